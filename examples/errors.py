@@ -4,7 +4,7 @@ Prints::
 
     ZeroDivisionError: division by zero
       File "...errors.py", line ..., in margin
-    TaskTimeoutError: the task ran longer than its time limit of 0.2 s and was ended
+    TaskTimeoutError: the task ran longer than its time limit of 0.2 s and was stopped
     ProcessorDiedError: killed by signal 9 (SIGKILL), with at most ..., 1 attempt on ..., retries=0; it may have run
     SerializationError: the result (builtins.generator) cannot be serialized: ...
     SerializationError: argument 1 of len (_thread.lock) cannot be serialized: ...

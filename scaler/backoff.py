@@ -86,6 +86,6 @@ class BackoffByCause:
         worst = max(self._causes.values(), key=lambda cause: cause.retry_at, default=None)
         if worst is None or worst.retry_at <= now:
             return ""
-        wait = f"next try in {math.ceil(worst.retry_at - now)} s"
+        wait = f"next attempt in {math.ceil(worst.retry_at - now)} s"
         pause = "paused, " if worst.failures >= PAUSE_AFTER else ""
         return f"{worst.text}; failed {counted(worst.failures, 'time')} in a row, {pause}{wait}"

@@ -23,7 +23,7 @@ def get(dsk: Any, keys: Any, *, client: Client | None = None, address: str | Non
     Raises KeyError for an unknown key, and UsageError for a node that cannot run.
     """
     if client is not None and address is not None:
-        raise UsageError("scaler.dask.get takes a client or an address: give one of them")
+        raise UsageError("scaler.dask.get takes a client or an address, not both")
     graph = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
     graph = convert_legacy_graph(graph)
     wanted = dict.fromkeys(flatten(keys) if isinstance(keys, list) else [keys])

@@ -135,7 +135,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     def _use(self, client: Client | None, address: str | None, options: dict[str, Any]) -> None:
         if client is not None and address is not None:
-            raise UsageError("the backend takes a client or an address: give one of them")
+            raise UsageError("the backend takes a client or an address, not both")
         options_of(options, "the backend")  # type: ignore[arg-type]
         self._known_client = client
         self._address = address

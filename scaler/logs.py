@@ -116,7 +116,7 @@ class InThread(logging.Handler):
             self._dropped += 1
             return
         if self._dropped:
-            text = f"the disk took no log records for a while: {self._dropped} were dropped"
+            text = f"the disk was too slow for the log: dropped records={self._dropped}"
             self._waiting.put(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None))
             self._dropped = 0
         # The arguments may change before the thread reads them.

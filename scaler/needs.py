@@ -149,7 +149,7 @@ def _exact_bytes(count: float) -> str:
 def parse_bytes(text: str) -> float:
     match = _BYTES.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a number of bytes such as 8GB or 512MiB")
+        raise ValueError(f"{text!r} is not a size such as 8GB or 512MiB")
     number, prefix, binary = match.groups()
     power = _PREFIXES.index(prefix.upper() or " ")
     return float(number) * float((1024 if binary else 1000) ** power)
@@ -167,7 +167,7 @@ def task_needs(
         if given is None:
             continue
         if name in wanted:
-            raise UsageError(f"{name}={given!r} and capabilities[{name!r}] say the same twice: leave one of them out")
+            raise UsageError(f"{name}={given!r} and capabilities[{name!r}] are duplicates: leave one out")
         amount: object = given
         if name == MEMORY and isinstance(given, str):
             try:
@@ -180,7 +180,7 @@ def task_needs(
         wanted[name] = amount
     gpus = wanted.get(GPU)
     if isinstance(gpus, int | float) and gpus > 1 and gpus % 1:
-        raise UsageError(f"gpu is {gpus!r}: a task takes a fraction of one gpu, or whole ones")
+        raise UsageError(f"gpu is {gpus!r}: a task takes a fraction of one GPU, or whole GPUs")
     return Needs.of(wanted)
 
 
@@ -192,7 +192,7 @@ def parse_capabilities(text: str) -> dict[str, float | None]:
             continue
         name, separator, amount = (part.strip() for part in item.partition("="))
         if not _NAME.fullmatch(name):
-            raise UsageError(f"capability {item!r}: write a name, or name=number, such as linux,cpu=4,gpu=1")
+            raise UsageError(f"capability {item!r}: write name or name=number, such as linux,cpu=4,gpu=1")
         if name in found:
             raise UsageError(f"capability {name!r} is given twice")
         if not separator:

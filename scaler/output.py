@@ -110,7 +110,7 @@ class _Stream:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._dropped_lines or self._is_closed)
             if not self._pending and self._dropped_lines:
-                text = f"scaler: output was dropped: lines={self._dropped_lines} ({self._name} was not read)\n"
+                text = f"scaler: output dropped: lines={self._dropped_lines} ({self._name} was not read)\n"
                 self._add((text if self._ends_a_line else f"\n{text}").encode())
                 self._dropped_lines = 0
             data = self._pending.popleft() if self._pending else b""

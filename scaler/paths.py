@@ -18,14 +18,14 @@ def local_path(text: str | os.PathLike[str]) -> Path:
     expand `~` in files, in variables of services, and in `--flag=~/path`. Raises UsageError if the home directory is
     unknown, such as in a container without HOME and without an entry for the user."""
     if not isinstance(text, str | os.PathLike):
-        raise UsageError(f"a path is a text or a pathlib.Path, not {shown(text)}")
+        raise UsageError(f"a path must be a str or pathlib.Path, not {shown(text)}")
     try:
         return Path(text).expanduser()
     except RuntimeError:
         name = Path(text).parts[0]
-        why = "HOME is not set, and this user has no entry" if name == "~" else "no user has this name"
-        unknown = f"the home directory {name} is not known ({why})"
-        raise UsageError(f"{str(text)!r}: {unknown}: write the whole path") from None
+        why = "HOME is not set, and this user has no passwd entry" if name == "~" else "there is no such user"
+        unknown = f"the home directory {name} is unknown ({why})"
+        raise UsageError(f"{str(text)!r}: {unknown}: write the full path") from None
 
 
 def sync_directory(path: Path) -> None:

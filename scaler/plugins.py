@@ -84,7 +84,7 @@ def worker_manager_type(name: str) -> WorkerManagerType:
     reference = WORKER_MANAGERS.reference(name)
     if reference is None:
         known = WORKER_MANAGERS.names()
-        raise UsageError(f"no worker manager of the type {name!r} is installed{nearest(name, known)}")
+        raise UsageError(f"no worker manager of type {name!r} is installed{nearest(name, known)}")
     found = load(reference)
     if not isinstance(found, WorkerManagerType):
         raise UsageError(f"the entry point {name} = {reference!r} names no scaler.plugins.WorkerManagerType")
@@ -139,7 +139,7 @@ class FoundTable:
     title: str
     row: str
     most: int
-    parameter: tuple[str, str] = ("search", "A part of a text of the row.")
+    parameter: tuple[str, str] = ("search", "Text to search for in the row.")
     page: str = ""
 
     @property

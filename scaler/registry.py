@@ -99,7 +99,7 @@ class OwnFile:
 class Registration:
     def __init__(self, name: str) -> None:
         if not is_name(name):
-            raise UsageError(f"{name!r} is no name for a cluster: use letters, digits and . _ - (at most 60)")
+            raise UsageError(f"{name!r} is not a valid cluster name: use at most 60 letters, digits, and . _ -")
         self.name = name
         self.problem = ""  # why the cluster is not registered, so that clients need its address; empty if registered
         self._file: OwnFile | None = None
@@ -107,7 +107,7 @@ class Registration:
         try:
             self._file = OwnFile(name, _SUFFIX, is_numbered=True)
         except UsageError as error:
-            self.problem = f"the cluster runs without a name: {error}"
+            self.problem = f"the cluster has no name: {error}"
         else:
             self.name = self._file.stem
 
@@ -117,7 +117,7 @@ class Registration:
             try:
                 self._file.publish(json.dumps(self._cluster).encode())
             except OSError as error:  # the disk is full
-                self.problem = f"the cluster runs without a name: {error}"
+                self.problem = f"the cluster has no name: {error}"
 
     def refresh(self) -> None:
         if self._file is not None:
@@ -184,7 +184,7 @@ def _listed(clusters: list[RunningCluster]) -> str:
     if not clusters:
         if not HAS_NAMES:
             return "clusters have no names on Windows: give the scheduler's address"
-        return "none of this user runs on this host (`scaler local` starts one)"
+        return "this user runs none on this host (`scaler local` starts one)"
     return "running are " + ", ".join(f"{cluster.name} ({cluster.address})" for cluster in clusters)
 
 
@@ -207,7 +207,7 @@ def private_directory() -> Iterator[int]:
             yield directory
         except OSError as error:
             why = error.strerror
-            raise UsageError(f"cannot keep the names of running clusters in {path}: {why}; {_REMEDY}") from None
+            raise UsageError(f"cannot store the names of running clusters in {path}: {why}; {_REMEDY}") from None
 
 
 _REMEDY = f"remove it, or set {RUNTIME_DIRECTORY_VARIABLE} to a directory of your own"

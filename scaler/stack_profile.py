@@ -129,16 +129,16 @@ def read_document(document: Mapping[str, Any]) -> StackProfile:
     if not (_is_count(samples) and isinstance(frames, list) and isinstance(stacks, list)):
         raise ValueError("a profile lacks samples, frames or stacks")
     if len(stacks) > MAX_STACKS or not all(isinstance(each, str) for each in frames):
-        raise ValueError("a profile has too many stacks, or frames that are no texts")
+        raise ValueError("a profile has too many stacks, or frames that are not strings")
     labels = [label(each) for each in frames]
     assert isinstance(samples, int)
     found = StackProfile(samples)
     for row in stacks:
         if not (isinstance(row, list) and 0 < len(row) <= MAX_DEPTH + 1 and all(map(_is_count, row))):
-            raise ValueError("a stack of a profile is no list of numbers")
+            raise ValueError("a stack of a profile is not a list of numbers")
         microseconds, *numbers = row
         if numbers and max(numbers) >= len(labels):
-            raise ValueError("a stack of a profile names a frame that is not there")
+            raise ValueError("a stack of a profile names a missing frame")
         stack = tuple(labels[number] for number in numbers)
         found.own_us[stack] = found.own_us.get(stack, 0) + microseconds
     return found
@@ -151,7 +151,7 @@ def read_json(text: bytes) -> tuple[StackProfile, dict[str, Any]]:
     except RecursionError:
         raise ValueError("a profile is nested too deeply") from None
     if not isinstance(document, dict):
-        raise ValueError("a profile is no JSON object")
+        raise ValueError("a profile is not a JSON object")
     return read_document(document), document
 
 

@@ -39,10 +39,12 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
         try:
             return loop.transfers.fetch(payload[1:17])
         except ObjectLostError as error:
-            raise ObjectLostError(f"{cannot}: {what} is gone: its client has left or released it ({error})") from None
+            raise ObjectLostError(
+                f"{cannot}: {what} is gone: its client disconnected or released it ({error})"
+            ) from None
 
     if not all(is_stored(payload) or is_function_id(each, payload) for each, payload in found.functions):
-        raise ObjectLostError(f"{cannot}: the scheduler sent another function than its own")
+        raise ObjectLostError(f"{cannot}: the scheduler sent a different function")
     [run] = found.runs
     [payload] = run.payloads
     what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}

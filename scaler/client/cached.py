@@ -69,7 +69,7 @@ class CachedResults:
     def _digest(self, template: TaskTemplate, code: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         parts, references = dump_arguments(args, kwargs, template.serializer, self._futures, template.spec.name)
         if references:
-            raise UsageError(f"{references[0]!r} is an argument of a cached call: give its value, such as its result()")
+            raise UsageError(f"{references[0]!r} is an argument of a cached call: pass its value, such as its result()")
         sizes = b"".join(len(part).to_bytes(8, "little") for part in parts)
         return content_id(code, template.spec.serializer, b"|", sizes, *parts)
 

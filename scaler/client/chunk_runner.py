@@ -74,7 +74,7 @@ class Chunk:
     def results(self) -> ChunkResults:
         if self.found is not None:
             return self.found
-        assert self.future is not None, "a chunk that was not sent has failed"
+        assert self.future is not None, "a chunk that was never sent has failed"
         error = self.future.exception()
         found = error.results if isinstance(error, ItemsFailedError) else self.future.result()
         assert isinstance(found, ChunkResults)
@@ -167,14 +167,14 @@ class ChunkRunner:
         carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
 
     def why_late(self, chunk: Chunk, timeout_seconds: float) -> str:
-        assert chunk.future is not None, "a chunk that was not sent has ended"
+        assert chunk.future is not None, "a chunk that was never sent has ended"
         why = self._futures.why_late(chunk.future, timeout_seconds)
         return f"item {chunk.first} of {self.progress.verb} over {self.progress.name} has not ended: {why}"
 
     def explain(self) -> str:
         sent = [each for each in list(self._in_flight) if each.future is not None and not each.has_ended]
         if not sent:
-            return f"all items of {self.progress.verb} over {self.progress.name} that were sent have ended"
+            return f"all items of {self.progress.verb} over {self.progress.name} sent so far have ended"
         chunk = min(sent, key=lambda each: each.first)
         assert chunk.future is not None
         return f"item {chunk.first} of {self.progress.verb} over {self.progress.name}: {chunk.future.explain()}"

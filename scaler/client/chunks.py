@@ -351,7 +351,7 @@ def map_function(
 ) -> MapFunction:
     """Return the function of the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
     if not callable(function):
-        raise UsageError(f"{verb} needs something to call, and {function!r} is not")
+        raise UsageError(f"{verb} needs a callable, not {function!r}")
     pickled = PickledFunction(serialization.dump_function(function, serializer), serializer)
     made = MapFunction(pickled, serialization.name_of(function), spread, limits)
     made.functions.append(function)

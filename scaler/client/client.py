@@ -50,7 +50,7 @@ class Client(ClusterQuestions):
     task's own client, whose tasks are children of that task.
     """
 
-    _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
+    _how_to_send = "pass it to submit as an argument, or inside one, and the task gets its own client"
 
     def __init__(  # noqa: PLR0913 (keyword arguments with defaults)
         self,
@@ -76,7 +76,7 @@ class Client(ClusterQuestions):
         self._is_in_process = not processes or (address is None and runs_in_process())
         self._is_nested = address is None and self._is_inside_task and not self._is_in_process
         if n_workers is not None and (self._is_nested or self._is_in_process):
-            text = "is for a cluster that this client starts, and this one starts none"
+            text = "is for a cluster that the client starts, but this client starts none"
             raise UsageError(f"n_workers={n_workers} {text}")
         if self._is_nested:
             self._loop: ClientLoop = room("nested").open_loop(session, timeout_seconds)
@@ -259,9 +259,9 @@ class Client(ClusterQuestions):
 def _check(timeout_seconds: object, name: object, session: object) -> None:
     seconds = timeout_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
-        raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0, up to {MAX_SECONDS:g}")
+        raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0 and at most {MAX_SECONDS:g}")
     if not isinstance(name, str) or any("\ud800" <= character <= "\udfff" for character in name):
-        raise UsageError(f"name is {name!r}, and must be text, without unpaired surrogates")
+        raise UsageError(f"name is {name!r}, and must be a string without unpaired surrogates")
     if session is not None:
         checked_label("session", session)
 

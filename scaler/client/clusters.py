@@ -46,16 +46,16 @@ def open_cluster(
         check_integer("n_workers", n_workers, 1)
     if address is not None:
         if n_workers is not None:
-            raise UsageError(f"n_workers={n_workers} is for a cluster that this client starts: leave out the address")
+            raise UsageError(f"n_workers={n_workers} is for a cluster that the client starts: leave out the address")
         return _connect(address, name, timeout_seconds, access, session, is_given=not is_name(address))
     chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
     if not chosen and session:
-        text = "without one, the client starts a cluster of its own, and the session ends with that"
+        text = "without an address, the client starts its own cluster, and the session would end with it"
         raise UsageError(f"session {session!r} needs an address, or {ADDRESS_VARIABLE}: {text}")
     if not chosen:
         return _start(name, timeout_seconds, n_workers)
     if n_workers is not None:
-        text = f"is for a cluster that this client starts, and {ADDRESS_VARIABLE}={chosen} names another"
+        text = f"is for a cluster that the client starts, but {ADDRESS_VARIABLE}={chosen} names another"
         raise UsageError(f"n_workers={n_workers} {text}: leave out one of them")
     try:
         return _connect(chosen, name, timeout_seconds, access, session)
@@ -66,13 +66,13 @@ def open_cluster(
 def _access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
     compression = compression or os.environ.get(COMPRESSION_VARIABLE) or "auto"
     if compression not in get_args(Compression):
-        raise UsageError(f"compression is {', '.join(get_args(Compression))}; {compression!r} is none of them")
+        raise UsageError(f"compression is {', '.join(get_args(Compression))}; {compression!r} is not one of them")
     if credentials is None and not insecure_no_auth:
         credentials = os.environ.get(CREDENTIALS_VARIABLE) or None
     if insecure_no_auth is None and credentials is None:
         insecure_no_auth = os.environ.get(INSECURE_VARIABLE, "").lower() in _TRUE
     if credentials and insecure_no_auth:
-        raise UsageError("credentials and insecure_no_auth contradict each other: give one of them")
+        raise UsageError("credentials and insecure_no_auth exclude each other: give one of them")
     return Access.of(credentials, bool(insecure_no_auth), Role.CLIENT, "client", compression)
 
 
@@ -89,7 +89,7 @@ def _connect(
 def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLoop:
     """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError outside of Linux."""
     if sys.platform != "linux":
-        text = "a client without an address starts a cluster, and clusters run on Linux only"
+        text = "a client without an address starts a cluster, which requires Linux"
         raise UsageError(f"{text}: give the address of one, such as tcp://host:8516, or set {ADDRESS_VARIABLE}")
     from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (rarely used)
     from scaler.config.monitors import WebUiConfig  # noqa: PLC0415
@@ -172,6 +172,6 @@ def connect_storage(role: Role, access: Access, timeout_seconds: float, welcome:
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not welcome.object_storage_address:
-        raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
+        raise UsageError("the scheduler has no object storage: large arguments and objects are not supported")
     address = welcome.object_storage_address
     return StorageClient(address, peer, role, access, owner_token=welcome.owner_token, timeout_seconds=timeout_seconds)

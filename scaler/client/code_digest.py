@@ -56,7 +56,7 @@ class _Walk:
             if not isinstance(owner, ModuleType):
                 yield from self._pickled(owner)
         elif is_root and not callable(value):
-            raise UsageError(f"{value!r} cannot be called, so it has no results to cache")
+            raise UsageError(f"{value!r} is not callable, so it has no results to cache")
         else:
             yield from self._pickled(value)
             yield from self._named(type(value))

@@ -23,10 +23,10 @@ from scaler.texts import aligned, escaped_lines
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 SESSION_VERBS: Mapping[str, str] = {
-    "list": "List the durable sessions of this key; an admin's credential lists all.",
+    "list": "List the durable sessions of this key. Admins see all sessions.",
     "show": "List the tasks of a durable session.",
     "cancel": "Cancel the unfinished tasks of a durable session.",
-    "remove": "Cancel the unfinished tasks of a durable session, and remove it with its results.",
+    "remove": "Cancel the unfinished tasks of a durable session and remove it with its results.",
 }
 
 
@@ -59,12 +59,10 @@ def run_again(program: str, arguments: Sequence[str], environment: Mapping[str, 
 
 def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
     """Run the task of a bundle; print its result or traceback, and return the exit code."""
-    purpose = (
-        "Run the failed task of a bundle here, and print its result or its traceback. It runs the code in the file:"
-    )
-    parser = bare_parser(program, f"{purpose} only replay bundles from people whose programs you would run.")
-    parser.add_argument("bundle", metavar="BUNDLE", help="the file that client.bundle() wrote")
-    parser.add_argument("--pdb", action="store_true", help="open the debugger where the task raises its exception")
+    purpose = "Run the failed task of a bundle locally and print its result or traceback. This runs code from the file:"
+    parser = bare_parser(program, f"{purpose} replay only bundles from people you trust.")
+    parser.add_argument("bundle", metavar="BUNDLE", help="file written by client.bundle()")
+    parser.add_argument("--pdb", action="store_true", help="open a debugger where the task raises its exception")
     given = parser.parse_args(arguments)
     ran, warning = read_bundle(given.bundle)
     if warning:
@@ -80,11 +78,11 @@ def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[
 
 def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """List, show, cancel, or remove durable sessions; return the exit code. Raises UsageError and `Client`'s errors."""
-    verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel and remove durable sessions.")
+    verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel, and remove durable sessions.")
     if verb != "list":
         parser.add_argument("name", metavar="NAME", help="of the session")
     add_address(parser)
-    text = f"the file that proves this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
+    text = f"the credential file of this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
     parser.add_argument("--credentials", metavar="FILE", help=text)
     given = parser.parse_intermixed_args(arguments[1:])
     with Client(address_of(given.address, environment), credentials=given.credentials) as client:
@@ -109,7 +107,7 @@ def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, s
 
 def _list(rows: Sequence[m.SessionRow]) -> None:
     if not rows:
-        _say("no durable sessions: Client(session=NAME) makes one")
+        _say("no durable sessions: Client(session=NAME) creates one")
         return
     table: list[Sequence[str]] = [("name", "key", "unfinished", "ended", "failed", "bytes", "used")]
     for row in rows:
@@ -130,7 +128,7 @@ def _show(client: Client, row: m.SessionRow) -> None:
 def _named(rows: Iterable[m.SessionRow], name: str) -> m.SessionRow:
     found = [row for row in rows if row.name == name]
     if not found:
-        raise UsageError(f"there is no session {name!r} of this key; `scaler sessions list` lists all")
+        raise UsageError(f"this key has no session {name!r}; `scaler sessions list` lists all")
     if len(found) > 1:
         keys = ", ".join(row.key for row in found)
         raise UsageError(f"session {name!r} exists for the keys {keys}: use a credential of one of them")

@@ -101,7 +101,7 @@ def say_unfinished(loop: ClientLoop) -> None:
     client = loop.futures.ids.owner.hex()
     named = f"{loop._name!r} ({client})" if loop._name else client
     tasks = f"{counted(len(unfinished), 'unfinished task')} of client {named} at {loop.address}"
-    advice = "wait for the futures, or submit in a durable session: Client(ADDRESS, session=NAME)"
+    advice = "wait for the futures, or use a durable session: Client(ADDRESS, session=NAME)"
     say(f"dropped {tasks}, {unfinished[0]._label} first; {advice}")
 
 

@@ -66,7 +66,7 @@ class ScalerExecutor(Executor):
         **options: Unpack[TaskKeywords],
     ) -> None:
         if client is not None and not isinstance(client, Client):
-            raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
+            raise UsageError(f"an executor takes a Client or address=...; {client!r} is neither")
         given: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
         given |= {"serializer": serializer, "stream_output": stream_output, "name": name, "compression": compression}
         given |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
@@ -79,7 +79,7 @@ class ScalerExecutor(Executor):
             changed.append("n_workers")
         if client is not None and changed:
             raise UsageError(
-                f"{', '.join(changed)}: is for a client that the executor makes; give it to the Client instead"
+                f"{', '.join(changed)}: is for a client that the executor creates; pass it to the Client instead"
             )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
@@ -189,7 +189,7 @@ class ScalerExecutor(Executor):
     def _open_client(self) -> Client:
         client = self._client
         if client is None or self._is_shut_down:
-            raise ClientClosedError("the executor was shut down, and takes no more calls: make a new one")
+            raise ClientClosedError("the executor was shut down: create a new one")
         return client
 
     def _unfinished(self) -> list[TaskFuture]:

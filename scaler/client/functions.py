@@ -173,5 +173,5 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         given = next((name for name in kwargs if name in NAMES and name not in signature.parameters), "")
-        hint = f"; {given} is an option of tasks: client.options({given}=...).submit(...)" if given else ""
+        hint = f"; {given} is a task option: client.options({given}=...).submit(...)" if given else ""
         raise TypeError(f"{serialization.name_of(function)}() does not take these arguments: {error}{hint}") from None

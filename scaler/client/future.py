@@ -153,7 +153,7 @@ class Unloaded:
 def check_future(given: object) -> None:
     """Raise UsageError unless the argument is a client's future. Rejects mocks and proxies."""
     if not issubclass(type(given), ScalerFuture):
-        raise UsageError(f"{shown(given)} is no future of a client")
+        raise UsageError(f"{shown(given)} is not a future of a client")
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
@@ -328,7 +328,7 @@ class ScalerFuture(Future[Any], ABC):
     def profiling_info(self) -> ProfilingInfo:
         """Return the measurements of the task. Raises UsageError if the task has not ended."""
         if self._state is PENDING:
-            raise UsageError("the task has not ended yet: call result() before profiling_info()")
+            raise UsageError("the task has not ended: call result() before profiling_info()")
         if isinstance(self._profile, tuple):
             return ProfilingInfo(*self._profile)
         return ProfilingInfo(self._profile)
@@ -391,15 +391,15 @@ class ScalerFuture(Future[Any], ABC):
 
     def set_running_or_notify_cancel(self) -> bool:
         """Refused: only the client sets the state."""
-        raise InvalidStateError("the state of a ScalerFuture is set by its client only")
+        raise InvalidStateError("only the client sets the state of a ScalerFuture")
 
     def set_result(self, result: Any) -> None:
         """Refused: only the client sets the result."""
-        raise InvalidStateError(f"the result of a ScalerFuture is set by its client only, not to {result!r}")
+        raise InvalidStateError(f"only the client sets the result of a ScalerFuture, not to {result!r}")
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Refused: only the client sets the exception."""
-        raise InvalidStateError(f"the exception of a ScalerFuture is set by its client only, not to {exception!r}")
+        raise InvalidStateError(f"only the client sets the exception of a ScalerFuture, not to {exception!r}")
 
     def _run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""

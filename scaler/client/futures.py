@@ -104,7 +104,7 @@ class FutureTable:
         if self.closed is not None:
             raise errors.ClientClosedError(self.closed)
         if threading.current_thread() is self.thread:
-            raise errors.UsageError("a callback of a future cannot wait for another one: the same thread serves both")
+            raise errors.UsageError("a future's callback cannot wait for another future: both use the same thread")
 
     def may_wait(self) -> bool:
         return threading.current_thread() is not self.thread
@@ -130,7 +130,7 @@ class FutureTable:
 
     def forked(self) -> None:
         """Close this copy of the client in a forked child, which has the client's locks but not its threads."""
-        self.closed = "the client belongs to the parent of this process: make a new one after a fork"
+        self.closed = "the client belongs to the parent process: create a new client after a fork"
         self.condition = SteadyCondition()
         self.thread = None
         self._is_forked = True
@@ -208,7 +208,7 @@ class FutureTable:
             if len(found) > MAX_REFERENCES:
                 raise errors.LimitError(
                     f"{template.spec.name}: its arguments have {len(found)} futures and objects, and MAX_REFERENCES is "
-                    f"{MAX_REFERENCES}: combine them in several tasks, and the results of these in another one"
+                    f"{MAX_REFERENCES}: combine them in several tasks, then combine the results of these"
                 )
             uploads = tuple(reference._upload for reference in found if isinstance(reference, ObjectReference))
         if template.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
@@ -404,7 +404,7 @@ class FutureTable:
             return
         if not self.wait_for(lambda: self._reached() is None):
             raise errors.LimitError(
-                f"{self._reached() or 'a limit'} was reached, and too little ended within "
+                f"{self._reached() or 'a limit'} was reached, and too few tasks ended within "
                 f"timeout_seconds={self.timeout_seconds:g}"
             )
 

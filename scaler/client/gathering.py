@@ -52,7 +52,7 @@ def _replaced(nested: Any, value_of: Callable[[ScalerFuture], Any]) -> Any:
     try:
         return replaced(nested)
     except RecursionError:
-        text = "contains itself, or is nested too deeply to gather: give a flat list of futures"
+        text = "contains itself or is nested too deeply: pass a flat list of futures"
         raise UsageError(f"{shown(nested)} {text}") from None
 
 

@@ -51,14 +51,14 @@ def nodes_with_options(
 ) -> dict[Key, Options]:
     """Return the options of nodes with options of their own, over the common options. Raises UsageError."""
     if not isinstance(given, Mapping):
-        raise UsageError(f"node_options is {given!r}, and must be a dict of keys to dicts of options")
+        raise UsageError(f"node_options is {given!r}, and must map keys to dicts of options")
     found: dict[Key, Options] = {}
     types = node_types()
     for key, own in given.items():
         if not isinstance(own, Mapping):
             raise UsageError(f"node_options of key {key!r} is {own!r}, and must be a dict such as {{'priority': 5}}")
         if key not in graph or not (is_computation(graph[key]) or is_call_node(graph[key], types)):
-            raise UsageError(f"node_options names key {key!r}, and the graph has no computation with this key")
+            raise UsageError(f"node_options names key {key!r}, but the graph has no computation with this key")
         try:
             found[key] = checked({**common, **own})
         except (UsageError, TypeError) as error:
@@ -288,5 +288,5 @@ class _Shown:
             self._run.cancel()
 
     def _count(self, task: ScalerFuture) -> None:
-        assert self._bar is not None, "only a run with a bar counts"
+        assert self._bar is not None, "only a run with a progress bar counts"
         self._bar.count_future(task, self._sizes.get(task, 1))

@@ -249,13 +249,13 @@ def checked_size(given: int | None, block: bool, options: Options, serializer: o
     if given is not None:
         check_integer("chunk_size", given, 1)
     reasons = {
-        "block=False makes each node a task": not block,
+        "block=False makes each node its own task": not block,
         "retries=0 starts each node at most once": not options.retries,
-        "retry_on is of each node by itself": options.retry_on,
-        "timeout_seconds is of each node by itself": options.timeout_seconds,
-        "expected_seconds is of each node by itself": options.expected_seconds,
-        "profiling measures each node by itself": options.profiling,
-        "the client's serializer makes each value by itself": serializer is not None,
+        "retry_on applies to each node separately": options.retry_on,
+        "timeout_seconds applies to each node separately": options.timeout_seconds,
+        "expected_seconds applies to each node separately": options.expected_seconds,
+        "profiling measures each node separately": options.profiling,
+        "the client's serializer serializes each value separately": serializer is not None,
     }
     reason = next((text for text, holds in reasons.items() if holds), "")
     if reason and given is not None and given > 1:

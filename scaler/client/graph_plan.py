@@ -56,9 +56,9 @@ class Plan:
 
     def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any]) -> None:
         if not isinstance(graph, Mapping):
-            raise UsageError(f"a graph is a dict of keys to values and computations, not {type(graph).__name__}")
+            raise UsageError(f"a graph must be a dict of keys to values and computations, not {type(graph).__name__}")
         if isinstance(keys, str | bytes):
-            raise UsageError(f"keys is {keys!r}: give a list of keys, such as [{keys!r}]")
+            raise UsageError(f"keys is {keys!r}: pass a list of keys, such as [{keys!r}]")
         self._graph = graph
         self.nodes: dict[Key, Computation] = {}
         self.values: dict[Key, Any] = {}
@@ -77,7 +77,7 @@ class Plan:
         self._functions: dict[str, NodeFunction] = {}
         for key in keys:
             if not self.is_key(key):
-                raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
+                raise UsageError(f"key {key!r} was requested, but the graph has no such key")
             self.wanted[key] = key
         self._order()
         self.wanted = {key: self.target(key) for key in self.wanted}
@@ -231,7 +231,7 @@ class Plan:
     def _check_plain(self, key: Key, value: Any) -> None:
         """Raise UsageError for a value that contains a node of Dask, which would be returned uncomputed."""
         if self._node_types and (node := find_node(value, self._node_types)) is not None:
-            text = "make it a node of its own, or use Dask's containers, such as Dict and Tuple"
+            text = "make it a separate node, or use Dask's containers, such as Dict and Tuple"
             raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
 
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
@@ -253,7 +253,7 @@ class Plan:
         elif isinstance(argument, str) and not is_value:
             raise UsageError(
                 f"key {key!r} needs {reprlib.repr(argument)}, but the graph has no such key; "
-                "give a string as a value of its own"
+                "make a string argument a separate node"
             )
         else:
             self._check_plain(key, argument)
@@ -276,7 +276,7 @@ def is_call_node(value: object, types: tuple[type, ...]) -> bool:
 
 
 def too_deep(key: Key) -> UsageError:
-    text = "its lists and computations contain themselves, or are nested too deeply: make inner ones nodes of their own"
+    text = "its lists and computations contain themselves or are nested too deeply: make the inner ones separate nodes"
     return UsageError(f"key {key!r} cannot be computed: {text}")
 
 

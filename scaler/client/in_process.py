@@ -34,7 +34,7 @@ from scaler.serialization.snapshot import Fresh
 from scaler.worker.processor.calling import Meter, failure_of, finish
 
 _Reply = TypeVar("_Reply", bound=Reply)
-_HERE = "it runs in this process, while it is submitted"
+_HERE = "it runs in this process during submit"
 
 
 class _Thread(threading.local):
@@ -50,7 +50,7 @@ def is_running() -> bool:
 
 def open_loop(address: str | None, session: str | None, timeout_seconds: float) -> ClientLoop:
     if address is not None or session is not None:
-        raise UsageError("with processes=False tasks run in this process: give neither an address nor a session")
+        raise UsageError("with processes=False, tasks run in this process: leave out the address and the session")
     return InProcessLoop(timeout_seconds)
 
 
@@ -99,13 +99,13 @@ class InProcessLoop(ClientLoop):
         return self.futures.closed or "without processes"
 
     def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:  # noqa: ARG002 (answers at once)
-        return f"it has run in this process, and took {future.profiling_info().duration_s:,.6f} s"
+        return f"it ran in this process and took {future.profiling_info().duration_s:,.6f} s"
 
     def ask(self, question: Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
         """Accept a shutdown. Raises UsageError for any other question."""
         if isinstance(question, ShutdownCluster):
             return cast("_Reply", ShutdownReply(accepted=True, text=""))
-        raise UsageError("a client with processes=False has no scheduler to ask")
+        raise UsageError("a client with processes=False has no scheduler")
 
     def clear(self) -> None:
         with self.futures.condition:
@@ -130,7 +130,7 @@ class InProcessLoop(ClientLoop):
 
     def _run_task(self, future: TaskFuture) -> None:
         template = future.template
-        assert template is not None, "it was prepared just now"
+        assert template is not None, "it was just created"
         inputs = [each for each in future.references if isinstance(each, TaskFuture)]
         failure = next(filter(None, map(error_of, inputs)), None)
         profile: Profile = 0

@@ -135,7 +135,7 @@ class ClientLoop:
             if not isinstance(error, TimeoutError):
                 raise
             text = f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s ({why})"
-            raise errors.UnreachableError(f"{text}. Is it started, at this address?") from None
+            raise errors.UnreachableError(f"{text}. Is it running at this address?") from None
 
     # -- from any thread
 
@@ -174,7 +174,7 @@ class ClientLoop:
         if seconds >= MIN_ASK_SECONDS:
             with contextlib.suppress(errors.ScalerError):
                 return self.explain(future, seconds)
-        return "it runs" if future.running() else "it is not known to run yet"
+        return "it runs" if future.running() else "it is not known to be running"
 
     @property
     def questions(self) -> Questions:
@@ -229,10 +229,10 @@ class ClientLoop:
             if has_sent:
                 self.ask(m.ListSessions(), m.SessionsListed)  # the answer confirms all earlier messages
                 return
-            why = f"not all were sent within timeout_seconds={self.futures.timeout_seconds:g}"
+            why = f"not all tasks were sent within timeout_seconds={self.futures.timeout_seconds:g}"
         except errors.ScalerError as error:
             why = str(error)
-        _log.warning("scaler: the durable session may lack tasks that were submitted last: %s", why)
+        _log.warning("scaler: the durable session may lack the last submitted tasks: %s", why)
 
     def abandon(self) -> None:
         """End the thread once all tasks have ended, after the last submit."""
@@ -361,11 +361,11 @@ class ClientLoop:
             return
         seconds = LOST_LEASES * self._welcome.lease_seconds
         if self.futures.has_unfinished() or self._questions:
-            self._warn(now, f"tasks that wait for it fail after {seconds:g} s")
+            self._warn(now, f"tasks that need it fail after {seconds:g} s")
         if self._contact.broken_at is not None and now - self._contact.broken_at > seconds:
-            self._lose(f"the scheduler at {self.address} was gone for more than {seconds:g} s")
+            self._lose(f"the scheduler at {self.address} was unreachable for more than {seconds:g} s")
         if self._is_abandoned and not self.futures.has_unfinished():
-            self.close("the program no longer refers to the client")
+            self.close("the program dropped its last reference to the client")
 
     def _warn(self, now: float, outlook: str) -> None:
         if self._connector is not None:

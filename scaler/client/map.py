@@ -44,7 +44,7 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
             if isinstance(item, Iterable):
                 raise
             raise UsageError(
-                f"item {index} of starmap is {shown(item)}, and must be an iterable of arguments, such as a tuple"
+                f"item {index} of starmap is {shown(item)}, and must be an iterable of arguments such as a tuple"
             ) from None
 
 
@@ -317,7 +317,7 @@ class ResultIterator(Iterator[Any]):
 
     def _work(self) -> None:
         if self._is_at_work:
-            raise UsageError("the iterable of an imap cannot take results of the same imap")
+            raise UsageError("the iterable of an imap cannot consume results of the same imap")
         self._is_at_work = True
         try:
             self._fill_and_wait()

@@ -75,7 +75,7 @@ class NestedConnector:
 
     @property
     def last_error(self) -> str:
-        return "" if self.connected else "the task's worker has ended the channel"
+        return "" if self.connected else "the task's worker closed the channel"
 
     def send(
         self, message: m.Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
@@ -85,7 +85,7 @@ class NestedConnector:
             try:
                 frames.send(self._channel, encode(message))
             except OSError as error:
-                raise ClientClosedError("the channel of a client inside a task has ended") from error
+                raise ClientClosedError("the channel of the client inside this task has closed") from error
 
     def together(self, work: Callable[[], object]) -> None:
         work()

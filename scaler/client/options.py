@@ -36,7 +36,7 @@ class Exponential:
     def __post_init__(self) -> None:
         check_number("base of Exponential", self.base, 0, MAX_SECONDS, ": seconds")
         check_number("cap of Exponential", self.cap, self.base, MAX_SECONDS, ": seconds, and base or more")
-        check_number("jitter of Exponential", self.jitter, 0, 1, ": the share that chance takes off")
+        check_number("jitter of Exponential", self.jitter, 0, 1, ": random share to subtract")
 
     def delays(self) -> tuple[float, ...]:
         """Return the delays before each retry, without jitter; the last one applies to all further retries."""
@@ -141,7 +141,7 @@ class TaskOptions:
         if self.losses is not None:
             check_integer("losses", self.losses, 0, MAX_RETRIES)
             if self.losses and not self.retries:
-                raise UsageError(f"losses is {self.losses}, and retries=0 starts a task at most once: leave one out")
+                raise UsageError(f"losses is {self.losses}, but retries=0 starts a task at most once: leave one out")
         check_seconds("timeout_seconds", self.timeout_seconds, "means no limit")
         check_seconds("expected_seconds", self.expected_seconds, "says nothing")
         if self.capabilities is not None and not isinstance(self.capabilities, Mapping):
@@ -151,7 +151,7 @@ class TaskOptions:
             raise UsageError(f"name is {shown(self.name)}, and must be a string")
         for option in ("profiling", "stream_output"):
             if getattr(self, option) not in (None, False, True):
-                raise UsageError(f"{option} is {shown(getattr(self, option))}, and must be True, False or None")
+                raise UsageError(f"{option} is {shown(getattr(self, option))}, and must be True, False, or None")
         delay = self.retry_delay
         return Options(
             needs=task_needs(self.capabilities, self.memory, self.cpus, self.gpu).items,
@@ -203,9 +203,9 @@ def iterated(what: str, values: object) -> Iterator[Any]:
 
 def check_call(args: object, kwargs: object) -> None:
     if not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
-        raise UsageError(f"args is {args!r}, and must be a tuple of the positional arguments, such as ({args!r},)")
+        raise UsageError(f"args is {args!r}, and must be a tuple of positional arguments such as ({args!r},)")
     if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
-        raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
+        raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of keyword arguments")
 
 
 def check_number(name: str, value: object, least: float, most: float, meaning: str) -> None:
@@ -220,7 +220,7 @@ def check_seconds(name: str, value: object, zero: str) -> None:
 
 def checked_label(what: str, text: object) -> str:
     if not isinstance(text, str) or not text or len(text) > MAX_LABEL_CHARACTERS or not text.isprintable():
-        limits = f"text of 1 to {MAX_LABEL_CHARACTERS} printable characters"
+        limits = f"a string of 1 to {MAX_LABEL_CHARACTERS} printable characters"
         raise UsageError(f"{what} is {shown(text)}, and must be {limits}")
     return text
 
@@ -274,10 +274,10 @@ def _delays(delay: object, retries: int) -> tuple[float, ...]:
 def _checked_tags(tags: object) -> tuple[str, ...]:
     given = (tags,) if isinstance(tags, str) else tags
     if not isinstance(given, Iterable):
-        raise UsageError(f"tags is {shown(tags)}, and must be a text or several")
+        raise UsageError(f"tags is {shown(tags)}, and must be a string or several strings")
     found = tuple(dict.fromkeys(checked_label("a tag", each) for each in given))
     if len(found) > MAX_TAGS:
-        raise UsageError(f"a task has up to {MAX_TAGS} tags, not {len(found)}")
+        raise UsageError(f"a task has at most {MAX_TAGS} tags, not {len(found)}")
     return found
 
 

@@ -59,7 +59,7 @@ class AsyncResult:
     def successful(self) -> bool:
         """Return whether the call ended without an exception. Raises ValueError if it has not ended."""
         if not self._future.done():
-            raise UsageError("the call has not ended: ask ready() first, or wait()")
+            raise UsageError("the call has not ended: check ready() or call wait() first")
         return not self._future.cancelled() and self._future.exception() is None
 
 
@@ -121,17 +121,17 @@ class Pool:
         checked = options_of(options, "Pool")
         self._cluster: SchedulerClusterCombo | None = None
         if client is not None and address is not None:
-            raise UsageError("a pool takes a client or an address: give one of them")
+            raise UsageError("a pool takes a client or an address, not both")
         for name, number in (("processes", processes), ("maxtasksperchild", maxtasksperchild)):
             if number is None:
                 continue
             check_integer(name, number, 1)
             if client is not None or address is not None:
                 raise UsageError(
-                    f"{name} is for a local cluster of the pool's own: leave it out, or client and address"
+                    f"{name} is for the pool's own local cluster: leave it out, or leave out client and address"
                 )
         if initializer is not None and not callable(initializer):
-            raise TypeError(f"initializer is {initializer!r}, and must be something to call")
+            raise TypeError(f"initializer is {initializer!r}, and must be callable")
         if processes is not None or maxtasksperchild is not None:
             self._cluster = SchedulerClusterCombo(
                 n_workers=processes, max_tasks_per_processor=maxtasksperchild or 0, protected=False
@@ -150,7 +150,7 @@ class Pool:
         return f"<Pool state={self._state}, {len(self._unfinished)} unfinished, on {self._client!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise UsageError("a pool cannot be sent to a task: make one in the task, Pool() without arguments")
+        raise UsageError("a pool cannot be sent to a task: create one in the task with Pool()")
 
     def __del__(self) -> None:
         if self._state == _RUN:
@@ -270,7 +270,7 @@ class Pool:
 
     def _check_running(self) -> None:
         if self._state != _RUN:
-            raise UsageError("the pool was closed, and takes no more calls: make a new one")
+            raise UsageError("the pool was closed: create a new one")
 
     def _end(self) -> None:
         if self._owns_client:

@@ -78,7 +78,7 @@ class ClusterQuestions(TaskCalls):
             logs: answers.LogTable = self._status().table("logs", {"worker": worker, "limit": MAX_ROWS})
             return logs
         if worker:
-            raise UsageError("give a future or a worker: a task's output, or a worker's own log")
+            raise UsageError("pass a future for a task's output, or a worker for its own log")
         check_future(future)
         log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
@@ -93,7 +93,7 @@ class ClusterQuestions(TaskCalls):
         self._check_open()
         identifier = getattr(future, "_reference_id", None)
         if not isinstance(identifier, bytes):
-            raise UsageError(f"{future!r} is no future and no object that send_object has returned")
+            raise UsageError(f"{future!r} is neither a future nor an object that send_object returned")
         return [
             answers.Holder(host, each.size_bytes)
             for each in self._large_objects([identifier], 1)
@@ -126,13 +126,13 @@ class ClusterQuestions(TaskCalls):
         UsageError, and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
-        check_seconds("seconds", seconds, "asks for all samples so far")
+        check_seconds("seconds", seconds, "requests all samples so far")
         if isinstance(of, str):
             question, future = ReadProfile(b"", of), None
         elif isinstance(task := getattr(of, "task_id", None), bytes):
             question, future = ReadProfile(task), of
         else:
-            raise UsageError(f"{of!r} is no future and no name of a function")
+            raise UsageError(f"{of!r} is neither a future nor a function name")
         before = self._read_profile(question) if seconds else answers.TaskProfile("", "", StackProfile())
         began = monotonic()
         while True:
@@ -226,7 +226,7 @@ class ClusterQuestions(TaskCalls):
         """
         self._check_open()
         if (name is None) == (tag is None):
-            raise UsageError("give the name or the tag of the tasks to cancel; clear() cancels all")
+            raise UsageError("pass the name or tag of the tasks to cancel; clear() cancels all tasks")
         found: set[ScalerFuture] = {
             each
             for each in self._futures.unfinished()
@@ -270,7 +270,7 @@ class ClusterQuestions(TaskCalls):
         here = [row.id for row in self._status().state().workers if row.connected and not row.draining]
         wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))
         if unknown := [repr(each) for each in wanted if each not in here]:
-            text = "give ids of rows of client.cluster().workers"
+            text = "pass ids of rows of client.cluster().workers"
             raise UsageError(f"no worker {listed(unknown, MAX_NAMED)} is connected: {text}")
         options = self._options._replace(retries=0, priority=FIRST)
         futures: dict[str, ScalerFuture] = {}
@@ -295,7 +295,7 @@ class ClusterQuestions(TaskCalls):
         try:
             wanted = [] if workers is None else [bytes.fromhex(str(each)) for each in iterated("workers", workers)]
         except ValueError as error:
-            raise UsageError(f"a worker's id has hexadecimal digits, as in client.cluster().workers: {error}") from None
+            raise UsageError(f"a worker's id is hexadecimal, as in client.cluster().workers: {error}") from None
         if workers is not None and not wanted:
             return []
         answer = self._loop.ask(RestartWorkers(wanted, graceful), WorkersRestarted)
@@ -316,7 +316,7 @@ class ClusterQuestions(TaskCalls):
         if self._is_nested:
             raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
         if self._is_in_process:
-            raise UsageError("a client with processes=False has no cluster to ask")
+            raise UsageError("a client with processes=False has no cluster")
         return room("status").ClusterStatus(self._loop)
 
     def _workers(self, count: int, timeout: float | None) -> Future[None]:

@@ -73,7 +73,7 @@ class Contact:
                 return
             is_first = lost.due_seconds == FIRST_SECONDS
             lost.due_seconds = SECOND_SECONDS if is_first else lost.due_seconds + INTERVAL_SECONDS
-        check = "Check that it runs, that the address is right, and that no firewall is between"
+        check = "Check that it is running, that the address is right, and that no firewall blocks it"
         _log.warning(
             "scaler: no scheduler answers at %s: tried for %.0f s %s. %s", address, now - lost.since, text, check
         )

@@ -140,12 +140,12 @@ class StoredResults:
     def load(self, future: TaskFuture) -> _Loaded:
         """Return value and exception of a future whose value stayed in the cluster. Runs in the requesting thread."""
         if not self._futures.may_wait():
-            return None, UsageError("a callback cannot wait for a value that has stayed in the cluster: ask elsewhere")
+            return None, UsageError("a callback cannot wait for a value in the cluster: fetch it outside the callback")
         self._futures.asks_for(future.task_id)
         try:
             return self._futures.run(self.fetch(future), self._loop), None
         except ClientClosedError:
-            text = "its value has stayed in the cluster: ask for it before the client is closed"
+            text = "its value stayed in the cluster: fetch it before the client is closed"
             return None, ClientClosedError(text)
         except Exception as error:  # noqa: BLE001 (raised by `result`)
             return None, error
@@ -302,12 +302,12 @@ class StoredResults:
             raise ObjectLostError(f"the client no longer has the result of {name}")
         if lost.is_adopted:
             raise ObjectLostError(
-                f"{name} does not run again, because another program submitted it: submit it again, with another key"
+                f"{name} does not run again, because another program submitted it: submit it again under another key"
             )
         if template.spec.retries == 0:
             raise ObjectLostError(f"{name} has retries=0 and does not run again; {KEEP_ANOTHER}")
         if runs > MAX_RUNS_AGAIN:
-            raise ObjectLostError(f"the result of {name} was lost again and again: {counted(runs, 'time')}")
+            raise ObjectLostError(f"the result of {name} was lost repeatedly: {counted(runs, 'time')}")
         payload, uploads = lost.payload, list(lost.uploads)
         references: list[Reference] = []
         for reference in lost.references:

@@ -248,8 +248,8 @@ class TaskSession:
             return ""
         if self.waits_for_upload(task):
             missing = sum(not upload.is_stored for upload in self._gated[task][1])
-            return f"it waits in its client for the upload of {counted(missing, 'object')} that it needs"
-        return f"it waits in its client to be sent, with {counted(len(self._unsent) - 1, 'other task')}"
+            return f"it waits in the client for the upload of {counted(missing, 'object')} that it needs"
+        return f"it waits in the client to be sent, with {counted(len(self._unsent) - 1, 'other task')}"
 
     @property
     def has_unsent(self) -> bool:
@@ -402,7 +402,7 @@ class TaskSession:
                     and reference._reference_id not in self.pending
                     and is_task(reference._reference_id)
                 ):
-                    assert task.template is not None, "it is to be sent"
+                    assert task.template is not None, "it is about to be sent"
                     found = stand_ins.get((reference, task.template.serializer))
                     if found is None:
                         self._dropped[reference.task_id] = None

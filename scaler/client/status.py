@@ -106,7 +106,7 @@ class ClusterStatus:
                         pass
             except TimeoutError:
                 status = asking.model.status
-                here = f"connected: {connected_workers(status.workers):,}" if status.at else "no answer has come yet"
+                here = f"connected: {connected_workers(status.workers):,}" if status.at else "no answer yet"
                 text = f"waited {timeout:g} s for {counted(count, 'worker')}; {here}"
                 raise TimeoutError(f"{text}; {status.without_workers}".rstrip("; ")) from None
 
@@ -165,5 +165,5 @@ def _unix_seconds(name: str, at: datetime | float) -> float:
     if isinstance(at, datetime):
         return at.timestamp()
     if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
-        raise UsageError(f"{name} is {at!r}, and must be a datetime or unix seconds")
+        raise UsageError(f"{name} is {at!r}, and must be a datetime or Unix seconds")
     return float(at)

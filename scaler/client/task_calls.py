@@ -134,7 +134,7 @@ class TaskCalls(ArgumentOnly):
         check_call(args, kwargs)
         if cache:
             if key is not None or tag is not None:
-                raise UsageError("a cached call belongs to no session: leave out cache, or key and tag")
+                raise UsageError("a cached call does not belong to a session: leave out cache, or key and tag")
             return self._cached(fn, [(tuple(args), dict(kwargs or {}))], carried)[0]
         if tag is not None:
             carried = with_tag(carried, tag)
@@ -190,7 +190,7 @@ class TaskCalls(ArgumentOnly):
         carried = self._options_of(options, "map")
         if keys is not None or cache:
             if chunk_size not in (None, 1):
-                text = "items with keys, and cached ones, are tasks of their own: leave it out"
+                text = "items with keys and cached items are separate tasks: leave it out"
                 raise UsageError(f"chunk_size is {chunk_size!r}, and {text}")
             futures = self._submit_each(fn, iterables, keys, carried)
             return results_of(futures, name_of(fn), return_exceptions, progress)
@@ -333,13 +333,13 @@ class TaskCalls(ArgumentOnly):
 
     def _durable(self, what: str) -> NamedSession:
         if self._session is None:
-            raise UsageError(f"{what} need a durable session: make the client with Client(session=...)")
+            raise UsageError(f"{what} need a durable session: create the client with Client(session=...)")
         return self._session
 
     def _cached(self, fn: Callable[..., Any], calls: Sequence[Call], options: Options) -> list[TaskFuture]:
         self._check_open()
         if self._is_nested:
-            raise UsageError("a client inside a task caches nothing: cache the call that submits the task")
+            raise UsageError("a client inside a task cannot cache: cache the call that submits the task")
         return self._loop.cached.submit(self._templates.template(fn, options, b""), fn, calls)
 
     def _submit_each(
@@ -422,7 +422,7 @@ class TaskCalls(ArgumentOnly):
 class ClientView(TaskCalls):
     """Submits tasks of a client with options. As an argument of a task, becomes a view of the task's own client."""
 
-    _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets such a view of its own"
+    _how_to_send = "pass it to submit as an argument, or inside one, and the task gets its own view"
     _takes_profiling = False
 
     def __init__(self, client: TaskCalls, given: OptionKeywords) -> None:

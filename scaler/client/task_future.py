@@ -57,7 +57,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         "node",
         "stored",
     )
-    _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets its value"
+    _how_to_send = "pass it to submit as an argument, or inside one, and the task gets its value"
 
     def __init__(  # does not call Future.__init__, to avoid its lock and lists
         self,
@@ -106,7 +106,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                 raise DependencyFailedError(self._exception, self)
             return (self.copy(),)
         if self._owner is not collection.owner:
-            raise UsageError(f"{self!r} belongs to another client and has not ended: submit its result() instead")
+            raise UsageError(f"{self!r} belongs to another client and has not ended: pass its result() instead")
         return None
 
     def _reduce_into(self, collection: Collection, /) -> Reduced:

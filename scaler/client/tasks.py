@@ -84,7 +84,7 @@ class FunctionReference(RemoteReference):
 class ObjectReference(ByReference):
     """An object sent once, for the arguments of tasks, until the client is cleared or disconnected."""
 
-    _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets the object"
+    _how_to_send = "pass it to submit as an argument, or inside one, and the task gets the object"
 
     def __init__(self, owner: object, upload: ObjectUpload, name: str, size_bytes: int) -> None:
         self._owner = owner
@@ -102,7 +102,7 @@ class ObjectReference(ByReference):
 
     def _known_value(self, collection: Collection, /) -> None:
         if self._owner is not collection.owner:
-            raise UsageError(f"{self!r} belongs to another client: send the object with this one")
+            raise UsageError(f"{self!r} belongs to another client: send the object with this client")
         if self._upload.is_invalid:
             why = ObjectLostError(f"object {self.name!r} was cleared: send it again")
             raise DependencyFailedError(why, self)

@@ -120,12 +120,12 @@ class ObjectTransfers:
                 at = "" if self._storage is None else f" at {self._storage.address}"
                 waited = f"waited timeout_seconds={futures.timeout_seconds:g}"
                 raise UnreachableError(
-                    f"no object storage answers{at}: {waited}. Is this address reachable from here, as the "
-                    "scheduler's is? The scheduler's advertised_object_storage_address sets another one"
+                    f"no object storage answers{at}: {waited}. Is this address reachable from here, like the "
+                    "scheduler's is? The scheduler's advertised_object_storage_address sets a different one"
                 )
             if not has_ended:
                 raise LimitError(
-                    f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
+                    f"the object storage did not accept an object within timeout_seconds={futures.timeout_seconds:g}"
                 )
 
     def fetch(self, identifier: bytes) -> Parts:

@@ -35,7 +35,7 @@ def read_upload(path: str | Path) -> Files:
             files = {source.name: source.read_bytes()}
         else:
             raise UsageError(
-                f"{str(path)!r} is no module, package or wheel: give a file that ends in .py or .whl, or a directory"
+                f"{str(path)!r} is not a module, package, or wheel: give a .py or .whl file, or a directory"
             )
     except OSError as error:
         raise UsageError(f"cannot read {error.filename or str(path)!r}: {error.strerror}") from None
@@ -91,7 +91,7 @@ def _of_wheel(source: Path) -> dict[str, bytes]:
 def _check_size(what: str, size: int) -> None:
     if size > MAX_UPLOAD_BYTES:
         raise UsageError(
-            f"{what} have {size:,} bytes, and at most {MAX_UPLOAD_BYTES:,} may be uploaded: send data with send_object "
+            f"{what} have {size:,} bytes, but uploads are limited to {MAX_UPLOAD_BYTES:,}: send data with send_object "
             "instead"
         )
 
@@ -99,10 +99,10 @@ def _check_size(what: str, size: int) -> None:
 def _checked(path: str, files: Files) -> Files:
     compiled = next((name for name in files if name.endswith(_COMPILED)), "")
     if compiled:
-        raise UsageError(f"{path!r} has compiled code ({compiled}), which is not imported from memory: install it")
+        raise UsageError(f"{path!r} has compiled code ({compiled}), which cannot be imported from memory: install it")
     roots = roots_of(frozenset(files))
     if not roots or not any(name.endswith(".py") for name in files):
-        raise UsageError(f"{path!r} has no module with a name that can be imported")
+        raise UsageError(f"{path!r} has no importable module")
     if taken := sorted(roots & (_OURS | sys.stdlib_module_names)):
-        raise UsageError(f"{path!r} would replace {taken[0]}, which workers need themselves: choose another name")
+        raise UsageError(f"{path!r} would replace {taken[0]}, which workers need: choose another name")
     return files

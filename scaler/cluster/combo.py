@@ -164,7 +164,7 @@ class SchedulerClusterCombo:
         try:
             listening = after.enter_context(listen(page.web_host, page.web_port))
         except UsageError as error:
-            _log.warning("there is no web page: %s", error)
+            _log.warning("no web page: %s", error)
             return ""
         page = replace(page, web_port=listening.getsockname()[1])
         components.append(component("web-ui", page, listening=listening))
@@ -185,7 +185,7 @@ class SchedulerClusterCombo:
         if not self._supervisor.supervision.ready:
             self._end()
             raise ComponentError(
-                self._supervisor.supervision.failure or "the components ended as soon as they had started"
+                self._supervisor.supervision.failure or "the components ended immediately after starting"
             )
 
     def get_address(self) -> str:
@@ -293,7 +293,7 @@ def _components(
         raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 0")
     for name in (address, object_storage_address):
         if name is not None and port_of(check_address(name)) == 0:
-            raise UsageError(f"{name}: leave the address out to have a free port chosen")
+            raise UsageError(f"{name}: leave out the address to use a free port")
     rename_arguments(settings)
     spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
     scheduler = _model(

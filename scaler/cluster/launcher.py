@@ -100,7 +100,7 @@ def _listen(config: WebUiConfig, output: OutputStreams) -> socket.socket | None:
     try:
         return listen(config.web_host, config.web_port)
     except UsageError as error:
-        _print(output, ReportLine(f"there is no web page: {error}", is_failure=True))
+        _print(output, ReportLine(f"no web page: {error}", is_failure=True))
         return None
 
 
@@ -110,7 +110,7 @@ def _publish(config: LauncherConfig, registration: Registration, page: str, outp
     if registration.problem:
         _print(output, ReportLine(registration.problem, is_failure=True))
     elif name != config.name:
-        _print(output, ReportLine(f"the name {config.name} is taken, so this cluster is {name}"))
+        _print(output, ReportLine(f"the name {config.name} is taken; this cluster is named {name}"))
     page = page if config.webui is None else link_to_show(config.webui, page)
     by_name = "" if registration.problem else f'Client("{name}") or '
     _print(output, ReportLine(f'connect with {by_name}Client("{address}"){f"; web page {page}" if page else ""}'))

@@ -238,13 +238,11 @@ class Supervision:
         text = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
         self._report(f"{name} is ready{': ' if text else ''}{text} (pid {entry.pid})")
         if self.ready and not was_all_ready:
-            self._report("all components are ready; Ctrl-C stops them")
+            self._report("all components are ready; press Ctrl-C to stop")
 
     def _take_end(self, entry: _Entry, item: ProcessEnded, now: float) -> None:
         phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
-        assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), (
-            f"{item.name} ended without having been started"
-        )
+        assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), f"{item.name} ended but was never started"
         # An independent component that was never ready does not affect other components.
         is_survived = entry.component.independent and bool(entry.pid) and item.returncode not in (0, EXIT_USAGE)
         if self._stopping:
@@ -255,7 +253,9 @@ class Supervision:
             )
             self._restart(entry, item, why if entry.pid else f"reason={item.reason!r}", now)
         elif entry.component.optional:
-            self._give_up(entry, f"{item.name} has ended, the rest goes on: {item.reason}", item.last_lines, now)
+            self._give_up(
+                entry, f"{item.name} has ended; the other components continue: {item.reason}", item.last_lines, now
+            )
         elif not entry.pid:
             self._fail(f"{item.name} could not be started: {item.reason}", now)
         elif not entry.was_ready:
@@ -273,7 +273,7 @@ class Supervision:
         elif phase is _Phase.RUNNING and item.returncode != 0:
             text = f"{entry} ended unexpectedly"
         elif phase is _Phase.TERMINATED and item.returncode not in _REQUESTED:
-            text = f"{entry} failed while it was stopped"
+            text = f"{entry} failed during shutdown"
         else:
             self._report(f"{item.name} has ended")
             return
@@ -287,14 +287,14 @@ class Supervision:
         if entry.component.independent:
             delay = INDEPENDENT_DELAYS.seconds(len(entry.failed_at) - 1)
         elif len(entry.failed_at) > MAX_RESTARTS:
-            often = f"it was started again {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
+            often = f"it was restarted {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
             self._give_up(entry, f"{entry} ended unexpectedly: {item.reason}; {often}", item.last_lines, now)
             return
         was_all_ready = self.ready
         entry.restarts += 1
         self.restarts[item.name] = f"{counted(entry.restarts, 'restart')}, {why}"
         facts = f"{why} pid={entry.pid} restarts={entry.restarts} delay_seconds={delay:g}"
-        self._report(f"{item.name} ended unexpectedly and is started again: {facts}", is_failure=True)
+        self._report(f"{item.name} ended unexpectedly and is being restarted: {facts}", is_failure=True)
         entry.phase, entry.pid, entry.restart_at = _Phase.WAITING, 0, now + delay
         if self.ready and not was_all_ready:
             self._report(f"all components but {item.name} are ready; Ctrl-C stops them")
@@ -356,7 +356,7 @@ class Supervision:
         for entry in reversed(alive):
             if now >= self._kill_at and entry.phase is not _Phase.KILLED:
                 if not self._hurried:
-                    self._fail(f"{entry} did not end in time and is killed", now)
+                    self._fail(f"{entry} did not stop in time and is being killed", now)
                 entry.phase = _Phase.KILLED
                 self._commands.append(KillProcess(entry.component.name))
             elif entry.phase in unsignalled and (entry.component.tier == highest or now >= self._terminate_all_at):

@@ -31,22 +31,22 @@ Verb = Literal["setup", "show", "teardown", "check"]
 VERBS: tuple[Verb, ...] = ("setup", "show", "teardown")
 LOCAL = "local"
 _COMMANDS = {
-    LOCAL: "start a scheduler, workers and a web page on this machine",
-    "init": "write a commented TOML file for some types of worker managers",
-    "keys": "make, list and revoke the keys of a cluster that other machines reach",
-    "show": "print a table: workers, tasks, failures, costs, objects, logs, and others",
+    LOCAL: "start a scheduler, workers, and a web page on this machine",
+    "init": "write a commented TOML file for the given worker manager types",
+    "keys": "create, list, and revoke the keys of a cluster",
+    "show": "print a table: workers, tasks, failures, costs, objects, logs, and more",
     "explain": "explain why a task waits, or how it ended",
-    "logs": "print what a task has printed, or the last warnings of workers",
+    "logs": "print a task's output, or the workers' latest warnings",
     "run-again": "run a failed task again",
-    "replay": "run the failed task of a bundle here, with a debugger on request",
-    "sessions": "list, show, cancel and remove durable sessions",
-    "trace": "write the timeline of a cluster for Perfetto",
-    "audit": "print who did what: connected, was refused, submitted, cancelled",
-    "objects": "list the largest objects, what made them, and the hosts that have them",
+    "replay": "run the failed task of a bundle locally, optionally in a debugger",
+    "sessions": "list, show, cancel, and remove durable sessions",
+    "trace": "write a timeline of the cluster for Perfetto",
+    "audit": "print the audit log: connections, refusals, submissions, cancellations",
+    "objects": "list the largest objects, what created them, and where they are",
     "costs": "print what the cluster costs, and its limits",
-    "profile": "print which code takes the time of a function or task",
-    "history": "print what happened earlier: figures, runs, decisions, failures",
-    "completion": "print a script that completes commands with the Tab key",
+    "profile": "print where a function or task spends its time",
+    "history": "print past figures, runs, decisions, and failures",
+    "completion": "print a tab completion script for your shell",
 }
 _SECTIONS = """\
 sections of the file, and the commands whose -h lists their keys:
@@ -79,7 +79,7 @@ class LauncherConfig:
         for key in ("bind_address", "monitor_address"):
             if port_of(address := getattr(self.scheduler, key)) == 0:
                 raise ConfigError(
-                    f"scheduler.{key}: {address}: give a port that peers know, instead of 0 (any free one)"
+                    f"scheduler.{key}: {address}: give a fixed port, not 0 (any free port), so that peers can find it"
                 )
         # A worker starts no task after two thirds of its timeout without contact.
         limit = self.scheduler.worker_timeout_seconds * 2 / 3
@@ -162,7 +162,7 @@ def _scheduler_of(
     return scheduler_model(names)
 
 
-parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON and metrics.")
+parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON, and metrics.")
 
 
 def asking_sources(
@@ -192,21 +192,21 @@ def parse_worker_manager(
         known = ", ".join(WORKER_MANAGERS.names())
         parser = bare_parser(program, f"Run a worker manager. {program} TYPE -h lists the settings of a type.")
         parser.usage = f"{program} TYPE [{'|'.join(VERBS)}] [-c FILE] [settings] [ADDRESS]"
-        parser.epilog = f"{program} TYPE {'|'.join(VERBS)} makes, lists or removes what a type needs in its cloud."
+        parser.epilog = f"{program} TYPE {'|'.join(VERBS)} creates, lists, or removes the cloud resources of a type."
         parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {known}")
         parser.parse_known_args(arguments[:1])
-        raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {known}")
+        raise UsageError(f"give a type first: {program} TYPE ADDRESS; types are {known}")
     kind, *rest = arguments
     verb = next((verb for verb in VERBS if rest[:1] == [verb]), None)
     if verb is None:
         return _parse_manager(kind, None, f"{program} {kind}", rest, environment)
     purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}.get(verb, "")
-    text = f"{purpose} what a worker manager of the type {kind} needs in its cloud."
+    text = f"{purpose} the cloud resources of a worker manager of type {kind}."
     parser = flags_parser(f"{program} {kind} {verb}", settings_model(kind), text)
     parser.usage = f"{parser.prog} [--dry-run{' | --check' if verb == 'setup' else ''}] [-c FILE] [settings]"
     parser.add_argument("--dry-run", action="store_true", help="print the actions without performing them")
     if verb == "setup":
-        parser.add_argument("--check", action="store_true", help="make nothing, and say what would not work")
+        parser.add_argument("--check", action="store_true", help="create nothing, and report what would fail")
     sources = _sources(settings_model(kind), parser, rest[1:], environment)
     dry_run = bool(sources.flags.pop("dry_run"))
     if sources.flags.pop("check", False):
@@ -218,7 +218,7 @@ def parse_worker_manager(
 def _parse_manager(
     kind: str, default_id: str | None, program: str, arguments: Sequence[str], environment: Environment
 ) -> WorkerManagerConfig:
-    parser = flags_parser(program, settings_model(kind), f"Run a worker manager of the type {kind}.")
+    parser = flags_parser(program, settings_model(kind), f"Run a worker manager of type {kind}.")
     implied = {} if default_id is None else {"worker_manager_id": default_id}
     return _resolve_manager(kind, _sources(settings_model(kind), parser, arguments, environment), implied)
 
@@ -233,13 +233,13 @@ def _resolve_manager(kind: str, sources: Sources, implied: Mapping[str, object])
 
 
 def parse_local(program: str, arguments: Sequence[str], environment: Environment) -> LocalRequest:
-    parser = bare_parser(program, "Start a scheduler, workers and a web page on this machine; Ctrl-C stops them.")
+    parser = bare_parser(program, "Start a scheduler, workers, and a web page on this machine; Ctrl-C stops them.")
     for names, key, metavar, text in (
-        (("-n", "--num-of-workers"), "num_of_workers", "COUNT", "how many workers run [default: CPUs minus 1]"),
-        (("--name",), "name", "NAME", "for Client(NAME) and the commands [default: local, or the next free local-2]"),
-        (("--address",), "bind_address", "ADDRESS", "where the scheduler listens [default: any free port, loopback]"),
-        (("--web-port", "--port"), "web_port", "PORT", "of the web page, or the next free one [default: 50001]"),
-        (("--state-directory",), "state_directory", "PATH", "where tasks and results outlive it all [default: none]"),
+        (("-n", "--num-of-workers"), "num_of_workers", "COUNT", "number of workers [default: CPUs minus 1]"),
+        (("--name",), "name", "NAME", "name for Client(NAME) and commands [default: local, or the next free local-2]"),
+        (("--address",), "bind_address", "ADDRESS", "address of the scheduler [default: a free port on loopback]"),
+        (("--web-port", "--port"), "web_port", "PORT", "port of the web page, or the next free one [default: 50001]"),
+        (("--state-directory",), "state_directory", "PATH", "directory that preserves results [default: none]"),
     ):
         parser.add_argument(*names, dest=key, metavar=metavar, default=argparse.SUPPRESS, help=text)
     parser.epilog = (
@@ -250,10 +250,10 @@ def parse_local(program: str, arguments: Sequence[str], environment: Environment
 
 
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
-    parser = bare_parser(program, "Start what a TOML file describes, or without one a local cluster; Ctrl-C stops it.")
+    parser = bare_parser(program, "Start the components in a TOML file, or a local cluster; Ctrl-C stops them.")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = "".join(f"  {program} {name:<11} {text}\n" for name, text in _COMMANDS.items())
-    parser.epilog = f"commands, each with a -h of its own:\n{commands}\n{_SECTIONS}"
+    parser.epilog = f"commands (COMMAND -h for help):\n{commands}\n{_SECTIONS}"
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     first = next(iter(arguments), "")
@@ -272,7 +272,7 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
     if "scheduler" not in tables:
         raise ConfigError(
             f"{file.path}: section [scheduler] is missing: everything else needs a scheduler; "
-            'write it with its bind_address, such as "tcp://127.0.0.1:8516"'
+            'add it with its bind_address, such as "tcp://127.0.0.1:8516"'
         )
 
     def load(model: type[M], table: Section, **implied: object) -> M:
@@ -338,6 +338,5 @@ def _table_of_type(kind: str, file: ConfigFile, sources: Sources) -> Section | N
         return matching[0]
     names = ", ".join(repr(table.values.get("worker_manager_id")) for table in tables)
     raise ConfigError(
-        f"{file.path} has several worker managers of the type {kind}: {names}; "
-        "choose one by its worker_manager_id with --worker-manager-id"
+        f"{file.path} has several worker managers of the type {kind}: {names}; choose one with --worker-manager-id"
     )

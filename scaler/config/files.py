@@ -43,11 +43,11 @@ def read_file(path: str) -> ConfigFile:
         if name not in SECTIONS:
             if isinstance(value, dict | list):
                 raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, list(SECTIONS))}")
-            raise ConfigError(f"{path}: the key {name!r} stands above the first section; write it below its [section]")
+            raise ConfigError(f"{path}: the key {name!r} is above the first section; move it below its [section]")
     tables = {name: section for name in SECTIONS if (section := _single(path, document, name)) is not None}
     if GUI in tables:
         if WEBUI in tables:
-            raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names of one section; give one of them")
+            raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names for one section; give only one")
         tables[WEBUI] = tables.pop(GUI)
     adapters = [
         # The deprecated sections have no manager types or names.
@@ -71,7 +71,7 @@ def _text_of(path: str) -> str:
         column = error.start - data.rfind(b"\n", 0, error.start)
         raise ConfigError(
             f"{path} is not a TOML file: byte 0x{data[error.start]:02x} is not UTF-8 "
-            f"(at line {line}, column {column}); save the file as UTF-8"
+            f"(line {line}, column {column}); save the file as UTF-8"
         ) from None
 
 

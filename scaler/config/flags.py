@@ -51,9 +51,9 @@ def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: 
     described = describe(model)
     *_, key = (item.name for item in described.values() if item.group == group_title(model))
     parser.epilog = (
-        f"Every key works as a flag, as a key in {title_of(model.section)} of FILE ({flag_of(key)} is {key} there), "
-        f"and in the environment (as {variable_of(model, key)}). "
-        "Flags win over the environment, and that over the file."
+        f"Every key can be a flag, a key in {title_of(model.section)} of FILE ({flag_of(key)} is {key} there), "
+        f"and an environment variable ({variable_of(model, key)}). "
+        "Flags override the environment, which overrides the file."
     )
     add_file(parser, "a TOML file")
     groups: dict[str, Any] = {}

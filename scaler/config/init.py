@@ -27,12 +27,10 @@ _LOGGING = group_title(LoggingConfig)
 
 
 def parse_init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> tuple[list[str], str]:
-    parser = bare_parser(program, "Write a commented TOML file for scaler FILE, with a worker manager of each TYPE.")
-    text = (
-        f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; of several, the first is used first"
-    )
+    parser = bare_parser(program, "Write a commented TOML file for `scaler FILE` with a worker manager of each TYPE.")
+    text = f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; the first is used first"
     parser.add_argument("kinds", metavar="TYPE", nargs="*", help=text)
-    text = "the file, which must not exist yet [default: scaler.toml]; - is stdout"
+    text = "file to create [default: scaler.toml]; - writes to stdout"
     parser.add_argument("-o", "--output", metavar="FILE", default="scaler.toml", help=text)
     flags: dict[str, typing.Any] = parse_flags(parser, arguments)
     return flags["kinds"] or ["baremetal_native"], flags["output"]
@@ -48,10 +46,10 @@ def run(request: tuple[list[str], str]) -> int:
         with local_path(path).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{path!r} exists already: choose another file with --output") from None
+        raise UsageError(f"{path!r} already exists: choose another file with --output") from None
     except OSError as error:
         raise UsageError(f"cannot write {path!r}: {error.strerror}") from None
-    fill_in = "fill in the keys that are required, then " if "# Required." in text else ""
+    fill_in = "fill in the required keys, then " if "# Required." in text else ""
     sys.stdout.write(f"wrote {path}: {fill_in}start it with scaler {path}\n")
     return 0
 
@@ -66,8 +64,8 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
         *(f"#     scaler_worker_manager {kind} setup -c {file}    # once: makes what it needs" for kind in clouds),
         f"#     scaler {file}    # starts everything; Ctrl-C stops it",
         "#",
-        *_comment(f"Clients connect to {ADDRESS}. A key behind a # has its default, or a form in capitals."),
-        *_comment("The policy has tiers: the first is filled before the next one grows." if policy else ""),
+        *_comment(f"Clients connect to {ADDRESS}. Keys after a # show their default, or a placeholder in capitals."),
+        *_comment("The policy has tiers: each one fills before the next grows." if policy else ""),
         *_table(scheduler_model(), {"bind_address": json.dumps(ADDRESS), **policy}),
         *_table(WebUiConfig, {}, implied={"monitor_address"}),
     ]

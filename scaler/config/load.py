@@ -92,7 +92,7 @@ def _by_setting(
         for setting, alias in known[key]:
             if setting.name in found:
                 both = f"{key} and {found[setting.name].key}"
-                raise ConfigError(f"{origin}: {both} set the same thing; give one of them")
+                raise ConfigError(f"{origin}: {both} set the same value; give only one")
             found[setting.name] = _Given(key, value, origin, text, alias)
     return found
 

@@ -53,7 +53,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
         Setting(aliases=OF_WEB_PORT, metavar="PORT"),
     ] = 50001
     """Port of the web page. If it is in use, the next free port is taken. 0: any free port."""
-    web_token_file: Annotated[str | None, Setting(default_text="a file of this user's own", metavar="FILE")] = None
+    web_token_file: Annotated[str | None, Setting(default_text="a file of this user", metavar="FILE")] = None
     """File with the login token, at least 22 characters; must be readable only by its owner."""
     web_certificate_file: Annotated[str | None, Setting(default_text="none: HTTP", metavar="FILE")] = None
     """File with the server's certificate chain (PEM), for HTTPS."""
@@ -69,7 +69,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     def check(self) -> None:
         super().check()
         if (self.web_certificate_file is None) != (self.web_key_file is None):
-            raise ValueError("web_certificate_file and web_key_file go together: give both, or none")
+            raise ValueError("web_certificate_file and web_key_file go together: set both or neither")
 
 
 @dataclass(frozen=True, kw_only=True)

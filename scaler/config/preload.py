@@ -45,6 +45,6 @@ def _literal(text: str, node: ast.expr) -> object:
         return ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
         raise UsageError(
-            f"preload {text!r}: {ast.unparse(node)!r} is not a literal; arguments are numbers, texts, booleans, None, "
-            "and lists, tuples, sets and dicts of these"
+            f"preload {text!r}: {ast.unparse(node)!r} is not a literal; use numbers, strings, booleans, None, "
+            "or lists, tuples, sets, or dicts of these"
         ) from None

@@ -28,7 +28,7 @@ class SecurityConfig(ConnectionConfig):
         Name | None,
         Setting(
             "-cr",
-            default_text="none: processes of one user on one machine need none",
+            default_text="none; processes of one user on one machine need none",
             metavar="PATH",
             variable=CREDENTIALS_VARIABLE,
         ),
@@ -41,4 +41,4 @@ class SecurityConfig(ConnectionConfig):
     def check(self) -> None:
         super().check()
         if self.credentials and self.insecure_no_auth:
-            raise ValueError("credentials and insecure_no_auth contradict each other: give one of them")
+            raise ValueError("credentials and insecure_no_auth exclude each other: give one of them")

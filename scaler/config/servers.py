@@ -40,7 +40,7 @@ class SpillConfig(SettingsModel):
     def check(self) -> None:
         super().check()
         if self.spill_limit_bytes >= 0 and not self.spill_directory:
-            raise ValueError("spill_limit_bytes limits what is in spill_directory: give that, too")
+            raise ValueError("spill_limit_bytes limits spill_directory: set that, too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
         super().check()
         if self.object_storage_address and self.spill_directory:
             raise ValueError(
-                f"spill_directory is for the object storage inside the scheduler, and object_storage_address names "
+                f"spill_directory applies to the object storage inside the scheduler, but object_storage_address is "
                 f"{self.object_storage_address}: set it in [object_storage_server]"
             )
         for each in extensions(tuple(name for name in self.extensions if not name.startswith("-"))):

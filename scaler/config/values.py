@@ -99,7 +99,7 @@ Name = Annotated[
     str,
     must(
         lambda value: value and value.isprintable() and value == value.strip(),
-        "must be a name: not empty, without control characters and outer blanks",
+        "must be a nonempty name without control characters or surrounding spaces",
     ),
 ]
 Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), taken_by(Offers.of)]

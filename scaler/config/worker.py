@@ -141,7 +141,7 @@ class WorkerConfig(WorkerSettings):
         text = environment.get(WORKER_CONFIG_VARIABLE)
         if text is None:
             raise ConfigError(
-                f"{WORKER_CONFIG_VARIABLE} is not set: workers are started by a worker manager, "
+                f"{WORKER_CONFIG_VARIABLE} is not set: a worker manager starts workers, "
                 "see scaler_worker_manager -h and scaler_cluster -h"
             )
         try:

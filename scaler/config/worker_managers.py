@@ -65,7 +65,7 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
     def check(self) -> None:
         super().check()
         if any(each.startswith("-") for each in self.all_requirements()):
-            raise ValueError("requirements: options of installers are none; set UV_... or PIP_... variables instead")
+            raise ValueError("requirements: installer options are not allowed; set UV_... or PIP_... variables instead")
         if self.death_timeout_seconds <= self.heartbeat_interval_seconds:
             raise ValueError(
                 f"death_timeout_seconds ({self.death_timeout_seconds:g}) must be more than "
@@ -97,7 +97,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     ] = field(default_factory=default_concurrency)
     """Maximum tasks that the manager's workers run at once; -1: no limit."""
 
-    unit_price: Annotated[Price | None, Setting(default_text="the type's own, else 0", metavar="PRICE")] = None
+    unit_price: Annotated[Price | None, Setting(default_text="the type's default, else 0", metavar="PRICE")] = None
     """Hourly price of one unit (process, container, machine, or job), for the scheduler's spend_limit; 0: free. In mode
     offload of aws_hpc, a unit is one task."""
 
@@ -117,7 +117,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
             if getattr(self, item.name) != item.default:
                 mode = getattr(self, "mode", "")
                 tasks = f"tasks of {self.type}{f' in mode {mode}' if mode else ''}"
-                raise ValueError(f"{item.name} is for the processors of workers, and {tasks} have none: leave it out")
+                raise ValueError(f"{item.name} applies to workers' processors, which {tasks} do not have: leave it out")
 
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0

@@ -153,7 +153,7 @@ class JournalDirectory:
         for path in self.path.glob(f"*{_TEMPORARY}"):
             path.unlink()
         if lost:
-            text = "state_directory: removed %s of %s that a crash left behind the last whole record"
+            text = "state_directory: removed %s of %s: incomplete records after a crash"
             _log.warning(text, counted(lost, "byte"), self.path)
 
     def _confirmed(self) -> int:

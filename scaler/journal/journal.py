@@ -196,7 +196,7 @@ class Journal:
             self._not_compacted((text.strip().splitlines() or [f"its process ended with code {code}"])[-1])
 
     def _not_compacted(self, reason: str) -> None:
-        _log.error("state_directory: %s is not compacted, and grows: %s", self._directory.path, reason)
+        _log.error("state_directory: %s cannot be compacted and grows: %s", self._directory.path, reason)
 
     # -- the end
 
@@ -223,6 +223,6 @@ class Journal:
         self._set(self._state())
         if self.durable < self.written:
             count = counted(self.written - self.durable, "record")
-            _log.error("state_directory: %s did not reach the disk; no peer was told what they say", count)
+            _log.error("state_directory: %s did not reach the disk; no peer was told about them", count)
         if has_ended:
             self._directory.close()

@@ -113,7 +113,7 @@ class Segments:
         if self.is_broken:
             return
         if self.failure:
-            _log.warning("state_directory: %s can be written again", self._directory.path)
+            _log.warning("state_directory: %s is writable again", self._directory.path)
             self.failure = ""
         self.measure()
 
@@ -144,7 +144,7 @@ class Segments:
 
     def _fail(self, error: OSError, *, is_broken: bool) -> None:
         self.is_broken = is_broken
-        refused = "new work is refused, and all other work waits," if is_broken else "new work is refused"
+        refused = "new work is refused and other work waits" if is_broken else "new work is refused"
         text = why_refused(self._directory.path, error, refused, self._next_bytes())
         if self.failure != text:
             _log.error("%s", text)
@@ -154,5 +154,5 @@ class Segments:
 def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> str:
     """Describe a disk failure and the remedy. refused: work that is refused. wanted_bytes: free space needed."""
     room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
-    until = room if error.errno in DISK_IS_FULL else "it can be written again"
+    until = room if error.errno in DISK_IS_FULL else "it is writable again"
     return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"

@@ -66,7 +66,7 @@ class Asking:
 
     @property
     def last_error(self) -> str:
-        """Why there is no connection. Empty while connected."""
+        """Why the scheduler is not connected. Empty while connected."""
         return ""
 
     async def read(self) -> None:
@@ -76,7 +76,7 @@ class Asking:
             self.model.apply(MonitorStatus(found.status))
             self.model.apply(MonitorEvents(found.events))
         except ProtocolError as error:
-            raise UnreachableError(f"{self.address} sent no state of the cluster: {error}"[:200]) from None
+            raise UnreachableError(f"{self.address} did not send the cluster's state: {error}"[:200]) from None
 
     async def explain(self, task_id: str) -> str:
         """Explain why a task waits or how it ended. Raises UsageError for a malformed id, and UnreachableError."""

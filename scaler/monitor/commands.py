@@ -137,7 +137,7 @@ def explain(program: str, arguments: Sequence[str], environment: Environment) ->
     task, rest = split_subject(arguments)
     if not task and not {"-h", "--help"}.intersection(arguments):
         return _show(table_named("waiting"), {}, program, arguments, environment)
-    purpose = "Explain why a task waits, or how it ended; without a task, why all waiting tasks do. Accepts a name."
+    purpose = "Explain why a task waits, or how it ended. Without a task, explain all waiting tasks. Accepts a name."
     config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
 
     async def work(connection: MonitorConnection) -> None:
@@ -151,7 +151,7 @@ def logs(program: str, arguments: Sequence[str], environment: Environment) -> in
     if not task and not {"-h", "--help"}.intersection(arguments):
         return _show(table_named("logs"), {"limit": ALL["logs"]}, program, arguments, environment)
     purpose = (
-        "Print the output of a task; without a task, the last warnings of workers. Accepts the beginning of an id."
+        "Print a task's output. Without a task, print the workers' latest warnings. Accepts the beginning of an id."
     )
     config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
 
@@ -176,10 +176,10 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
     if len(found) == 1:
         return found[0].id
     if not found:
-        raise UsageError(f"no task is known whose id begins with {text!r}, or that has it in a name")
+        raise UsageError(f"no known task has an id starting with {text!r} or a name containing it")
     for row in found:
         write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
-    raise UsageError(f"{counted(len(found), 'task')} fit {text!r}: give the id of one")
+    raise UsageError(f"{counted(len(found), 'task')} fit {text!r}: give a full id")
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:
@@ -188,19 +188,19 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         if text:
             write(stream, text.decode("utf-8", "backslashreplace"))
     if log.truncated_bytes:
-        write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B left out")
+        write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B omitted")
     if not (log.stdout or log.stderr or log.truncated_bytes):
-        write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
+        write(sys.stderr, f"scaler logs: no stored output of this task: {await connection.explain(task)}")
 
 
 # -- profiles, and the screen
 
 
 def profile(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    purpose = "Print the hottest frames of a task or function; without one, of every function."
+    purpose = "Print the hottest frames of a task, a function, or all functions."
     parser = flags_parser(program, TopConfig, purpose, "[--of TASK_ID|FUNCTION] [--output FILE]")
     parser.add_argument("--of", metavar="TASK_ID|FUNCTION", default="", help="what to show [default: list functions]")
-    text = "write the profile for speedscope (.json) or as collapsed stacks (other names); - is stdout"
+    text = "write the profile for speedscope (.json) or as collapsed stacks (other names); - writes to stdout"
     parser.add_argument("--output", metavar="FILE", default="", help=text)
     config, own = asked(parser, arguments, environment)
     if own["output"] and not own["of"]:
@@ -215,9 +215,7 @@ async def _show_profile(subject: str, output: str, connection: MonitorConnection
     is_task = TASK_ID.fullmatch(subject) is not None
     document = await (connection.profile(subject) if is_task else connection.profile("", subject))
     if not document["of"]:
-        raise UsageError(
-            f"there are no samples of {subject!r}; scaler profile ADDRESS lists the functions that have some"
-        )
+        raise UsageError(f"no samples of {subject!r}; scaler profile ADDRESS lists the functions that have some")
     stacks, name = read_document(document), str(document["name"])
     text = _written(stacks, name, output) if output else stacks.table(name)
     if output not in ("", STDOUT):
@@ -228,7 +226,7 @@ async def _show_profile(subject: str, output: str, connection: MonitorConnection
 
 def _functions_text(rows: list[list[Any]]) -> str:
     if not rows:
-        return "there are no samples yet: tasks have run too shortly, or profile_interval_seconds is 0"
+        return "no samples yet: tasks were too short, or profile_interval_seconds is 0"
     lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
     return "\n".join([f"{'time':>12}  function  hottest frame", *lines])
 
@@ -248,7 +246,7 @@ def top(program: str, arguments: Sequence[str], environment: Environment) -> int
     require("top", "textual", "the screen, without --once or --json,")
     config = whom_to_ask(sources)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
+        raise UsageError("not a terminal; --once prints plain text, --json prints JSON")
     return ask(config, _screen)
 
 

@@ -23,7 +23,7 @@ STORAGE_SECONDS = 1.0
 """The scheduler queries the object storage when a monitor joins. Maximum time to wait for the storage's figures."""
 READ_SECONDS = 1.0
 """Pause between two questions about the state when connected with a client's key."""
-WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
+WHICH_ADDRESS = "give the monitor address, which the scheduler prints at start (by default its port + 2)"
 
 
 class MonitorConnection(Asking):
@@ -70,7 +70,7 @@ class MonitorConnection(Asking):
 
     @property
     def last_error(self) -> str:
-        """Why there is no connection. Empty while connected."""
+        """Why the scheduler is not connected. Empty while connected."""
         if self._refused is not None:
             hint = f"; {WHICH_ADDRESS}" if self._refused.reason is RefusalReason.ROLE else ""
             return f"{self.address} refused this monitor: {self._refused.text}{hint}"

@@ -68,7 +68,7 @@ def number(name: str, text: str, kind: str, least: float, most: float, default: 
 
 
 def limit(most: int, default: int = 100, order: str = "the newest come first") -> Parameter:
-    return number("limit", f"How many, at most; {order}.", "integer", 1, most, default)
+    return number("limit", f"Maximum number of rows; {order}.", "integer", 1, most, default)
 
 
 def values_of(parameters: Sequence[Parameter], given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _read_found(found: FoundTable, asking: Asking, limit: int, **search: str) ->
 
 _STATES = "running, retrying, done, cancelled, in a search also ready, waiting, assigned, suspended"
 _TASK_PARAMETERS = (
-    Parameter("search", "A part of the id, function, client, worker, state or failure, in any case.", TEXT),
+    Parameter("search", "Text to find in the id, function, client, worker, state, or failure; ignores case.", TEXT),
     Parameter("state", f"{_STATES}, a failure's name, or failed for every failure.", TEXT),
     *(Parameter(name, key.help, TEXT) for name, key in task_keys().items()),
     limit(MAX_TASKS_ANSWERED),
@@ -157,15 +157,15 @@ _DECLARED = (
     _listed("managers", "Worker managers and their units"),
     _listed("clients", "Clients and their tasks"),
     _listed("functions", "Functions and their tasks"),
-    _listed("calls", "Calls of clients: maps, graphs and single submits, and how far they are"),
+    _listed("calls", "Calls of clients (maps, graphs, single submits) and their progress"),
     Table("costs", "What units have cost, and the limits", SpendingRow, lambda asking: [asking.model.status.spending]),
-    _listed("waiting", "Waiting tasks by function and needs, and why they wait"),
-    _listed("stores", "Stores of objects: the object storage, and those of hosts"),
-    _listed("pairs", "What went from store to store, and which ones cannot reach each other"),
-    _listed("links", "Connections to the scheduler, those with the longest round trips"),
+    _listed("waiting", "Waiting tasks by function and needs, with the reason"),
+    _listed("stores", "Object stores: the object storage and the hosts' stores"),
+    _listed("pairs", "Traffic between stores, and pairs that cannot reach each other"),
+    _listed("links", "Connections to the scheduler with the longest round trips"),
     _listed(
         "objects",
-        "The largest objects, what made them, and which stores have them",
+        "The largest objects, what created them, and where they are",
         read=_objects,
         parameters=(limit(MAX_OBJECTS, 50, "the largest come first"),),
     ),
@@ -178,9 +178,9 @@ _DECLARED = (
         ("kept", lambda model: model.task_count),
         task_view,
     ),
-    Table("findings", "What to change, with the evidence", FindingRow, lambda asking: findings(asking.model)),
+    Table("findings", "Suggested changes, with evidence", FindingRow, lambda asking: findings(asking.model)),
     _noted("decisions", "Decisions of the scaling policy"),
-    _noted("incidents", "Events worth an operator's attention"),
+    _noted("incidents", "Events that need an operator's attention"),
     *(_noted(name, log.title) for name, log in LOGS.items()),
     *map(_found, FOUND.values()),
 )

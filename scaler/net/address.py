@@ -19,12 +19,12 @@ from scaler.processes import PARENT_PID_VARIABLE
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
 _ANY = "0.0.0.0"  # noqa: S104 (compared with, not bound)
 _WILDCARDS = ("*", _ANY, "[::]", "::")
-_NOT_HERE = "this host has no such address or name; 127.0.0.1 serves this host alone"
+_NOT_HERE = "this host has no such address or name; 127.0.0.1 accepts connections from this host only"
 _CANNOT_BIND = {
     errno.EADDRNOTAVAIL: _NOT_HERE,
     errno.ENODEV: _NOT_HERE,
-    errno.EACCES: "this user may not; choose a port above 1023, or a directory of your own",
-    errno.ENOENT: "its directory does not exist",
+    errno.EACCES: "permission denied; choose a port above 1023, or a directory that this user can write to",
+    errno.ENOENT: "the directory does not exist",
 }
 _SIOCGIFADDR = 0x8915
 _GLOBAL_SCOPE = "00"
@@ -75,7 +75,7 @@ def beside(address: str, ports: int, suffix: str) -> str:
     if port == 0:
         return address
     if port + ports > MAX_PORT:
-        raise UsageError(f"there is no port {port + ports} beside {address}: choose a smaller one")
+        raise UsageError(f"{address} needs port {port + ports} too, which does not exist: choose a smaller port")
     return f"tcp://{host}:{port + ports}"
 
 
@@ -89,7 +89,7 @@ def check_not_in_use(address: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise UsageError(f"cannot listen on {address}: there is a file of that name that is no socket")
+        raise UsageError(f"cannot listen on {address}: a file with that name exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         failed = probe.connect_ex(str(path))
@@ -122,7 +122,7 @@ class SocketFile:
 
 def in_use(address: str) -> str:
     owner = _port_owner(address)
-    return f"cannot listen on {address}: it is in use by {owner}; stop that, or choose another address (port 0: any)"
+    return f"cannot listen on {address}: it is in use by {owner}; stop it or choose another address (port 0: any)"
 
 
 def cannot_bind(address: str, error_number: int) -> str:

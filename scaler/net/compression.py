@@ -174,12 +174,12 @@ def _joined(begun: EnvelopeReceived | None, piece: EnvelopeReceived) -> tuple[bo
     is_whole = (len(header) - HEADER_BYTES) % _FRAME.size == 0
     if not is_whole:
         if header[-1:] != _MORE:
-            raise ValueError("its header has no table of frames")
+            raise ValueError("its header has no frame table")
         header = header[:-1]
     if begun is None:
         return is_whole, piece._replace(header=header)
     if header[:HEADER_BYTES] != begun.header[:HEADER_BYTES] or len(header) == HEADER_BYTES:
-        raise ValueError("another envelope came before the rest of it")
+        raise ValueError("another envelope arrived before it was complete")
     attachments = [*begun.attachments, memoryview(piece.body), *piece.attachments]
     return is_whole, begun._replace(header=begun.header + header[HEADER_BYTES:], attachments=attachments)
 
@@ -193,13 +193,13 @@ def _table_of(received: EnvelopeReceived) -> list[tuple[int, int]]:
     for (announced, lanes), frame in zip(entries, frames, strict=True):
         size = _size_of(frame)
         if announced and size > announced:
-            raise ValueError(f"a frame is larger than the size that its header announces, {announced}")
+            raise ValueError(f"a frame is larger than its header announces: {announced}")
         table.append((announced or size, lanes))
     if len(table) > 1 + MAX_ATTACHMENTS:
-        raise ValueError(f"it has more frames than {1 + MAX_ATTACHMENTS}")
+        raise ValueError(f"it has more than {1 + MAX_ATTACHMENTS} frames")
     total = sum(size for size, _ in table)
     if table[0][0] > MAX_BATCH_BYTES or total - table[0][0] > MAX_ATTACHED_BYTES:
-        raise ValueError(f"it would be larger than a message may be: {total}")
+        raise ValueError(f"it would exceed the maximum message size: {total}")
     return table
 
 
@@ -233,7 +233,7 @@ def from_lanes(data: bytes, lanes: int) -> Buffer:
 def _expand(frame: Buffer, size: int, lanes: int) -> Buffer:
     if not lanes:
         if size != _size_of(frame):
-            raise ValueError(f"a frame that is not compressed has not the size that its header announces, {size}")
+            raise ValueError(f"an uncompressed frame does not have the size that its header announces: {size}")
         return frame
     from scaler.net.zstd import decompress  # noqa: PLC0415 (see the module)
 

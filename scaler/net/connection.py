@@ -101,7 +101,7 @@ class Connector(Protocol):
 
     @property
     def last_error(self) -> str:
-        """Why there is no connection, or the reason of the last failure."""
+        """Why the scheduler is not connected, or the reason of the last failure."""
 
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()

@@ -240,7 +240,7 @@ class SocketConnector(ConnectorShell):
                 self._context, self._address, self._wakeups, self._keys(), self._compression, ipv6=self._uses_ipv6
             )
         except OSError as error:  # no descriptor is free; a later attempt may succeed
-            raise OSError(f"this process could not make a connection: {error}") from error
+            raise OSError(f"cannot open a connection: {error}") from error
 
     def _dial_locally(self) -> t.Connection | None:
         return connect_local(self._address, self._wakeups) if self._tries_local else None

@@ -149,22 +149,22 @@ class ConnectorCore:
                 case m.Refused():
                     self._refused(message)
                 case m.Goodbye(text):
-                    self._hang_up(f"the server said goodbye: {text}", now)
+                    self._hang_up(f"the server closed the connection: {text}", now)
                 case m.Welcome() if is_dialling:
                     self._welcomed(message, Header.read(envelope.header), now)
                 case _ if is_dialling:
-                    raise ProtocolError(f"{type(message).__name__} came before the Welcome")
+                    raise ProtocolError(f"{type(message).__name__} arrived before Welcome")
                 case m.Acknowledge():
                     pass
                 case m.HeartbeatEcho(sent_at) if self._sends_heartbeats:
                     self._latency_seconds = max(0.0, now - sent_at)
                 case m.Hello() | m.Welcome() | m.Heartbeat():
-                    raise ProtocolError(f"a server does not send {type(message).__name__} here")
+                    raise ProtocolError(f"servers do not send {type(message).__name__} here")
                 case _:
                     received = Received(self.peer, message, envelope.attachments, envelope.descriptors)
                     self._events.append(received)
         except GapError:
-            self._hang_up("messages were lost on the way", now)
+            self._hang_up("messages were lost in transit", now)
         except UnreadableError as error:
             self._unreadable(str(error), now)
         except ProtocolError as error:
@@ -175,7 +175,7 @@ class ConnectorCore:
         if not self._unreadable_messages.is_final(self._session):
             self._hang_up(f"a message could not be read: {reason}", now)
             return
-        text = f"a message of the server could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
+        text = f"a message from the server could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
         if self._link is not None:
             self._session.post(encode(m.Goodbye(text)))
             self._commands.append(t.Transmit(self._link, self._session.take(sequenced=False)))
@@ -195,26 +195,26 @@ class ConnectorCore:
             self._refused(m.Refused(m.RefusalReason.VERSION, text))
             return None
         if header.flags or header.peer != self.peer:
-            raise ProtocolError("an answer to the Hello of another peer")
+            raise ProtocolError("an answer to another peer's Hello")
         return decode(envelope.body)
 
     def _malformed(self, reason: str, now: float) -> None:
         self._malformed_in_a_row += 1
         if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
-            self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
+            self._hang_up(f"the program at that address does not speak this protocol: {reason}", now)
 
     def _welcomed(self, welcome: m.Welcome, header: Header, now: float) -> None:
         if self._address:
             storage_address = reached(welcome.object_storage_address, self._address)
             welcome = replace(welcome, object_storage_address=storage_address)
         if welcome.lease_seconds <= 0 or welcome.heartbeat_seconds <= 0:
-            raise ProtocolError("a Welcome without a lease, or without time between heartbeats")
+            raise ProtocolError("a Welcome without a lease or a heartbeat interval")
         if welcome.resumed:
             is_the_same = self._resume and header.session == self._session.id
             if not is_the_same or not self._session.can_resume(header.acknowledged):
                 # The two sides disagree on the messages sent: drop the session on both sides and start over.
                 self._resume = False
-                self._hang_up("the server resumed a session that cannot go on", now)
+                self._hang_up("the server resumed a session that cannot continue", now)
                 return
             self._session.resume(header.acknowledged)
             self._events.append(Resumed(self.peer))
@@ -247,7 +247,7 @@ class ConnectorCore:
     def _expire(self, now: float) -> None:
         if self.phase is Phase.WAITING and now >= self._dial_at:
             if not self._failures:
-                self.last_error = "there is no answer yet"
+                self.last_error = "no answer yet"
             self.phase = Phase.DIALLING
             self._since = self._unanswered_since = now
             self._answer_seconds = t.HANDSHAKE_SECONDS
@@ -255,11 +255,11 @@ class ConnectorCore:
             self._commands.append(t.Dial())
         elif now - self._unanswered_since >= self._answer_seconds:
             if self.phase is Phase.DIALLING:
-                self._hang_up("no answer came to the Hello", now)
+                self._hang_up("Hello was not answered", now)
             else:
                 self._hang_up(f"the server has been silent for {now - self._unanswered_since:.1f} s", now)
         elif now >= self._heartbeat_at:
-            assert self._welcome is not None, "heartbeats begin with a Welcome"
+            assert self._welcome is not None, "heartbeats start after Welcome"
             self._session.post(encode(m.Heartbeat(now, self._latency_seconds)))
             self._heartbeat_at = now + self._welcome.heartbeat_seconds
 

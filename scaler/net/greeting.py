@@ -18,7 +18,7 @@ def hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
         raise ProtocolError(f"no Hello has size {len(envelope.body)} and {attachments}")
     hello = decode(envelope.body)
     if not isinstance(hello, m.Hello) or header.flags or header.sequence:
-        raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
+        raise ProtocolError(f"a connection starts with Hello, not {type(hello).__name__}")
     return hello
 
 
@@ -33,14 +33,14 @@ def version_refusal(version: int, body: bytes) -> m.Refused:
 
 def refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refused | None:
     if not identity.roles:
-        return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
+        return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key is no longer accepted")
     if hello.role not in identity.roles:
         is_worker = m.Role.WORKER in identity.roles  # a worker's key is also its store's key
         roles = identity.roles - ({m.Role.STORE} if is_worker else set())
         text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
         return m.Refused(m.RefusalReason.CREDENTIAL, text)
     if not m.MAY_SEND[server][hello.role]:
-        text = f"{hello.role}s have no business with the {server.replace('_', ' ')}, whose address this is"
+        text = f"{hello.role}s do not connect to the {server.replace('_', ' ')}, which listens at this address"
         return m.Refused(m.RefusalReason.ROLE, text)
     problem = m.wrong_details(server, hello)
     return m.Refused(m.RefusalReason.ROLE, problem) if problem else None

@@ -62,7 +62,7 @@ class ServerKeys:
         if entry is None and self._allowed.is_unreadable:
             return TRY_AGAIN
         if entry is None:
-            self.refusals.append(Report(f"a peer at {origin}: its key is not known here", True, "", origin))
+            self.refusals.append(Report(f"a peer at {origin}: unknown key", True, "", origin))
             return REFUSED
         text = f"{entry.role} {entry.name} at {origin}: its key {entry.problem}"
         self.refusals.append(Report(text, True, entry.name, origin))

@@ -235,7 +235,7 @@ class ListenerCore:
             if peer.greeted_as and Header.read(envelope.header).session == peer.greeted_as:
                 message = decode(envelope.body)
                 if not isinstance(message, m.Goodbye):  # the only message allowed before the peer has read its Welcome
-                    raise ProtocolError(f"{type(message).__name__} of an earlier session, or before the Welcome")
+                    raise ProtocolError(f"{type(message).__name__} from an earlier session, or before Welcome")
             else:
                 message = session.accept(envelope.header, envelope.body, envelope.attachments, now)
                 peer.greeted_as = b""
@@ -312,7 +312,7 @@ class ListenerCore:
         if peer is not None and peer.link is link:
             self._disconnect(peer)
         elif peer is None and not link.is_closing:
-            text = refusal or f"a connection from {link.origin} ended before anything of this protocol came"
+            text = refusal or f"a connection from {link.origin} closed before it sent a message"
             self._commands.append(t.Report(text, bool(refusal), "", link.origin))
 
     def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
@@ -335,10 +335,10 @@ class ListenerCore:
         refused = refusal_of(hello, identity, self._server)
         if refused is None and known is not None:
             if known.identity != identity or not (is_its_own or is_durable(hello)):
-                text = f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}"
-                refused = m.Refused(m.RefusalReason.DUPLICATE, f"{text}, which another session has")
+                text = f"{hello.hostname[:64]} (pid {hello.pid}) claims peer id {peer_id.hex()}"
+                refused = m.Refused(m.RefusalReason.DUPLICATE, f"{text}, which belongs to another session")
         elif refused is None and len(self._peers) >= MAX_PEERS:
-            refused = m.Refused(m.RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
+            refused = m.Refused(m.RefusalReason.LIMIT, f"the server already has MAX_PEERS = {MAX_PEERS} peers")
         if refused is not None:
             self._refuse(link, header.session, refused, now)
             return

@@ -118,7 +118,7 @@ class PartialBytes:
 
     def take(self, size_bytes: int) -> None:
         if size_bytes > self._free_bytes:
-            raise ProtocolError(f"MAX_PARTIAL_BYTES = {MAX_PARTIAL_BYTES} of all connections are exceeded")
+            raise ProtocolError(f"MAX_PARTIAL_BYTES = {MAX_PARTIAL_BYTES} for all connections together is exceeded")
         self._free_bytes -= size_bytes
 
     def give_back(self, size_bytes: int) -> None:
@@ -177,7 +177,7 @@ class LocalTransport:
             pass
         except ProtocolError as error:
             inputs.append(t.MalformedReceived(self, str(error)))
-            reason = f"the program that answers there does not speak this protocol: {error}"
+            reason = f"the program at that address does not speak this protocol: {error}"
         inputs.append(t.LinkLost(self, reason))
         self.cut()
 

@@ -60,8 +60,8 @@ class ServerAccess:
         """If every peer is admitted, log a warning now and every `WARN_SECONDS`. call_later: of the server's loop."""
         if self.keys is None:
             _log.warning(
-                "insecure_no_auth: every process that can reach %s can run code on the workers and read all objects, "
-                "and nothing is encrypted",
+                "insecure_no_auth: any process that can reach %s can run code on the workers and read all objects; "
+                "nothing is encrypted",
                 ", ".join(addresses),
             )
             call_later(WARN_SECONDS, lambda: self.warn(addresses, call_later))
@@ -84,7 +84,7 @@ def _needs_keys(address: str, server: Server) -> str:
 
     from scaler.security.directory import default_directory  # noqa: PLC0415
 
-    make, directory = "make some with `scaler keys init`, then ", "DIRECTORY"
+    make, directory = "run `scaler keys init`, then ", "DIRECTORY"
     with contextlib.suppress(UsageError):  # this user has no home directory
         found = default_directory(os.environ)
         make, directory = "" if found.exists() else make, quote(str(found))

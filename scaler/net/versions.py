@@ -79,7 +79,7 @@ def other_protocol(version: int, hello: m.Hello | None) -> m.Refused:
     if hello is not None and (refused := check_versions(replace(hello, protocol_version=version))):
         return refused
     text = (
-        f"a peer speaks protocol {version}, this server on {socket.gethostname()} (scaler {__version__}) speaks "
+        f"a peer uses protocol {version}, this server on {socket.gethostname()} (scaler {__version__}) speaks "
         f"protocol {m.PROTOCOL_VERSION}: install the same version of scaler on both sides"
     )
     return m.Refused(m.RefusalReason.VERSION, text)

@@ -35,7 +35,7 @@ _NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _BREAKS: dict[int, str] = {
     zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
     # An attempt that failed before creating a socket; after any other event, this is not the first one.
-    zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
+    zmq.EVENT_CONNECT_RETRIED: "unknown host name",
     zmq.EVENT_DISCONNECTED: "the connection broke",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
 }
@@ -50,19 +50,19 @@ _GIVE_ONE = (
     "give the file that `scaler keys add` wrote on the server's side as --credentials, credentials= or "
     "SCALER_CREDENTIALS"
 )
-ASKS_FOR_KEYS = f"the server asks for keys: leave insecure_no_auth out here, and {_GIVE_ONE}"
+ASKS_FOR_KEYS = f"the server requires keys: remove insecure_no_auth here, and {_GIVE_ONE}"
 NO_CREDENTIAL = (
-    f"the server asks for a key, and this process has none: {_GIVE_ONE} (unless it runs with insecure_no_auth, or is "
-    "no server of scaler)"
+    f"the server requires a key, and this process has none: {_GIVE_ONE} (unless it runs with insecure_no_auth, or is "
+    "not a scaler server)"
 )
 ASKS_FOR_NO_KEYS = (
-    "the server runs with insecure_no_auth, or is older than keys: start it with keys (`scaler keys init` makes them); "
-    "or, if no other user reaches it, give --insecure-no-auth or insecure_no_auth=True here, too"
+    "the server runs with insecure_no_auth, or its version has no keys: start it with keys (`scaler keys init` creates "
+    "them); or, if no other user can reach it, give --insecure-no-auth or insecure_no_auth=True here, too"
 )
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
 _MECHANISM = slice(12, 32)
 """Position of the authentication mechanism in a greeting: CURVE with keys, NULL without."""
-CLOSED_AT_ONCE = "connections there are closed at once: a forwarder, perhaps, whose server is away"
+CLOSED_AT_ONCE = "connections are closed at once, as by a port forwarder whose server is down"
 
 
 class ZmqConnection(ZmqEnd):
@@ -148,7 +148,7 @@ class ZmqConnection(ZmqEnd):
         elif kind == zmq.EVENT_DISCONNECTED and not self._is_shaken:
             self._broken = "the program that listens there does not speak ZeroMQ"
         elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and self._is_shaken:
-            self._broken = "bytes of the connection were damaged on the way"
+            self._broken = "bytes were damaged in transit"
         else:
             self._broken, self._refused_after = _meaning(kind, value, self._keys)
             if kind == _NO_DETAIL:
@@ -246,8 +246,8 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
     key = "" if keys is None else keys.name
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         if str(value) == REVOKED and keys is not None:
-            return f"the server refuses the key {key}: it {keys.ending}; ask for a new credential", 1
-        text = f"the server does not know the key {key}: its credential is of another cluster, or was removed"
+            return f"the server rejected key {key}, which {keys.ending}; ask for a new credential", 1
+        text = f"the server does not know key {key}: its credential belongs to another cluster, or was removed"
         return text, UNPROVEN_ATTEMPTS
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
         return _mismatch(keys)

@@ -224,7 +224,7 @@ class ZmqListener(ZmqEnd):
         assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
         bound = endpoint.rstrip(b"\0").decode()
         if is_loopback(bound) and not is_loopback(address):  # Debian's /etc/hosts does this
-            _log.warning("%s is %s here, which no other host can reach: listen on tcp://0.0.0.0:PORT", address, bound)
+            _log.warning("%s is %s here, which other hosts cannot reach: listen on tcp://0.0.0.0:PORT", address, bound)
         return bound
 
     def receive(self, inputs: list[t.Input]) -> None:

@@ -127,7 +127,7 @@ def is_readable(socket: Socket) -> bool:
 def receive_envelope(socket: Socket, link: t.Transport, header: zmq.Frame) -> tuple[t.Input, int]:
     """Return the envelope whose header frame has been read, as an input, and its size in bytes."""
     if not header.more:
-        return t.MalformedReceived(link, "an envelope has two frames at least"), len(header)
+        return t.MalformedReceived(link, "an envelope has at least two frames"), len(header)
     body = socket.recv(LAST, copy=False)
     size = len(body) + MESSAGE_OVERHEAD_BYTES
     if not body.more:
@@ -231,7 +231,7 @@ def checked(received: Input) -> Input:
         return received
     header = header[: _CHECKSUM.start] + bytes(4) + header[_CHECKSUM.stop :]
     if _crc32(header, received.body, received.attachments) != checksum:
-        return MalformedReceived(received.link, "bytes of an envelope were damaged on the way", is_damaged=True)
+        return MalformedReceived(received.link, "bytes of an envelope were damaged in transit", is_damaged=True)
     return received._replace(header=header)
 
 

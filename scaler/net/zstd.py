@@ -40,5 +40,5 @@ def decompress(data: Buffer, size: int) -> bytes:
     except ZstdError as error:
         raise ValueError(str(error)) from error
     if len(found) != size or not decompressor.eof or decompressor.unused_data:
-        raise ValueError(f"a frame does not have the size that its header announces, {size}")
+        raise ValueError(f"a frame does not have the size that its header announces: {size}")
     return found

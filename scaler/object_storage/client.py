@@ -161,7 +161,7 @@ class StorageClient:
 
     def _begin(self, call: StorageCall) -> asyncio.Future[Any]:
         if len(self._futures) >= MAX_CALLS:
-            raise LimitError(f"at most {MAX_CALLS} calls of the object storage at a time")
+            raise LimitError(f"at most {MAX_CALLS} calls to the object storage at a time")
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._is_closed:
             _fail(future, ClientClosedError(_CLOSED))

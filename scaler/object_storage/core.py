@@ -127,7 +127,7 @@ class StorageCore:
         clock = now - self._stalled_seconds
         for item in inputs:
             self._take(item, clock, now)
-        self._miss(self.objects.take_expired(now), "it was not put before the deadline")
+        self._miss(self.objects.take_expired(now), "it was not uploaded before the deadline")
         if self._fetched:
             self._stop_fetches()
         self.objects.drop_stalled(clock - UPLOAD_SECONDS)
@@ -197,7 +197,7 @@ class StorageCore:
                         self._keep(object_id, body)
                     self._serve_waiting(object_id)
                 if self.objects.body(object_id) is None:
-                    self._miss(self.objects.take_gets(object_id), "it has come, and there is no room for it")
+                    self._miss(self.objects.take_gets(object_id), "it arrived, but there is no room for it")
                     self._commands.append(c.ReportDropped([object_id]))
                 self._kept.pop(object_id, None)
             case c.ObjectNotFetched(object_id, text):
@@ -213,7 +213,7 @@ class StorageCore:
     def _received(self, peer: StoragePeer, event: Received, now: float) -> None:
         match event.message:
             case m.PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
-                self._answer(peer, request, (m.StorageResult.INVALID, "a client puts and names its own objects only"))
+                self._answer(peer, request, (m.StorageResult.INVALID, "a client may upload only its own objects"))
             case m.PutObject() as put:
                 if not self._is_to_wait(peer, put, event, now):
                     self._put(peer, put, event)
@@ -277,7 +277,7 @@ class StorageCore:
     def _put(self, peer: StoragePeer, put: m.PutObject, event: Received) -> None:
         memory = event.memory if isinstance(event, c.ReceivedMemory) else None
         if put.shared and memory is None:
-            self._answer(peer, put.request, (m.StorageResult.UNSHARED, "the descriptor of its memory is not there"))
+            self._answer(peer, put.request, (m.StorageResult.UNSHARED, "its memory descriptor is missing"))
             return
         answer = self.objects.put(peer, put, event.attachments, memory)
         is_needed = self._is_durable or self.reports or self.has_backend or is_cached(put.id)
@@ -306,7 +306,7 @@ class StorageCore:
         evicted = self._cached.stored(object_id, body.size_bytes)
         self._cached.dropped(evicted)
         for each in evicted:
-            self._miss(self.objects.drop(each), "it was dropped from the cache")
+            self._miss(self.objects.drop(each), "it was evicted from the cache")
         self._forget_persisted(evicted)
         if evicted and self.reports:
             self._commands.append(c.ReportDropped(evicted))
@@ -448,7 +448,7 @@ class StorageCore:
             if silent_seconds < self._lease_seconds:
                 return
             self._drop_peer(name)
-            self._commands.append(c.ExpirePeer(name, f"nothing came from it for {silent_seconds:.0f} s"))
+            self._commands.append(c.ExpirePeer(name, f"it sent nothing for {silent_seconds:.0f} s"))
 
     def _drop_peer(self, name: bytes) -> None:
         self._broken.pop(name, None)

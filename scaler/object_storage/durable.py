@@ -165,7 +165,7 @@ class ObjectJournal:
         try:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size != size:
-                    raise OSError(errno.EIO, "it has not the size that it was written with")
+                    raise OSError(errno.EIO, "its size differs from the written size")
                 whole = map_file(file.fileno(), size, mmap.MAP_SHARED).toreadonly()
         except OSError as error:
             _log.error("state_directory: the object %s is lost: %s: %s", put.id.hex(), path, error.strerror)

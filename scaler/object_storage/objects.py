@@ -228,7 +228,7 @@ class StorageTable:
         if object_id in self._forgotten:
             return StorageResult.MISSING, "the object was forgotten before it was linked"
         if body is None:
-            return StorageResult.MISSING, "there is no such object to link"
+            return StorageResult.MISSING, "there is no such object"
         if len(self._objects) >= MAX_OBJECTS:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
         self.store(object_id, body, peer.id)
@@ -312,11 +312,11 @@ class StorageTable:
         size = sum(message.parts)
         limit = self._limit_bytes
         if message.id in self._forgotten:
-            return StorageResult.MISSING, "the object was forgotten before it was put"
+            return StorageResult.MISSING, "the object was released before it was uploaded"
         if self.disk_failure:
             return StorageResult.UNWRITABLE, self.disk_failure
         if message.offset:
-            return StorageResult.MISSING, "the frames before these were refused or forgotten"
+            return StorageResult.MISSING, "earlier frames were refused or released"
         if len(message.parts) > MAX_PARTS or min(message.parts, default=0) < 0:
             return StorageResult.INVALID, f"an object has at most {MAX_PARTS} parts, of 0 bytes or more"
         if size > self._max_object_bytes:
@@ -327,12 +327,12 @@ class StorageTable:
             text = f"there is no room for size {size}: {self.used_bytes} of {self._limit_name} = {limit} are used"
             if self.used_bytes + size <= limit:
                 reserved = self._reserved[peer.account]
-                text = f"uploads that have not come yet reserve a size of {reserved} for this key already"
+                text = f"unfinished uploads of this key already reserve size {reserved}"
             return StorageResult.FULL, text + self.spilling.why_not
         if self._records_bytes > max(MIN_RECORDS_BYTES, MAX_RECORDS_SHARE * limit):
             text = (
                 f"{counted(len(self._objects), 'object')} and their layouts use {counted(self._records_bytes, 'byte')} "
-                "beside their content"
+                "in addition to their content"
             )
             return StorageResult.FULL, text
         if len(peer.uploads) >= MAX_UPLOADS_PER_PEER:

@@ -282,7 +282,7 @@ def _error(object_id: bytes, reply: m.StorageReply) -> ScalerError:
     if reply.result is m.StorageResult.MISSING:
         return _lost(object_id, f"object {shown} is not in the object storage: {reply.text}")
     if reply.result in {m.StorageResult.FULL, m.StorageResult.TOO_LARGE, m.StorageResult.UNWRITABLE}:
-        error = LimitError(f"the object storage does not take object {shown}: {reply.text}")
+        error = LimitError(f"the object storage rejects object {shown}: {reply.text}")
         error.may_pass = reply.result is m.StorageResult.UNWRITABLE
         return error
     return ProtocolError(f"the object storage does not understand object {shown}: {reply.text}")

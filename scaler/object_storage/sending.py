@@ -112,7 +112,7 @@ class BodySender:
         if message.offset or message.size:
             sending.size_bytes = message.size or body.size_bytes - message.offset
             if sending.size_bytes < 0 or message.offset + sending.size_bytes > body.size_bytes:
-                text = f"the object has a size of {body.size_bytes}, and not such a range"
+                text = f"the object has size {body.size_bytes}, which does not include that range"
                 return StorageReply(message.request, StorageResult.INVALID, text)
             sending.frames = cut_out(body.all_frames(), message.offset, sending.size_bytes)
         peer.sending.append(sending)
@@ -123,7 +123,7 @@ class BodySender:
         """Queue a range of an incomplete object for another store. Returns an error reply if chunks are missing."""
         frames = partial.frames(message.offset, message.size)
         if frames is None:
-            return StorageReply(message.request, StorageResult.MISSING, "these chunks have not come yet")
+            return StorageReply(message.request, StorageResult.MISSING, "these chunks have not arrived yet")
         peer.sending.append(Sending(message, partial.parts, None, message.size, frames))
         self._peers[peer] = None
         return None

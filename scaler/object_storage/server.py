@@ -194,12 +194,12 @@ class StorageServer:
             token = self._access.owner_token(peer)
             if peer == SHARED_OWNER or not token or not compare_digest(hello.owner_token, token):
                 text = (
-                    f"the scheduler has not welcomed the key {identity.key} as {peer.hex()}: are the keys of scheduler "
-                    "and object storage from one keys directory?"
+                    f"the scheduler does not know key {identity.key} as {peer.hex()}: do scheduler and "
+                    "object storage use the same keys directory?"
                 )
                 return m.Refused(m.RefusalReason.CREDENTIAL, text)
             if self._core.key_of(peer) not in {"", identity.key}:
-                text = f"the key {identity.key} claims the peer id {peer.hex()}, which has objects of another key"
+                text = f"the key {identity.key} claims the peer id {peer.hex()}, which owns objects under another key"
                 return m.Refused(m.RefusalReason.DUPLICATE, text)
         return m.Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
 
@@ -322,7 +322,7 @@ class StorageServer:
                 return  # closed
             error = future.exception()
             if error is not None:
-                _log.warning("objects stay in memory: nothing can be written to %s: %s", self._spill_directory, error)
+                _log.warning("objects stay in memory: cannot write to %s: %s", self._spill_directory, error)
             failure = "" if error is None else str(error)
             self._on_events([BodiesMoved(command.bodies, [] if error else future.result(), failure)])
 

@@ -38,7 +38,7 @@ class SpillSpace:
             from scaler.journal.segments import DISK_IS_FULL  # noqa: PLC0415 (for failures only)
 
             if error.errno not in DISK_IS_FULL:
-                advice = "name a directory that this process can write to"
+                advice = "set it to a writable directory"
                 raise UsageError(f"spill_directory {self.directory}: {error.strerror}: {advice}") from None
 
 
@@ -56,11 +56,11 @@ def spill_space(directory: str) -> SpillSpace | None:
     candidates = [tempfile.gettempdir(), "/var/tmp"] if directory == AUTO else [str(local_path(directory))]  # noqa: S108
     for each in candidates:
         if not os.access(each, os.W_OK | os.X_OK):
-            text = "store_spill_directory=%s: cannot write there: what has no room in memory waits, and then fails"
+            text = "store_spill_directory=%s: cannot write there: objects that do not fit in memory wait and then fail"
             _log.warning(text, each)
         elif directory != AUTO or not _is_in_memory(each):
             limit_bytes = int(FREE_SHARE * shutil.disk_usage(each).free)
-            return SpillSpace(each, limit_bytes, f"half of what was free in {each}")
+            return SpillSpace(each, limit_bytes, f"half of the free space in {each}")
     return None
 
 

@@ -52,7 +52,7 @@ class Spilling:
     def why_not(self) -> str:
         """Reason that nothing is spilled, for the text of a refusal; empty if spilling works or is disabled."""
         if self._failure:
-            return f"; the disk for spilled objects does not take more: {self._failure}"
+            return f"; the disk for spilled objects is full or failing: {self._failure}"
         if 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES:
             return f"; {self.used_bytes} B on disk are near {self._limit_name} = {self._limit_bytes}"
         return ""

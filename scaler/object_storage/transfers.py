@@ -187,7 +187,7 @@ class Transfers:
             self.take([c.StopFetching(run.id)])
             self._feed([c.ObjectNotFetched(run.id, str(error))])
             return
-        self._failures.add(f"object {show(run.id)} did not come from store {run.source}: {error}")
+        self._failures.add(f"object {show(run.id)} did not arrive from store {run.source}: {error}")
         # A source that answered lacks the object. The object storage is never unreachable, as there is no alternative
         # to it.
         is_out_of_reach = not source.connected or isinstance(error, RefusedError | UnreachableError | UsageError)
@@ -227,7 +227,7 @@ class Transfers:
     def _write(self, run: ChunkRun, number: int, found: ByteRange) -> BaseException | None:
         size = sum(found.parts)
         if run.size_bytes and size != run.size_bytes:
-            return ObjectLostError(f"its size is {size}, and not {run.size_bytes}")
+            return ObjectLostError(f"its size is {size}, not {run.size_bytes}")
         if size < MIN_SHARED_BYTES and _comes_at_once(run):
             self._small[run.id] = Body(found.parts, found.frames, size)
             return None
@@ -236,11 +236,11 @@ class Transfers:
             if memory is None:
                 memory = GrowingMemory(found.parts)
                 if not self._core.begin_fetch(run.id, memory, size):
-                    return LimitError(f"the store of this host has no room for an object of size {size}")
+                    return LimitError(f"this host's store has no room for an object of size {size}")
                 self._memories[run.id] = memory
             memory.write(number * chunk_bytes(size), found.frames)
         except OSError as error:  # out of descriptors or memory here, so the source is not to blame
-            return LimitError(f"the store of this host cannot take an object of size {size}: {error.strerror}")
+            return LimitError(f"this host's store cannot hold an object of size {size}: {error.strerror}")
         except ValueError as error:
             return ObjectLostError(str(error))
         for each in (number,) if run.size_bytes else range(chunk_count(size)):

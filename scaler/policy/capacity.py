@@ -226,7 +226,7 @@ class CapacityPlan:
         self._start(math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step))
         self._growth_used += taken
         if taken < slots:
-            self.limit = "no more may be spent" if self._affordable() < 1 else "its limit allows no more"
+            self.limit = "the spend limit is reached" if self._affordable() < 1 else "its limit is reached"
         return taken
 
     @property

@@ -39,13 +39,16 @@ class GuardedPolicy:
     def failed(self, error: BaseException, now: float) -> tuple[dict[str, Wanted], str]:
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
         lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
-        text = f"the scaling policy {self._name} raised in plan(); its last good answer stays:\n{''.join(lines)}"
+        text = f"the scaling policy {self._name} raised in plan(); its last valid answer holds:\n{''.join(lines)}"
         return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), now)
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return the valid part of an answer, completed with earlier answers, and the errors in the rest."""
         if not isinstance(answer, Mapping):
-            return self._good, f"{shown(answer)}, and not a dict of manager ids to Wanted; its last good answer stays"
+            return (
+                self._good,
+                f"{shown(answer)}, not a dict of manager ids to Wanted; its last valid answer holds",
+            )
         here = {manager.manager_id: manager for manager in view.managers}
         good: dict[str, Wanted] = {}
         wrong: list[str] = []
@@ -55,7 +58,7 @@ class GuardedPolicy:
                 ids = ", ".join(sorted(here)) or "none"
                 wrong.append(f"for the worker manager {shown(manager_id)}, which is not here (here: {ids})")
             elif manager.fixed:
-                wrong.append(f"for the worker manager {manager_id!r}, which is fixed and not told anything")
+                wrong.append(f"for the worker manager {manager_id!r}, which runs a fixed number of units")
             elif problem := _problem(wanted):
                 wrong.append(f"{shown(wanted)} for the worker manager {manager_id!r}: {problem}")
                 if manager_id in self._good:
@@ -96,4 +99,4 @@ def _problem(wanted: object) -> str:
         if not 0 <= units <= MAX_UNITS:
             return f"{name} is not from 0 to {MAX_UNITS}"
     reason: object = wanted.reason
-    return "" if isinstance(reason, str) else "reason is not a text"
+    return "" if isinstance(reason, str) else "reason is not a string"

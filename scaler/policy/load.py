@@ -28,7 +28,7 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
         ) from error
     if not isinstance(getattr(policy, "allocation", None), Allocation) or not callable(getattr(policy, "plan", None)):
         raise UsageError(
-            f"policy_engine_type {policy_engine_type!r}: {reference} makes {type(policy).__name__}, which is no "
+            f"policy_engine_type {policy_engine_type!r}: {reference} makes {type(policy).__name__}, which is not a "
             f"policy: it needs an attribute allocation (an Allocation) and a method plan(view)"
         )
     return cast("ScalingPolicy", policy)

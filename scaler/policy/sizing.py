@@ -100,7 +100,7 @@ class Sizing:
         }
         works = self._works(view, int(constraints.get("first_slots") or FIRST_SLOTS), fitting)
         for plan in plans.values() if works else ():
-            plan.idle_reason = "no work that its workers can run"
+            plan.idle_reason = "no work for its workers"
         for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
             _assign(work, fitting[work.needs], constraints)
         wanted = {
@@ -167,7 +167,7 @@ class Sizing:
             wanted -= surplus
         reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
         if not reasons:
-            reasons = ["it may have no units" if plan.most_units == 0 else plan.idle_reason]
+            reasons = ["it may not have units" if plan.most_units == 0 else plan.idle_reason]
             if wanted:
                 is_minimum = not is_given and usual == plan.paid_seconds
                 reasons.append(_stop_text(plan, cooldown.seconds(usual), usual, is_minimum=is_minimum))
@@ -228,7 +228,7 @@ class Sizing:
 def _stop_text(plan: CapacityPlan, seconds: float, usual: float, *, is_minimum: bool) -> str:
     text = f"units stop after {seconds_text(seconds)} without work"
     if seconds > usual:
-        return f"{text}, since work comes again{' and they cost money' if plan.is_paid else ''}"
+        return f"{text}, since work recurs{' and they cost money' if plan.is_paid else ''}"
     least = seconds_text(plan.manager.unit_minimum_seconds)
     return f"{text}, since each is paid for at least {least}" if is_minimum else text
 
@@ -262,7 +262,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
         missing -= taken
         if plan.used == used[id(plan)]:
             if not (plan.manager.is_late and others and work.tasks):
-                plan.idle_reason = f"other units are enough for {text}"
+                plan.idle_reason = f"other units suffice for {text}"
         elif not any(reason.startswith(text) for reason in plan.reasons):
             plan.reasons.append(text)
 
@@ -372,9 +372,9 @@ def _assign_late(
     for plan in late:
         free = [*plan.free, plan.growth(queued)]
         found = tasks_worth_giving(tasks, queued, task_seconds, slots, free)
-        text = f"its tasks begin after about {seconds_text(plan.manager.dispatch_seconds)}"
+        text = f"its tasks start after about {seconds_text(plan.manager.dispatch_seconds)}"
         if not found:
-            plan.idle_reason = f"{text}, and other slots end {work} about as soon"
+            plan.idle_reason = f"{text}, and other slots finish {work} about as soon"
             continue
         taken = plan.use(found)
         plan.worth += taken

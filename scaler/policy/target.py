@@ -23,7 +23,7 @@ from scaler.policy.sizing import Constraints, Sizing
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 16
-UNPRICED = "; ceiling_per_hour limits nothing: set unit_price of a worker manager, or price_per_hour"
+UNPRICED = "; ceiling_per_hour has no effect: set unit_price of a worker manager, or price_per_hour"
 GLOBAL_KEYS = ("finish_seconds", "ceiling_per_hour", "first_slots")
 MANAGER_KEYS = ("minimum_units", "maximum_units", "idle_seconds", "price_per_hour")
 WHOLE = ("first_slots", "minimum_units", "maximum_units")
@@ -62,7 +62,7 @@ def parse(policy_content: str) -> Constraints:
         )
         if manager_id and key in GLOBAL_KEYS:
             raise UsageError(
-                f"policy_content {entry!r}: {key} holds for all worker managers together: write {key}={text}"
+                f"policy_content {entry!r}: {key} applies to all worker managers together: write {key}={text}"
             )
         if (key, manager_id) in values:
             raise UsageError(f"policy_content {entry!r}: {key!r} is given twice")

@@ -40,7 +40,7 @@ class WaterfallPolicy:
         unlisted = {key: 0 for key in managers if key not in limits}
         wanted = self._sizing.plan(view, limits | unlisted)
         for key in unlisted & wanted.keys():
-            text = f"the policy does not list this worker manager; it lists {', '.join(self._most_slots)}"
+            text = f"the policy does not include this worker manager; it includes {', '.join(self._most_slots)}"
             wanted[key] = Wanted(wanted[key].units, text, 0)
         return wanted
 

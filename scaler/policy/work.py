@@ -51,15 +51,15 @@ class Work:
         work = f"{of} needing {self.needs}" if self.needs.items else of
         if self.passes:
             if self.ended < MANY_ENDED:
-                return f"few tasks of {work}, which end as they come"
+                return f"few tasks of {work}, which end as fast as they arrive"
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
         if not self.tasks and self.late:
             return f"{counted(self.late, 'task')} of {work} on their way"
         tasks = f"{counted(self.tasks, 'task')} of {work}"
         each = seconds_text(self.assumed_seconds / self.unmeasured_tasks) if self.unmeasured_tasks else ""
         if self.unmeasured_tasks == self.tasks:
-            return f"{tasks}, not measured yet, assuming {each} each" if each else tasks
-        rest = f", {self.unmeasured_tasks:,} of them not measured yet, assuming {each} each" if each else ""
+            return f"{tasks}, unmeasured, assuming {each} each" if each else tasks
+        rest = f", {self.unmeasured_tasks:,} of them unmeasured, assuming {each} each" if each else ""
         return f"{seconds_text(self.seconds)} of work in {tasks}{rest}"
 
 

@@ -10,13 +10,13 @@ _PROGRESS = Column(
     "Progress",
     "percent",
     1,
-    "Items that are done, of all; the bar: done, failed, cancelled, running, queued",
+    "Finished items out of all; bar: done, failed, cancelled, running, queued",
     after="client",
     volatile=True,
 )
-_CALL = "The method of the client; submit: all single submits of a function, tag: all tasks with a tag"
-_LEFT = Column("Time left", "seconds", 1, "Until it has ended, while that is known", after="client", volatile=True)
-LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
+_CALL = "Client method; submit: all single submits of a function, tag: all tasks with a tag"
+_LEFT = Column("Time left", "seconds", 1, "Estimated time until it ends", after="client", volatile=True)
+LEFT_ERROR = Column(unit="seconds", help="Uncertainty of the estimate", volatile=True)
 _RATE = Column("Items/s", "count", 2, "That ended lately", volatile=True, zero_is_none=True)
 
 
@@ -36,17 +36,17 @@ class CallRow(NamedTuple):
     running: Annotated[int, Column("Running", "count", 2)] = 0
     ended: Annotated[int, Column("Ended", "count", 2)] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
-    cancelled: Annotated[int, Column("Cancelled", "count", 2, "Also items that were never sent", zero_is_none=True)] = 0
+    cancelled: Annotated[int, Column("Cancelled", "count", 2, "Includes unsent items", zero_is_none=True)] = 0
     began_at: Annotated[float, Column("Began", "time", 3)] = 0.0
     has_chunks: Annotated[bool, INTERNAL] = False
     p50_seconds: Annotated[float, INTERNAL] = 0.0
     p95_seconds: Annotated[float, INTERNAL] = 0.0
     max_seconds: Annotated[float, INTERNAL] = 0.0
-    reason: Annotated[str, Column("Why it waits", help="Why the oldest of its waiting tasks waits")] = ""
-    oldest: Annotated[str, Column(help="The task that this is about")] = ""
-    job_ended: Annotated[int, Column(help="Items that have ended; of single submits since there last were none")] = 0
-    job_failed: Annotated[int, Column(help="Items of job_ended that failed")] = 0
-    job_cancelled: Annotated[int, Column(help="Items of job_ended that were cancelled")] = 0
+    reason: Annotated[str, Column("Why it waits", help="Why its oldest waiting task waits")] = ""
+    oldest: Annotated[str, Column(help="The affected task")] = ""
+    job_ended: Annotated[int, Column(help="Ended items; for single submits, since there were last none")] = 0
+    job_failed: Annotated[int, Column(help="Failed items in job_ended")] = 0
+    job_cancelled: Annotated[int, Column(help="Cancelled items in job_ended")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
     left_seconds: Annotated[float | None, _LEFT] = None
     left_error_seconds: Annotated[float | None, LEFT_ERROR] = None

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from scaler.protocol.monitor_columns import Column
 
-_HIT_RATE = Column("Hit rate", "percent", 2, "Hits of all gets; none before the first", after="misses")
+_HIT_RATE = Column("Hit rate", "percent", 2, "Share of gets that were hits; empty before the first", after="misses")
 
 
 class StoreRow(NamedTuple):
@@ -15,17 +15,17 @@ class StoreRow(NamedTuple):
 
     id: str = ""
     host: Annotated[str, Column("Host", help="Whose store it is")] = ""
-    address: Annotated[str, Column("Address", rank=3, help="Where other stores reach it; empty: they cannot")] = ""
+    address: Annotated[str, Column("Address", rank=3, help="Address for other stores; empty: unreachable")] = ""
     objects: Annotated[int, Column("Objects", "count", 2)] = 0
     bytes: Annotated[int, Column("Memory", "bytes", help="Of its objects")] = 0
     limit_bytes: Annotated[int, Column("Limit", "bytes", help="Most memory for objects", zero_is_none=True)] = 0
-    spilled_bytes: Annotated[int, Column("On disk", "bytes", 2, "Objects that it has spilled")] = 0
-    hits: Annotated[int, Column("Hits", "count", 3, "Gets of objects that were there")] = 0
-    misses: Annotated[int, Column("Misses", "count", 3, "Gets of objects that it fetched")] = 0
+    spilled_bytes: Annotated[int, Column("On disk", "bytes", 2, "Spilled objects")] = 0
+    hits: Annotated[int, Column("Hits", "count", 3, "Gets served locally")] = 0
+    misses: Annotated[int, Column("Misses", "count", 3, "Gets served after a fetch")] = 0
     received_bytes: Annotated[int, Column("Fetched", "bytes", 1, "From other stores")] = 0
     sent_bytes: Annotated[int, Column("Served", "bytes", 2, "To other stores")] = 0
     fetches_per_second: Annotated[
-        float, Column("Fetches/s", "bytes", 1, "Bytes that it fetched per second since the state before", volatile=True)
+        float, Column("Fetches/s", "bytes", 1, "Bytes fetched per second since the previous state", volatile=True)
     ] = 0.0
     """Set by the receiver."""
 
@@ -48,9 +48,7 @@ class PairRow(NamedTuple):
     source: Annotated[str, Column("From")] = ""
     target: Annotated[str, Column("To")] = ""
     bytes: Annotated[int, Column("Bytes", "bytes")] = 0
-    unreachable: Annotated[bool, Column(help="There is no way between them: objects go through the object storage")] = (
-        False
-    )
+    unreachable: Annotated[bool, Column(help="They cannot connect: objects go through the object storage")] = False
 
 
 class ObjectRow(NamedTuple):
@@ -61,4 +59,4 @@ class ObjectRow(NamedTuple):
     function: Annotated[str, Column("Function", help="Whose result it is")] = ""
     task: Annotated[str, Column("Task", rank=2, help="Whose result it is")] = ""
     client: Annotated[str, Column("Client", rank=3, help="Whose object it is")] = ""
-    holders: Annotated[str, Column("Held by", help="The hosts whose stores have it, or the object storage")] = ""
+    holders: Annotated[str, Column("Held by", help="Hosts whose stores hold it, or the object storage")] = ""

@@ -12,7 +12,7 @@ def _most(title: str) -> Column:
     return Column(title, "count", help="The most of it")
 
 
-_BYTES = Column("Memory", "bytes", help="Of the scheduler and the listed workers, the most of it")
+_BYTES = Column("Memory", "bytes", help="Peak memory of the scheduler and the listed workers")
 
 
 class PointRow(NamedTuple):
@@ -29,10 +29,10 @@ class PointRow(NamedTuple):
     failed: Annotated[int, Column("Failed", "count")] = 0
     cancelled: Annotated[int, Column("Cancelled", "count")] = 0
     cost: Annotated[float, Column("Cost", "money")] = 0.0
-    tasks_per_second: Annotated[float, Column("Tasks/s", "count", help="That ended, of any outcome")] = 0.0
+    tasks_per_second: Annotated[float, Column("Tasks/s", "count", help="Ended tasks, with any outcome")] = 0.0
     tasks_per_second_least: float = 0.0
     failed_per_second: float = 0.0
-    living: Annotated[int, Column(help="Tasks that had not ended")] = 0
+    living: Annotated[int, Column(help="Unfinished tasks")] = 0
     queued: Annotated[int, _most("Queued")] = 0
     queued_least: int = 0
     running: Annotated[int, _most("Busy slots")] = 0
@@ -44,7 +44,7 @@ class PointRow(NamedTuple):
     managers: int = 0
     memory_bytes: Annotated[int, _BYTES] = 0
     memory_bytes_least: int = 0
-    lag_seconds: Annotated[float, Column("Lag", "seconds", help="How late the scheduler's loop was, at most")] = 0.0
+    lag_seconds: Annotated[float, Column("Lag", "seconds", help="Maximum delay of the scheduler's event loop")] = 0.0
 
 
 class EventRow(NamedTuple):
@@ -65,7 +65,7 @@ class FunctionTimesRow(NamedTuple):
     function: Annotated[str, Column("Function")] = ""
     ended: Annotated[int, Column("Ended", "count")] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
-    p50_seconds: Annotated[float, Column("p50", "seconds", help="Half of its tasks took less", zero_is_none=True)] = 0.0
+    p50_seconds: Annotated[float, Column("p50", "seconds", help="Median task duration", zero_is_none=True)] = 0.0
     p95_seconds: Annotated[float, Column("p95", "seconds", 2, "95 % took less", zero_is_none=True)] = 0.0
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, NamedTuple
 
 from scaler.protocol.monitor_columns import Column
 
-_LATENCY = Column("Round trip", "seconds", 1, "Of a message to the scheduler and its answer", zero_is_none=True)
-_OUTBOX = Column("Not taken", "bytes", 2, "Sent to it, and not acknowledged yet", volatile=True, zero_is_none=True)
+_LATENCY = Column("Round trip", "seconds", 1, "Round trip to the scheduler", zero_is_none=True)
+_OUTBOX = Column("Not taken", "bytes", 2, "Sent, but not acknowledged yet", volatile=True, zero_is_none=True)
 
 
 class LinkRow(NamedTuple):
@@ -35,4 +35,4 @@ class NetworkRow(NamedTuple):
     """Whether the network or the cluster delays tasks. cause: none, scheduler, storage, network, or distance."""
 
     cause: str = ""
-    text: Annotated[str, Column(help="With the figures that it is concluded from")] = ""
+    text: Annotated[str, Column(help="Includes the figures behind it")] = ""

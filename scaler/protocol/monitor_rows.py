@@ -41,22 +41,22 @@ class TaskRow(NamedTuple):
     worker: Annotated[str, Column("Worker", rank=2)] = ""
     client: Annotated[str, Column("Client", rank=3)] = ""
     attempt: Annotated[int, Column("Attempt", "count", 3, zero_is_none=True)] = 0
-    max_attempts: Annotated[int, Column(help="Attempts that it may have, by its retries")] = 0
+    max_attempts: Annotated[int, Column(help="Maximum number of attempts, from its retries")] = 0
     ended_at: Annotated[float | None, Column("Ended", "time", 2)] = None
     duration_us: Annotated[int, Column("Duration", "micros", zero_is_none=True)] = 0
     cpu_us: Annotated[int, Column("CPU", "micros", 3, zero_is_none=True)] = 0
     peak_bytes: Annotated[int, Column("Peak mem.", "bytes", 2, zero_is_none=True)] = 0
-    inputs_us: Annotated[int, Column(help="Of the duration: until stored inputs were there")] = 0
+    inputs_us: Annotated[int, Column(help="Part of the duration spent waiting for stored inputs")] = 0
     inputs_bytes: Annotated[int, Column(help="Size of these inputs")] = 0
-    failed_input: Annotated[str, Column(help="The task without whose result it did not run")] = ""
-    text: Annotated[str, Column("Error", rank=2, help="Of a failure, on one line")] = ""
+    failed_input: Annotated[str, Column(help="The failed task whose result it needed")] = ""
+    text: Annotated[str, Column("Error", rank=2, help="Error of a failed task, on one line")] = ""
     traceback: Annotated[str, Column(whole=True)] = ""
-    lane: Annotated[int, Column(help="Which processor of its worker ran it, from 1; 0: none did")] = 0
-    failures: Annotated[int, Column(help="Earlier attempts that raised an exception of its retry_on")] = 0
-    losses: Annotated[int, Column(help="Earlier attempts that ended with their process or worker")] = 0
-    tags: Annotated[str, Column(help="Its tags, with commas between them")] = ""
-    calls: Annotated[int, Column(help="Calls that ended in a chunk that failed; 0: not known, or a single call")] = 0
-    failed_calls: Annotated[int, Column(help="Calls of these that failed")] = 0
+    lane: Annotated[int, Column(help="Number of the worker's processor that ran it, from 1; 0: none")] = 0
+    failures: Annotated[int, Column(help="Earlier attempts that raised an exception in its retry_on")] = 0
+    losses: Annotated[int, Column(help="Earlier attempts whose process or worker died")] = 0
+    tags: Annotated[str, Column(help="Its tags, separated by commas")] = ""
+    calls: Annotated[int, Column(help="Calls that ended in a failed chunk; 0: not known, or a single call")] = 0
+    failed_calls: Annotated[int, Column(help="Failed calls among them")] = 0
     began_us: Annotated[int, INTERNAL] = 0
     """Start time by the worker's monotonic clock; 0 without a lane."""
     clock_zero: Annotated[float, INTERNAL] = 0.0
@@ -94,11 +94,11 @@ class FailureRow(NamedTuple):
 
     key: str = ""
     times: Annotated[int, Column("Times", "count")] = 0
-    text: Annotated[str, Column("Error", help="Where errors differ, … stands for a number, an id or an address")] = ""
+    text: Annotated[str, Column("Error", help="… replaces numbers, ids, and addresses that differ")] = ""
     function: Annotated[str, Column("Function")] = ""
     first_at: Annotated[float, Column("First", "time", 3)] = 0.0
     last_at: Annotated[float, Column("Last", "time", 2)] = 0.0
-    task: Annotated[str, Column(help="The one that failed last")] = ""
+    task: Annotated[str, Column(help="The last one that failed")] = ""
 
     def joined(self, later: FailureRow) -> FailureRow:
         return later._replace(
@@ -113,11 +113,11 @@ class FindingRow(NamedTuple):
     """A suggested change to a cluster or program. text: evidence with figures. page: page of the documentation."""
 
     kind: Annotated[str, Column("Kind", rank=3)] = ""
-    subject: Annotated[str, Column("Subject", help="The function, worker or worker manager")] = ""
+    subject: Annotated[str, Column("Subject", help="The function, worker, or worker manager")] = ""
     text: Annotated[str, Column("Evidence", help="What was seen")] = ""
     advice: Annotated[str, Column("Advice", help="What to change")] = ""
-    page: Annotated[str, Column(help="Of the documentation, from the folder of the project")] = ""
-    slots_lost: Annotated[float, Column(help="What it costs: how many slots do nothing useful", volatile=True)] = 0.0
+    page: Annotated[str, Column(help="Path of the documentation page in the repository")] = ""
+    slots_lost: Annotated[float, Column(help="Cost in slots that do no useful work", volatile=True)] = 0.0
 
 
 class ProcessorRow(NamedTuple):
@@ -131,7 +131,7 @@ class ProcessorRow(NamedTuple):
     rss_bytes: Annotated[int, Column("Memory", "bytes")] = 0
     initialized: bool = False
     suspended: bool = False
-    lane: Annotated[int, Column(help="Its place in the timeline of its worker")] = 0
+    lane: Annotated[int, Column(help="Its row in its worker's timeline")] = 0
 
     @property
     def itl(self) -> str:
@@ -139,39 +139,39 @@ class ProcessorRow(NamedTuple):
         return _bits(self.initialized, bool(self.running), bool(self.running) and not self.suspended)
 
 
-_CPU_HELP = "Of all its processors; 100% is one CPU"
+_CPU_HELP = "All its processors together; 100% is one CPU"
 _CPU = Column("CPU", "percent", 1, _CPU_HELP, Top(4, "cpu", 6, 2, "c"), after="sent", volatile=True)
 # Counts pages shared between processors repeatedly.
 _RSS = Column("Memory", "bytes", 1, "Of all its processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
-_WORKER_PEAK_HELP = "Most memory of its processors together, since its start"
+_WORKER_PEAK_HELP = "Peak memory of its processors together since it started"
 _WORKER_PEAK = Column("Peak mem.", "bytes", 3, _WORKER_PEAK_HELP, Top(6, "peak", 6, 18), after="rss_bytes")
-_WORKER_MEAN_HELP = "Memory of its processors together, on average since its start"
+_WORKER_MEAN_HELP = "Mean memory of its processors together since it started"
 _WORKER_MEAN = Column("Mean mem.", "bytes", 3, _WORKER_MEAN_HELP, after="memory_peak_bytes", zero_is_none=True)
 _AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "agt_cpu", 7, 11, "C"), volatile=True)
 _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
-_LAG_HELP = "Time of a message from the worker to the scheduler and of its answer"
+_LAG_HELP = "Round trip from the worker to the scheduler"
 _LAG = Column("Round trip", "seconds", 3, _LAG_HELP, Top(11, "lag", 5, 9, "l"), volatile=True)
-_CLOCK_HELP = "How far its clock is ahead of the scheduler's"
+_CLOCK_HELP = "Offset of its clock from the scheduler's"
 _CLOCK = Column("Clock", "seconds", 3, _CLOCK_HELP)
-_CLOCK_ERROR = Column(unit="seconds", help="How wrong that may be; 0: it is not known yet")
+_CLOCK_ERROR = Column(unit="seconds", help="Uncertainty of the offset; 0: not known yet")
 _OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(16, "capabilities", 12, 17))
 _STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
 _STATE = Column(help=_STATE_HELP, top=Top(1, "state", 5, 1), whole=True)
-_ITL_HELP = "All processors are initialised, any has a task, any has a slot"
+_ITL_HELP = "I: all processors initialized; T: any has a task; L: any holds a slot"
 _ITL = Column("", "flags", 1, _ITL_HELP, Top(12, "ITL", 3, 10), whole=True)
-_RUNS = Column(help="What it runs for longest; +2: and two more tasks", top=Top(17, "function", 12, 6), whole=True)
+_RUNS = Column(help="Its longest-running task; +2: and two others", top=Top(17, "function", 12, 6), whole=True)
 _RUNS_FOR = Column("", "seconds", 1, "For how long", Top(18, "seconds", 7, 7), whole=True, zero_is_none=True)
 
 
-_HEAT_HELP = "How bad its worst figure is, from 0 to 100"
+_HEAT_HELP = "Severity of its worst figure, from 0 to 100"
 _HEAT = Column("Heat", "heat", 2, _HEAT_HELP, Top(19, "heat", 4, 16, "h"), after="queued")
-_FAILURES_HEAT = Column("Failing", "heat", 3, "Share of its tasks that fails, beyond that of other workers")
-_SLOWNESS_HEAT = Column("Slow", "heat", 3, "Duration of its tasks, by that of the same functions on other workers")
-_LAG_HEAT = Column("Late", "heat", 3, "Its round trip, by those of other workers")
-_MEMORY_HEAT = Column("Memory full", "heat", 3, "How full the memory of its machine or container is")
-_CPU_HEAT = Column("CPU denied", "heat", 3, "For how much of the time it is denied a CPU, by a quota or its hypervisor")
-_DISK_HEAT = Column("Disk full", "heat", 3, "How little of its disk is free")
-_FAULT = Column("What is wrong", "text", 1, "The worst of them, with its figures", Top(20, "wrong", 12, 19))
+_FAILURES_HEAT = Column("Failing", "heat", 3, "Failure rate of its tasks above that of other workers")
+_SLOWNESS_HEAT = Column("Slow", "heat", 3, "Duration of its tasks relative to other workers, per function")
+_LAG_HEAT = Column("Late", "heat", 3, "Its round trip relative to other workers")
+_MEMORY_HEAT = Column("Memory full", "heat", 3, "Memory use of its machine or container")
+_CPU_HEAT = Column("CPU denied", "heat", 3, "Share of time waiting for a CPU because of a quota or the hypervisor")
+_DISK_HEAT = Column("Disk full", "heat", 3, "Disk use")
+_FAULT = Column("What is wrong", "text", 1, "The worst of these, with its figures", Top(20, "wrong", 12, 19))
 
 
 class WorkerRow(NamedTuple):
@@ -183,7 +183,7 @@ class WorkerRow(NamedTuple):
     ] = 0
     slots: Annotated[int, Column("Slots", "count", 2)] = 0
     free: Annotated[int, Column("Free", "count", 2, "Slots without a task", Top(7, "free", 5, 4, "f"))] = 0
-    queued: Annotated[int, Column("Queued", "count", 1, "Tasks that wait on it", Top(9, "queued", 6, 5, "d"))] = 0
+    queued: Annotated[int, Column("Queued", "count", 1, "Tasks waiting on it", Top(9, "queued", 6, 5, "d"))] = 0
     suspended: Annotated[int, Column("Susp.", "count", 3, "Suspended tasks", Top(10, "suspended", 9, 13))] = 0
     sent: Annotated[int, Column("Sent", "count", 2, "Tasks sent to it so far", Top(8, "sent", 6, 8, "w"))] = 0
     agent_cpu_percent: Annotated[float, _AGENT_CPU] = 0.0
@@ -261,16 +261,16 @@ class ManagerRow(NamedTuple):
 
     id: Annotated[str, Column("Manager")] = ""
     kind: Annotated[str, Column("Kind", rank=2)] = ""
-    desired: Annotated[int | None, Column("Desired", "count", help="Units that the scheduler has asked for")] = None
+    desired: Annotated[int | None, Column("Desired", "count", help="Units requested by the scheduler")] = None
     running: Annotated[int, Column("Running", "count")] = 0
-    pending: Annotated[int, Column("Pending", "count", help="Units that are on their way")] = 0
-    waiting: Annotated[int, Column("In queue", "count", 2, help="Those of them that wait in a queue")] = 0
+    pending: Annotated[int, Column("Pending", "count", help="Units being started")] = 0
+    waiting: Annotated[int, Column("In queue", "count", 2, help="Units being started that wait in a queue")] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
     unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
     max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0
     capabilities: Annotated[str, Column("Capabilities", rank=3)] = ""
-    unit_price: Annotated[float, Column("Price/h", "money", 3, "Of one unit, or one task", zero_is_none=True)] = 0.0
-    spent: Annotated[float, Column("Spent", "money", 2, "On its units in this run", zero_is_none=True)] = 0.0
+    unit_price: Annotated[float, Column("Price/h", "money", 3, "Price per unit, or per task", zero_is_none=True)] = 0.0
+    spent: Annotated[float, Column("Spent", "money", 2, "Spent on its units in this run", zero_is_none=True)] = 0.0
     reason: Annotated[str, Column("Why", help="Why the scaling policy wants this many units")] = ""
     trouble: str = ""
     units: int = 0
@@ -284,34 +284,32 @@ class ClientRow(NamedTuple):
     ended: Annotated[int, Column("Ended", "count")] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
     cancelled: Annotated[int, Column("Cancelled", "count", 2, zero_is_none=True)] = 0
-    tasks: Annotated[int, Column(help="Calls that have not ended")] = 0
+    tasks: Annotated[int, Column(help="Unfinished calls")] = 0
 
 
-_PROGRESS_HELP = "Calls that are done, of all since it last had none; the bar: done, failed, cancelled, running, queued"
+_PROGRESS_HELP = "Finished calls out of all since it last had none; bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
-_LEFT = Column(
-    "Time left", "seconds", 1, "Until its present calls have ended, while that is known", after="name", volatile=True
-)
+_LEFT = Column("Time left", "seconds", 1, "Estimated time until its present calls end", after="name", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
 _P50 = Column(
     "p50",
     "seconds",
     2,
-    "Half of its calls take less, without waits for stored inputs; not known of chunks",
+    "Median duration of its calls, excluding waits for stored inputs; unknown for chunks",
     zero_is_none=True,
 )
 _P95 = Column(
-    "p95", "seconds", 2, "95 % take less; nearly exact where calls are alike; not known of chunks", zero_is_none=True
+    "p95", "seconds", 2, "95th percentile; nearly exact for similar calls; unknown for chunks", zero_is_none=True
 )
-_MAX = Column("Max", "seconds", 2, "The longest call; not known of chunks", zero_is_none=True)
+_MAX = Column("Max", "seconds", 2, "The longest call; unknown for chunks", zero_is_none=True)
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
-_BEFORE_HELP = "p50 about a day before, else in the last run in which it ran; null while that is not known"
-_TREND = Column("Trend", "percent", 2, "p50 against that of a day before, else of its last run", after="max_seconds")
-_PEAK_HELP = "Highest peak of a processor's memory that rose while only its tasks ran; not known where none did"
+_BEFORE_HELP = "p50 about a day ago, or else in its last run; null if unknown"
+_TREND = Column("Trend", "percent", 2, "p50 relative to a day ago, or else to its last run", after="max_seconds")
+_PEAK_HELP = "Highest peak of a processor's memory reached while only its tasks ran; empty if unknown"
 _PEAK = Column("Peak mem.", "bytes", 2, _PEAK_HELP, zero_is_none=True)
-_MEAN_HELP = "Memory of a processor while its tasks run, on average"
+_MEAN_HELP = "Mean memory of a processor while its tasks run"
 _MEAN_MEMORY = Column("Mean mem.", "bytes", 3, _MEAN_HELP, zero_is_none=True)
-_LEAK_HELP = "What each task leaves behind in its processor"
+_LEAK_HELP = "Memory that each task leaves allocated in its processor"
 _LEAK = Column("Leak per task", "bytes", 2, _LEAK_HELP, zero_is_none=True)
 
 
@@ -326,9 +324,7 @@ class FunctionRow(NamedTuple):
     failed: Annotated[int, Column("Failed", "count")] = 0
     cancelled: Annotated[int, Column("Cancelled", "count", 2, zero_is_none=True)] = 0
     untimed: Annotated[int, Column(help="Ended calls without a duration, such as calls that never ran")] = 0
-    has_chunks: Annotated[bool, Column(help="Some of its tasks are chunks of a map, which are timed as a whole")] = (
-        False
-    )
+    has_chunks: Annotated[bool, Column(help="Some of its tasks are map chunks, which are timed as a whole")] = False
     seconds_total: Annotated[float, Column("Time in all", "seconds", 2)] = 0.0
     p50_seconds: Annotated[float, _P50] = 0.0
     p95_seconds: Annotated[float, _P95] = 0.0
@@ -337,11 +333,11 @@ class FunctionRow(NamedTuple):
     memory_peak_bytes: Annotated[int, _PEAK] = 0
     memory_mean_bytes: Annotated[int, _MEAN_MEMORY] = 0
     leak_bytes: Annotated[int, _LEAK] = 0
-    leak_processors: Annotated[int, Column(help="Processors in which its tasks leave memory behind")] = 0
-    leak_judged: Annotated[int, Column(help="Processors of which it is known whether they do")] = 0
-    job_ended: Annotated[int, Column(help="Calls of its present or last job that have ended")] = 0
-    job_failed: Annotated[int, Column(help="Calls of job_ended that failed")] = 0
-    job_cancelled: Annotated[int, Column(help="Calls of job_ended that were cancelled")] = 0
+    leak_processors: Annotated[int, Column(help="Processors in which its tasks leak memory")] = 0
+    leak_judged: Annotated[int, Column(help="Processors measured for leaks")] = 0
+    job_ended: Annotated[int, Column(help="Ended calls of its current or last job")] = 0
+    job_failed: Annotated[int, Column(help="Failed calls in job_ended")] = 0
+    job_cancelled: Annotated[int, Column(help="Cancelled calls in job_ended")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
     left_seconds: Annotated[float | None, _LEFT] = None
     left_error_seconds: Annotated[float | None, LEFT_ERROR] = None
@@ -378,7 +374,7 @@ class WaitingRow(NamedTuple):
     capabilities: Annotated[str, Column("Needs", help="Capabilities that a worker must offer")] = ""
     priority: Annotated[int, Column("Priority", "count", 2, zero_is_none=True)] = 0
     tasks: Annotated[int, Column("Tasks", "count")] = 0
-    ready: Annotated[int, Column("Ready", "count", 2, "Those of them that wait for a slot only")] = 0
+    ready: Annotated[int, Column("Ready", "count", 2, "Tasks that wait only for a slot")] = 0
     age_seconds: Annotated[float, Column("Oldest", "seconds", help="Age of the oldest", volatile=True)] = 0.0
     reason: Annotated[str, Column("Why the oldest waits")] = ""
     oldest: str = ""
@@ -403,25 +399,23 @@ class IncidentRow(NamedTuple):
 
 class SchedulerRow(NamedTuple):
     cpu_percent: Annotated[
-        float, gauge("scaler_scheduler_cpu_ratio", "CPUs that the scheduler uses: 1 is one CPU.", "percent")
+        float, gauge("scaler_scheduler_cpu_ratio", "CPU use of the scheduler: 1 is one CPU.", "percent")
     ] = 0.0
     rss_bytes: Annotated[int, gauge("scaler_scheduler_resident_memory_bytes", "Memory of the scheduler.")] = 0
     uptime_seconds: Annotated[float, gauge("scaler_scheduler_uptime_seconds", "Since the scheduler's start.")] = 0.0
     step_seconds_max: Annotated[
-        float, gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.")
+        float, gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest recent step.")
     ] = 0.0
-    insecure_no_auth: Annotated[bool, gauge("scaler_insecure_no_auth", "1 while every process may connect.")] = False
-    journal_bytes: Annotated[
-        int, gauge("scaler_scheduler_journal_bytes", "Disk space that the scheduler's journal takes.")
-    ] = 0
+    insecure_no_auth: Annotated[bool, gauge("scaler_insecure_no_auth", "1 while any process may connect.")] = False
+    journal_bytes: Annotated[int, gauge("scaler_scheduler_journal_bytes", "Disk space of the scheduler's journal.")] = 0
     disk_failure: Annotated[
         str, gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused or wait because of the disk.", "text")
     ] = ""
     lag_seconds_max: Annotated[
-        float, gauge("scaler_scheduler_lag_seconds_max", "How late the scheduler's loop was lately, at most.")
+        float, gauge("scaler_scheduler_lag_seconds_max", "Maximum recent delay of the scheduler's event loop.")
     ] = 0.0
     host: str = ""
-    extensions: Annotated[str | None, Column(help="Names of those that run, with spaces; None: not known")] = None
+    extensions: Annotated[str | None, Column(help="Running extensions, separated by spaces; None: unknown")] = None
 
 
 class StorageRow(NamedTuple):
@@ -431,26 +425,26 @@ class StorageRow(NamedTuple):
     objects: Annotated[int, gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
     bytes: Annotated[int, gauge("scaler_object_storage_bytes", "Bytes of these objects in memory.")] = 0
     limit_bytes: Annotated[
-        int, Column(help="Most bytes that it stores.", metric="scaler_object_storage_limit_bytes", zero_is_none=True)
+        int, Column(help="Maximum bytes that it stores.", metric="scaler_object_storage_limit_bytes", zero_is_none=True)
     ] = 0
     spilled_bytes: Annotated[
         int, gauge("scaler_object_storage_spilled_bytes", "Bytes of objects in spill_directory.")
     ] = 0
     state_bytes: Annotated[
-        int, gauge("scaler_object_storage_state_bytes", "Disk space that objects take in state_directory.")
+        int, gauge("scaler_object_storage_state_bytes", "Disk space of objects in state_directory.")
     ] = 0
-    hits: Annotated[int, Column(help="Gets of objects that were there")] = 0
-    misses: Annotated[int, Column(help="Gets of objects that it fetched from the stores of hosts")] = 0
+    hits: Annotated[int, Column(help="Gets served locally")] = 0
+    misses: Annotated[int, Column(help="Gets served after a fetch from a host's store")] = 0
     disk_failure: Annotated[
         str, gauge("scaler_object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
     ] = ""
     latency_seconds: Annotated[
         float, gauge("scaler_object_storage_latency_seconds", "Round trip from the scheduler to the object storage.")
     ] = 0.0
-    at: Annotated[float, Column("As of", "time", help="When it gave these figures; 0: never.", volatile=True)] = 0.0
+    at: Annotated[float, Column("As of", "time", help="Time of these figures; 0: never.", volatile=True)] = 0.0
 
 
-_NEXT = Column("Next limit", help="The period whose limit is reached first at the present cost")
+_NEXT = Column("Next limit", help="The period whose limit is reached first at the current cost")
 _REACHED = Column("Reached", help="1 while a spend_limit is reached.", metric="scaler_spend_limit_reached")
 
 
@@ -462,12 +456,12 @@ class SpendingRow(NamedTuple):
     """Cost of units, in the currency of unit_price. Limits are those of spend_limit; 0: no limit."""
 
     per_hour: Annotated[
-        float, _money("Per hour", 1, "What all present units cost per hour.", "scaler_spending_per_hour")
+        float, _money("Per hour", 1, "Cost per hour of all current units.", "scaler_spending_per_hour")
     ] = 0.0
-    hour: Annotated[float, _money("Hour", 1, "What units cost in the last hour.", "scaler_spent_hour")] = 0.0
-    day: Annotated[float, _money("Day", 3, "What units cost in the last 24 hours.", "scaler_spent_day")] = 0.0
-    today: Annotated[float, _money("Today", 1, "What units cost since midnight.", "scaler_spent_today")] = 0.0
-    run: Annotated[float, _money("Run", 1, "What units cost in this run.", "scaler_spent_run")] = 0.0
+    hour: Annotated[float, _money("Hour", 1, "Cost of units in the last hour.", "scaler_spent_hour")] = 0.0
+    day: Annotated[float, _money("Day", 3, "Cost of units in the last 24 hours.", "scaler_spent_day")] = 0.0
+    today: Annotated[float, _money("Today", 1, "Cost of units since midnight.", "scaler_spent_today")] = 0.0
+    run: Annotated[float, _money("Run", 1, "Cost of units in this run.", "scaler_spent_run")] = 0.0
     forecast: Annotated[
         float | None, _money("To come", 3, "Estimated cost of the present work.", "scaler_spending_forecast")
     ] = 0.0
@@ -493,7 +487,7 @@ class TaskCounts(NamedTuple):
     ended: Mapping[str, int] = {}
 
     @property
-    def queued(self) -> Annotated[int, Column(help="Tasks that could run or will, and do not yet")]:
+    def queued(self) -> Annotated[int, Column(help="Tasks that are waiting to run")]:
         return self.waiting + self.ready + max(0, self.assigned - self.running)
 
     @property
@@ -508,25 +502,23 @@ class TaskCounts(NamedTuple):
 class Totals(NamedTuple):
     """Total counts. The lists of rows may be shorter."""
 
-    workers: Annotated[int, gauge("scaler_workers", "Workers that the scheduler knows.")] = 0
-    slots: Annotated[int, gauge("scaler_slots", "Tasks that all workers can run at a time.")] = 0
+    workers: Annotated[int, gauge("scaler_workers", "Connected workers.")] = 0
+    slots: Annotated[int, gauge("scaler_slots", "Slots of all workers.")] = 0
     draining: Annotated[int, gauge("scaler_workers_draining", "Workers that get no more tasks.")] = 0
     disconnected: Annotated[int, gauge("scaler_workers_disconnected", "Workers out of contact.")] = 0
-    clients: Annotated[int, gauge("scaler_clients", "Clients that the scheduler knows.")] = 0
+    clients: Annotated[int, gauge("scaler_clients", "Connected clients.")] = 0
     managers: int = 0
     functions: int = 0
     waiting: Annotated[int, Column(help="Groups of waiting tasks")] = 0
-    stores: Annotated[int, gauge("scaler_stores", "Stores of objects: the object storage, and those of hosts.")] = 0
-    pairs: Annotated[int, Column(help="Pairs of stores between which something went, or cannot go")] = 0
-    objects: Annotated[int, Column(help="Objects of which the scheduler knows the stores")] = 0
+    stores: Annotated[int, gauge("scaler_stores", "Object stores: the object storage and the hosts' stores.")] = 0
+    pairs: Annotated[int, Column(help="Pairs of stores with traffic, or without a connection")] = 0
+    objects: Annotated[int, Column(help="Objects with a known location")] = 0
     links: Annotated[int, Column(help="Connections to the scheduler")] = 0
-    calls: Annotated[int, Column(help="Calls of clients that the scheduler remembers")] = 0
-    unreachable: Annotated[
-        int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
-    ] = 0
-    moved_bytes: Annotated[int, Column("", "bytes", help="What all stores have fetched from others")] = 0
-    memory_kills: Annotated[int, Column(help="Processors that workers ended for their memory")] = 0
-    processors_replaced: Annotated[int, Column(help="Processors that workers replaced between tasks")] = 0
+    calls: Annotated[int, Column(help="Calls that the scheduler remembers")] = 0
+    unreachable: Annotated[int, gauge("scaler_stores_unreachable", "Pairs of stores that cannot reach each other.")] = 0
+    moved_bytes: Annotated[int, Column("", "bytes", help="Bytes that stores fetched from each other")] = 0
+    memory_kills: Annotated[int, Column(help="Processors ended because of their memory")] = 0
+    processors_replaced: Annotated[int, Column(help="Processors replaced between tasks")] = 0
 
 
 class Status(NamedTuple):
@@ -554,7 +546,7 @@ class Status(NamedTuple):
     calls: Annotated[tuple[CallRow, ...], INTERNAL] = ()
 
 
-_AGE_HELP = "Age of the state of which all other metrics are."
+_AGE_HELP = "Age of the state behind all other metrics."
 _AGE = Column(help=_AGE_HELP, metric="scaler_state_age_seconds", volatile=True)
 
 
@@ -563,12 +555,12 @@ class ConnectionRow(NamedTuple):
 
     connected: Annotated[bool, gauge("scaler_scheduler_up", "1 while the scheduler is connected.")] = False
     address: str = ""
-    trouble: Annotated[str, Column(help="Why there is no connection")] = ""
+    trouble: Annotated[str, Column(help="Why the scheduler is not connected")] = ""
     incarnation: str = ""
     restarts: int = 0
     age_seconds: Annotated[float | None, _AGE] = None
     interval_seconds: float = 0.0
-    task_rows: Annotated[int, Column(help="How many of the last tasks a page lists")] = 0
+    task_rows: Annotated[int, Column(help="Number of recent tasks that a page lists")] = 0
     version: str = ""
 
 

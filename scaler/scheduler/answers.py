@@ -47,7 +47,7 @@ MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
 STORAGE_SECONDS = 1.0
 """Maximum wait for new figures of the object storage before earlier ones are used."""
 CLOCK_TOLERANCE_SECONDS = 1e-4
-BUSY = "too many questions of this {} wait for answers: ask again later"
+BUSY = "too many unanswered questions from this {}: retry later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Answers:
 
     def _log_rows(self, table: str, most: int, sees: Sees) -> Reply:
         if sees is not every_key:
-            return Unanswered(f"the table {table} tells of all clients: ask with a key of the role monitor or admin")
+            return Unanswered(f"the table {table} covers all clients and requires a key with role monitor or admin")
         return TableRead(rows_document(list(islice(reversed(self._logs[table]), most))))
 
 

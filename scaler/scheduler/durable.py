@@ -87,7 +87,7 @@ class DurableSteps:
         seconds = self._journal.waiting_seconds
         if seconds < HANG_SECONDS or self._journal.failure:
             return ""
-        return f"state_directory: the disk of {self._path} has not answered for {seconds:.0f} s; all new work waits"
+        return f"state_directory: the disk of {self._path} has not responded for {seconds:.0f} s; all new work waits"
 
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
         """Journal a step. Its commands are performed after the commands of all earlier steps."""

@@ -48,7 +48,7 @@ class FileWriter:
             self._queue.put(None)
             self._thread.join(CLOSE_SECONDS)
             if self._thread.is_alive():
-                _log.warning("the disk took more than %g s: the last records of small files are lost", CLOSE_SECONDS)
+                _log.warning("the disk took more than %g s: the last records of some files are lost", CLOSE_SECONDS)
             self._thread = None
 
     def _run(self) -> None:

@@ -17,7 +17,7 @@ _INCIDENTS = {
     "degraded": (logging.WARNING, "%s is degraded: %s"),
     "retried": (logging.INFO, "%s runs again: %s"),
     "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
-    "packages": (logging.WARNING, "%s has other versions of packages than a client: %s"),
+    "packages": (logging.WARNING, "%s has different package versions than a client: %s"),
     "policy": (logging.ERROR, "%.0s%s"),
     "spend_limit": (logging.WARNING, "%s: %s"),
     "extension": (logging.ERROR, "%s is switched off: %s"),

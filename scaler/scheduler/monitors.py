@@ -133,9 +133,9 @@ class Monitors(MonitorsPart):
             return refused
         # A client that submits tasks sends details in its Hello; a peer that only asks with a client's key does not.
         if hello.role not in (Role.MONITOR, *CLIENTS) or isinstance(hello.details, ClientDetails):
-            return Refused(RefusalReason.ROLE, f"this is the monitors' address; {hello.role}s do not belong here")
+            return Refused(RefusalReason.ROLE, f"this address is for monitors; {hello.role}s do not connect here")
         if len(self._monitors) + len(self._clients) >= MAX_MONITORS and peer not in self._monitors | self._clients:
-            return Refused(RefusalReason.LIMIT, f"the scheduler has MAX_MONITORS = {MAX_MONITORS} monitors already")
+            return Refused(RefusalReason.LIMIT, f"the scheduler already has MAX_MONITORS = {MAX_MONITORS} monitors")
         return self._welcome
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
@@ -160,7 +160,7 @@ class Monitors(MonitorsPart):
                 case Received(peer, message) if peer in self._clients:
                     # For example, a client in another language that mistook this for the scheduler's address.
                     kind = type(message).__name__
-                    text = f"this is the monitors' address, which takes no {kind}: connect to the scheduler's address"
+                    text = f"this address is for monitors and does not accept {kind}: use the scheduler's address"
                     self._listener.forget(peer, Refused(RefusalReason.ROLE, text))
                     self._forget(peer)
                 case Received():

@@ -181,7 +181,7 @@ class SchedulerServer:
         if refused is not None:
             return refused
         if hello.role is Role.MONITOR:
-            text = f"monitors do not belong on the scheduler's address, but on {own_address(self._monitors.address)}"
+            text = f"monitors connect to a different address: {own_address(self._monitors.address)}"
             return Refused(RefusalReason.ROLE, text)
         refused = self._core.refusal(peer, hello, identity, self.loop.time())
         if refused is not None:
@@ -234,7 +234,7 @@ class SchedulerServer:
         except Exception:
             path = absolute(f"scaler-black-box-{os.getpid()}.bin")
             self._recorder.write(path)
-            _log.critical("the scheduler's state is impossible; what led to it is in %s", path)
+            _log.critical("the scheduler's state is inconsistent; the events before are in %s", path)
             self._stop.set()
             raise
         done_at = self.loop.time()

@@ -47,12 +47,12 @@ class AllowList:
             try:
                 self._listed = self._directory.listed() if state else ()
             except ConfigError as error:  # may be temporary without a file change, such as a lack of descriptors
-                self._state, self._unreadable = None, f"{error}: all keys stay as they were"
+                self._state, self._unreadable = None, f"{error}: the keys are unchanged"
         elif self._next_expiry is None or now < self._next_expiry:
             return
         problems = [self._unreadable] if self._unreadable else []
         if not state:  # removing the file revokes all keys
-            problems.append(f"{self._directory.peers} is gone: no peer is admitted")
+            problems.append(f"{self._directory.peers} does not exist: no peer is admitted")
         self._entries = self._admitted(now, problems)
         for problem in problems:
             if problem not in self.problems:
@@ -71,7 +71,7 @@ class AllowList:
             if entry.units:
                 rows[entry.units] = Entry(entry.name + UNITS, "worker", problem)
             if reserved in rows or rows.keys() & found.keys():
-                problems.append(f"the key {entry.name} admits nothing: it is that of a server, or stands there twice")
+                problems.append(f"key {entry.name} is ignored: it is a server's key, or a duplicate")
             else:
                 found |= rows
         return found

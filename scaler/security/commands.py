@@ -24,11 +24,11 @@ from scaler.texts import aligned
 
 STDOUT = "-"
 KEY_VERBS: Mapping[str, str] = {
-    "init": "Make the keys of a cluster, in a private directory for its servers.",
-    "add": "Add a key, and write the file with which a user or a machine proves itself.",
-    "revoke": "Revoke a key: connections with it end within two seconds.",
+    "init": "Create the keys of a cluster in a private directory for its servers.",
+    "add": "Add a key and write the credential file for a user or machine.",
+    "revoke": "Revoke a key; its connections end within two seconds.",
     "list": "List all keys.",
-    "show": "Show what is known of the keys of a name. Nothing of it is secret.",
+    "show": "Show the keys of a name. The output contains no secrets.",
 }
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
@@ -45,24 +45,20 @@ class KeysRequest:
 
 
 def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> KeysRequest:
-    verb, parser = verb_parser(
-        program, KEY_VERBS, arguments, "Make, list and revoke the keys of a cluster that other machines reach."
-    )
+    verb, parser = verb_parser(program, KEY_VERBS, arguments, "Create, list, and revoke the keys of a cluster.")
     text = f"the keys directory [default: {CREDENTIALS_VARIABLE}, or else ~/.config/scaler/keys]"
     if verb == "init":
         parser.add_argument("directory", metavar="DIRECTORY", nargs="?", default=SUPPRESS, help=text)
-        text = "a name for the cluster, which its credentials show [default: the name of this host]"
+        text = "a name for the cluster, shown in its credentials [default: this host's name]"
         parser.add_argument("--cluster", metavar="NAME", help=text)
     else:
         parser.add_argument("-d", "--directory", metavar="DIRECTORY", default=SUPPRESS, help=text)
     if verb not in ("init", "list"):
         parser.add_argument("name", metavar="NAME", help="of a user or a machine")
     if verb == "add":
-        parser.add_argument("--role", required=True, metavar="|".join(PEER_ROLES), help="what the key is for")
-        parser.add_argument(
-            "--expires", metavar="TIME", help="after this time, such as 12h, 30d or 52w [default: never]"
-        )
-        text = "the credential file, which must not exist yet [default: NAME.credentials]; - is stdout"
+        parser.add_argument("--role", required=True, metavar="|".join(PEER_ROLES), help="the role of the key")
+        parser.add_argument("--expires", metavar="TIME", help="lifetime, such as 12h, 30d, or 52w [default: unlimited]")
+        text = "credential file to create [default: NAME.credentials]; - writes to stdout"
         parser.add_argument("-o", "--output", metavar="FILE", default="", help=text)
     flags = parse_flags(parser, arguments[1:])
     values = {key: str(value) for key, value in flags.items() if value is not None and key != "directory"}
@@ -79,7 +75,7 @@ def run(request: KeysRequest) -> int:
         return _add(directory, request)
     if request.verb == "revoke":
         directory.revoke(request.name)
-        _say(f"revoked {request.name}: its connections end within 2 seconds, and it is refused from then on")
+        _say(f"revoked {request.name}: its connections end within 2 seconds")
         return 0
     return _show(directory, request.name)
 
@@ -90,7 +86,7 @@ def _init(request: KeysRequest) -> int:
     where = quote(str(absolute(directory.path)))
     option = "" if directory.path == default_directory(os.environ) else f" --directory {where}"
     _say(
-        f"made the keys of the cluster {directory.cluster!r} in {where}, which only this user can read. Next:\n\n"
+        f"created the keys of cluster {directory.cluster!r} in {where}, readable only by this user. Next:\n\n"
         f"    scaler keys add NAME --role client{option}     # a file for each user\n"
         f"    scaler keys add NAME --role manager{option}    # and for each machine with workers\n"
         f"    scaler_scheduler tcp://ADDRESS:8516 --credentials {where}"
@@ -103,7 +99,7 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
     to_file = request.output != STDOUT
     require_free(request.name, directory.listed())
     if to_file and path.exists():
-        raise UsageError(f"{path} exists already: choose another file with --output")
+        raise UsageError(f"{path} already exists: choose another file with --output")
     credential = directory.add(request.name, request.role, request.expires)
     if not to_file:
         sys.stdout.write(credential.to_text())
@@ -113,7 +109,7 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
         write_private(path, credential.to_text())
     except (UsageError, FileExistsError) as error:
         directory.revoke(request.name)
-        raise UsageError(f"{error}; the key {request.name!r} is revoked again") from None
+        raise UsageError(f"{error}; key {request.name!r} was revoked") from None
     _say(
         f"wrote {path}, the only copy of this key. Copy it to the machine that uses it over a private channel, and "
         f'name it there: --credentials FILE, {CREDENTIALS_VARIABLE}=FILE or Client(ADDRESS, credentials="FILE")'
@@ -151,7 +147,7 @@ def _state(entry: PeerEntry) -> str:
 def _time_after(text: str) -> datetime:
     match = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text)
     if match is None:
-        raise UsageError(f"--expires {text}: give hours, days or weeks, such as 12h, 30d or 52w")
+        raise UsageError(f"--expires {text}: give hours, days, or weeks, such as 12h, 30d, or 52w")
     return datetime.now(UTC) + timedelta(hours=int(match[1]) * _HOURS[match[2]])
 
 

@@ -34,7 +34,7 @@ class Credential:
 
     def for_units(self) -> Credential:
         if self.role != "manager":
-            raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only a manager has units")
+            raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only managers have units")
         return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
 
     def ending(self, now: datetime) -> str:
@@ -44,7 +44,9 @@ class Credential:
         return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"
 
     def to_text(self) -> str:
-        return f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(asdict(self))}'
+        return (
+            f'# A credential of Scaler: anyone who can read this file can act as "{self.name}".\n{lines(asdict(self))}'
+        )
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Credential:
@@ -55,5 +57,5 @@ class Credential:
 def load_credential(path: str | Path) -> Credential:
     """Read the credential from a file or pipe. Raises ConfigError, also if other users can read it."""
     if (path := local_path(path)).is_dir():
-        raise ConfigError(f"{path} is a directory: give the file of one credential, which `scaler keys add` writes")
+        raise ConfigError(f"{path} is a directory: give a credential file, which `scaler keys add` writes")
     return Credential.from_text(read_private(path), str(path))

@@ -69,14 +69,14 @@ class KeysDirectory:
         """Open an existing directory. Raises ConfigError, also if other users can open it."""
         path = local_path(path)
         if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file, and no keys directory (~/.config/scaler/keys is the usual one)")
+            raise ConfigError(f"{path} is a file, not a keys directory (usually ~/.config/scaler/keys)")
         try:
             (path / _SERVERS_FILE).lstat()  # before any advice about modes, which is for keys directories only
             for each in (path, path / _PEERS_FILE):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):
             make = f"`scaler keys init {quote(str(path))}` makes one"
-            raise ConfigError(f"{path} is no keys directory: {make}") from None
+            raise ConfigError(f"{path} is not a keys directory: {make}") from None
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         values = documents.parse(read_private(path / _SERVERS_FILE), str(path / _SERVERS_FILE), _KINDS)
@@ -181,6 +181,6 @@ def require_free(name: str, listed: Iterable[documents.PeerEntry | documents.Bro
     for entry in listed:
         if isinstance(entry, documents.PeerEntry) and entry.name == name and not entry.problem(now):
             raise UsageError(
-                f"there is a key named {name!r} already, added on {documents.shown(entry.added)}: choose another name, "
-                f"or end that key first with `scaler keys revoke {name}`"
+                f"a key named {name!r} already exists, added on {documents.shown(entry.added)}: choose another name, "
+                f"or revoke that key first with `scaler keys revoke {name}`"
             )

@@ -54,7 +54,7 @@ def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
 def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
     """Validate values as `parse` does. A time may be a string."""
     if not values or not isinstance(values, dict):
-        raise ConfigError(f"{where} is no credential or key of Scaler: `scaler keys add` writes one")
+        raise ConfigError(f"{where} is not a Scaler credential or key: `scaler keys add` writes one")
     if other := sorted(values.keys() - kinds):
         raise ConfigError(
             f"{where}: unknown key{f' {other[0]!r}' if len(other[0]) < 20 else ''}; known are {', '.join(kinds)}"
@@ -130,9 +130,9 @@ def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
             values = None
         entry = PeerEntry(**check(values, where, PeerEntry.__annotations__))
         if not is_name(entry.name) or entry.name in RESERVED_NAMES:
-            raise ConfigError(f"{where}: {entry.name!r} is no name of a peer")
+            raise ConfigError(f"{where}: {entry.name!r} is not a valid peer name")
         if (entry.role == "manager") != (entry.units is not None):
-            raise ConfigError(f"{where}: a manager's key, and no other, has units")
+            raise ConfigError(f"{where}: only a manager's key has units")
     except ConfigError as error:
         return BrokenEntry(line, str(error))
     return entry

@@ -42,10 +42,10 @@ def require_private(found: os.stat_result, path: Path) -> None:
         if not is_directory and not mode & 0o037 and found.st_gid in groups:
             return
     elif found.st_uid != own:
-        raise ConfigError(f"{path} belongs to another user (uid {found.st_uid}): use a copy of your own")
+        raise ConfigError(f"{path} belongs to another user (uid {found.st_uid}): use your own copy")
     mend = f"chmod {700 if is_directory else 600} {quote(str(path))}"
     if found.st_uid != own:
-        mend = "use a copy of your own, or in Kubernetes defaultMode: 0400 of the secret and fsGroup of the pod"
+        mend = "use your own copy, or in Kubernetes defaultMode: 0400 of the secret and fsGroup of the pod"
     raise ConfigError(f"other users can open {path} (mode {mode:04o}): {mend}")
 
 

@@ -166,7 +166,7 @@ def cannot_load(what: str, error: BaseException) -> SerializationError:
             continue
         place = f" in {code.co_qualname} ({code.co_filename.rpartition('/')[2]}:{line})"
         if isinstance(error, RecursionError) and code.co_name == "__getattr__":
-            place += ", which must raise AttributeError while the object has no attributes yet"
+            place += ", which must raise AttributeError for missing attributes"
     return SerializationError(f"{what} cannot be loaded: {describe(error)}{place}")
 
 
@@ -175,7 +175,7 @@ def describe(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise, and the first error matters)
-        text = f"<its text cannot be shown: {type(nested).__name__}>"
+        text = f"<text unavailable: {type(nested).__name__}>"
     if isinstance(error, ModuleNotFoundError):
         text += f" here: {how_to_send(error.name or 'module')}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -214,7 +214,7 @@ def bind_serializer(serializer: Any) -> Serializer:
         try:
             serializer = serializer()
         except TypeError as error:
-            raise UsageError(f"serializer {shown(serializer)} cannot be made without arguments: {error}") from error
+            raise UsageError(f"serializer {shown(serializer)} cannot be created without arguments: {error}") from error
     return cast("Serializer", serializer)
 
 
@@ -276,7 +276,7 @@ def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None)
     function = load_value(parts, serializer, "the function")
     if not callable(function):
         raise SerializationError(
-            f"the function became an object of type {type(function).__name__}, which cannot be called"
+            f"the function was deserialized as an object of type {type(function).__name__}, which cannot be called"
         )
     return cast("Callable[..., Any]", function)
 
@@ -299,7 +299,7 @@ def dump_retry_on(retry_on: object) -> bytes:
                 raise UsageError(f"retry_on takes exception types, not {shown(kind)}")
         return bytes(dump_value(types, None, "retry_on")[0]) if types else b""
     if not callable(given):
-        text = "a type of exceptions, a tuple of such, or a function that takes an exception and returns a bool"
+        text = "an exception type, a tuple of them, or a function that takes an exception and returns a bool"
         raise UsageError(f"retry_on is {shown(retry_on)}, and must be {text}")
     try:
         return bytes(dump(given, in_band=True)[0])

@@ -95,7 +95,7 @@ class ArgumentOnly(ABC):
     def __reduce__(self) -> Reduced:
         collection = _thread.collection
         if collection is None:
-            raise TypeError(f"{type(self).__name__} cannot be pickled by itself: {self._how_to_send}")
+            raise TypeError(f"{type(self).__name__} cannot be pickled directly: {self._how_to_send}")
         return self._reduce_into(collection)
 
 
@@ -248,7 +248,7 @@ def _find_unpicklable(args: Args, kwargs: Kwargs, function_name: str, error: Exc
         except Exception as found:  # noqa: BLE001 (part of the error being raised)
             return unpicklable(_label(args, kwargs, position, function_name), argument, found)
     of_function = f" of {function_name}" if function_name else ""
-    return SerializationError(f"the arguments{of_function} cannot be serialized together: {describe(error)}")
+    return SerializationError(f"the arguments{of_function} cannot be serialized: {describe(error)}")
 
 
 def _label(args: Args, kwargs: Kwargs, position: int, function_name: str) -> str:

@@ -21,7 +21,7 @@ from scaler.protocol.messages import PayloadTag
 from scaler.serialization import Buffer, Serializer, describe
 
 _INPUT = "$input"
-_SHAPE = 'arguments are a map of "args", a list, and "kwargs", a map with texts as keys'
+_SHAPE = 'arguments must be a map of "args" (a list) and "kwargs" (a map with string keys)'
 
 
 class Format(Serializer):
@@ -47,7 +47,7 @@ class Format(Serializer):
 def _find(name: str) -> Callable[..., Any]:
     module_name, colon, path = name.partition(":")
     if not (colon and all(part.isidentifier() for part in (*module_name.split("."), *path.split(".")))):
-        raise SerializationError(f"a function by name is written module:function, such as math:sqrt, not {name!r}")
+        raise SerializationError(f"a function's name must be module:function, such as math:sqrt, not {name!r}")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -59,7 +59,7 @@ def _find(name: str) -> Callable[..., Any]:
         function = reduce(getattr, path.split("."), module)
     except AttributeError as error:
         raise SerializationError(
-            f"function {name!r} is not there on its worker: {error}{nearest(path, dir(module))}"
+            f"function {name!r} does not exist on its worker: {error}{nearest(path, dir(module))}"
         ) from error
     if not callable(function):
         raise SerializationError(f"{name!r} is of type {type(function).__name__}, which cannot be called")
@@ -100,7 +100,7 @@ def read_arguments(payload: Buffer, inputs: Callable[[int], Any]) -> tuple[tuple
                 return inputs(index)
         except IndexError:
             pass
-        raise SerializationError(f"an argument stands for reference {index!r} of its task, which there is not")
+        raise SerializationError(f"an argument names reference {index!r} of its task, which does not exist")
 
     return tuple(map(value, args)), {name: value(argument) for name, argument in kwargs.items()}
 
@@ -114,7 +114,7 @@ def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
     for name in names:
         kind = _find(name)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise SerializationError(f"retry_on takes exception types, and {name!r} is none")
+            raise SerializationError(f"retry_on takes exception types, and {name!r} is not one")
         found.append(kind)
     return tuple(found)
 
@@ -128,7 +128,7 @@ def _read_json(text: bytes) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _write_msgpack(value: object) -> bytes:

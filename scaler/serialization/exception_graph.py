@@ -177,7 +177,7 @@ class _Packer:
                 self._dumps(value)
             except Exception as error:  # noqa: BLE001 (user code)
                 what = "left out" if instead is None else "replaced by its repr"
-                dropped.append(f"{name} was {what}, because it cannot be pickled: {describe(error)}")
+                dropped.append(f"{name} was {what}, because it is not picklable: {describe(error)}")
                 if instead is not None:
                     kept[name] = instead(value)
             else:

@@ -75,7 +75,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         try:
             self._archive = zipfile.ZipFile(io.BytesIO(data))
         except zipfile.BadZipFile as error:
-            raise SerializationError(f"the uploaded modules cannot be loaded: {error}") from error
+            raise SerializationError(f"the uploaded modules cannot be imported: {error}") from error
         self._names = frozenset(self._archive.namelist())
         self.roots = roots_of(self._names)
 

@@ -67,6 +67,6 @@ def loopback_warning(what: str, address: str) -> str:
     if not is_loopback(local_address(address)):
         return ""
     return (
-        f"{what} cannot reach the scheduler at {address}: set worker_scheduler_address to the address that they know "
-        "it by"
+        f"{what} cannot reach the scheduler at {address}: set worker_scheduler_address to an address that they "
+        "can reach"
     )

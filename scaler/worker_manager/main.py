@@ -63,7 +63,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
 def provisioner_of(kind: str) -> Provisioner:
     reference = worker_manager_type(kind).provision
     if not reference:
-        raise UsageError(f"a worker manager of the type {kind} needs nothing in a cloud: there is nothing to set up")
+        raise UsageError(f"a worker manager of the type {kind} needs no cloud resources: there is nothing to set up")
     return cast("Provisioner", load(reference))
 
 

@@ -177,11 +177,11 @@ class PolledBackend(ABC):
             self.stop(self.started_unanswered())
         except BackendError as error:
             _log.error(
-                "a start of %s that %s did not answer may have left some: %s", self._noun, self._service_name, error
+                "a start of %s that %s did not answer may have created some: %s", self._noun, self._service_name, error
             )
         if self._unstopped:
             _log.error(
-                "these %s may be left: %s; %s", self._noun, ", ".join(sorted(self._unstopped)), self._stop_by_hand
+                "these %s may remain: %s; %s", self._noun, ", ".join(sorted(self._unstopped)), self._stop_by_hand
             )
         self.disconnect()
 
@@ -234,7 +234,7 @@ class PolledBackend(ABC):
             return
         # Not recorded as ended: if the service shows the unit again, it is adopted again.
         del self._alive[unit_id]
-        state, reason = UnitState.FAILED, f"{self._service_name} does not know it any more, nor how it ended"
+        state, reason = UnitState.FAILED, f"{self._service_name} no longer knows it, nor how it ended"
         if unit.is_stopping:
             state, reason = UnitState.STOPPED, "stopped"
         self._shown.add(Unit(unit_id, state, unit.slots or self.capacity.unit_slots, now - unit.born_at, reason), now)
@@ -271,7 +271,7 @@ class PolledBackend(ABC):
             return error
         unit = self._alive.get(unit_id)
         if outcome == "not found" and unit is not None and time.monotonic() - unit.born_at < NOT_FOUND_SECONDS:
-            text = f"{self._service_name} does not know a unit yet that was started just now"
+            text = f"{self._service_name} does not know a newly started unit yet"
             return BackendError(text, is_temporary=True)
         return outcome
 

@@ -46,7 +46,7 @@ Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Con
 
 def _unanswered(reason: str = "") -> str:
     why = f" ({reason})" if reason else ""
-    return f"ending before the backend has answered{why}: units that an earlier manager has left stay for the next one"
+    return f"ending before the backend has answered{why}: units of an earlier manager remain for the next one"
 
 
 class Runner:
@@ -97,7 +97,7 @@ class Runner:
         try:
             self._use(making.result())
         except BackendError as error:
-            _log.warning("the backend is not there yet, will try again: %s", error)
+            _log.warning("the backend is not available yet; retrying: %s", error)
         self._lose_contact()
         self._dial()
         stopped = asyncio.create_task(stop.wait())
@@ -161,7 +161,7 @@ class Runner:
                     self._connected.update(desired.joined)
                     self._connected.difference_update(desired.left)
                 case Received(message=Shutdown(text)):
-                    _log.info("the cluster is shut down: %s", text)
+                    _log.info("the cluster was shut down: %s", text)
                     self._is_over = True
                 case Received():
                     # The answer to a status. A round would send the next status and loop forever.
@@ -256,7 +256,7 @@ class Runner:
         try:
             await self._call(self._service.stop, unit_ids)
         except BackendError as error:
-            _log.warning("cannot stop units, will try again: %s", error)
+            _log.warning("cannot stop units; retrying: %s", error)
 
     async def _start(self, count: int) -> None:
         try:
@@ -326,7 +326,7 @@ class Runner:
         if reason and not self._degraded_reason:
             _log.warning("%s", reason)
         elif self._degraded_reason and not reason:
-            _log.info("trying to start units again")
+            _log.info("retrying to start units")
         self._degraded_reason = reason
 
     def _unlisted(self) -> dict[str, float]:
@@ -360,13 +360,13 @@ class Runner:
                     await self._stop_all()
         except TimeoutError:
             if not self._capacity.outlive_manager:
-                _log.warning("units did not end within %g s and are killed", seconds)
+                _log.warning("units did not end within %g s and are being killed", seconds)
             else:
                 alive = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
                 staying = [unit.unit_id for unit in self._units or () if unit.state in alive]
                 by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
                 why = f" ({self._degraded_reason})" if self._degraded_reason else ""
-                self._left = f"units may be left, which could not be stopped within {seconds:g} s{why}{by_hand}"
+                self._left = f"some units may remain, as they could not be stopped within {seconds:g} s{why}{by_hand}"
         if self._backend is not None and (self._units is not None or not self._thread.is_busy):
             await self._call(self._backend.close)
         self._thread.shutdown()
@@ -404,7 +404,7 @@ class Runner:
                 rest_seconds = 0.0 if staying else self._heartbeat_seconds
             except BackendError as error:
                 if str(error) != self._degraded_reason:
-                    _log.warning("cannot stop units, will try again: %s", error)
+                    _log.warning("cannot stop units; retrying: %s", error)
                 self._degraded_reason = str(error)
                 rest_seconds = STOP_RETRY_SECONDS
             await self._rest(rest_seconds)

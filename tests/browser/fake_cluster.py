@@ -306,7 +306,7 @@ class FakeCluster:
         }
         if worker == 5 or self.workers < 4:
             heats |= {"failures": None, "slowness": None}
-        fault = "0.6 GiB of 10 GiB are free on the disk of its temporary files" if full else ""
+        fault = "0.6 GiB of 10 GiB are free on the disk with its temporary files" if full else ""
         if slow:
             fault = f"tasks of {self.functions[0]}() take 130% longer than on {self.workers - 1} other workers"
         return {**{f"{name}_heat": heat for name, heat in heats.items()}, "fault": fault}

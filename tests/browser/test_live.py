@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_leaves_the_table_and_its_page_says_so(server: W
     server.tell(cluster.status(), events)
     table.get_by_role("link", name="node-002").wait_for(state="detached")
     assert table.get_by_role("table", name="Workers", exact=True).locator("tbody tr").count() == 4
-    own.get_by_role("heading", name="This worker is not listed any more").wait_for()
+    own.get_by_role("heading", name="This worker is no longer listed").wait_for()
     overview.get_by_text("killed by signal 9").wait_for()
     overview.locator(".tile-workers", has_text="4 slots").wait_for()
 

@@ -164,7 +164,7 @@ def test_the_data_page_shows_stores_what_moved_from_host_to_host_and_hosts_witho
     assert stores.first.get_by_role("rowheader").inner_text() == "object storage"
     assert "rack-2 → rack-5" in page.get_by_role("region", name="Hosts that cannot reach each other").inner_text()
     cells = page.locator("table.matrix tbody tr").nth(2).locator("td")
-    assert cells.nth(5).get_attribute("title") == "rack-2 → rack-5: 2.3 GiB, no way between them"
+    assert cells.nth(5).get_attribute("title") == "rack-2 → rack-5: 2.3 GiB, no connection between them"
     page.locator(".plot canvas").wait_for()
 
 

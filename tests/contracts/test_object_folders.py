@@ -117,7 +117,7 @@ def test_a_host_without_credentials_is_told_where_they_come_from(bucket: str, mo
     [
         ("bucket/prefix", "not a URL"),
         ("s3://", "not a URL"),
-        ("memory://here", "no other process reads it"),
+        ("memory://here", "other processes cannot read it"),
         ("nonsense://x/y", "nonsense"),
         ("file:///proc/none", "cannot write"),
     ],

@@ -185,7 +185,7 @@ def test_a_manager_that_is_stopped_before_its_batch_system_answers_ends_without_
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(WAIT_SECONDS) == 0
         text = running.output() + running.errors()
-        assert "ending before the backend has answered: units that an earlier manager has left stay" in text
+        assert "ending before the backend has answered: units of an earlier manager remain" in text
         assert "did not answer" not in text
         assert not psutil.pid_exists(int(pid_file.read_text()))
     finally:

@@ -112,7 +112,7 @@ def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
         backend.stop([unit_id])
     with caplog.at_level(logging.ERROR):
         backend.close()
-    assert f"these jobs may be left: {unit_id}; end each with `aws batch terminate-job" in caplog.text
+    assert f"these jobs may remain: {unit_id}; end each with `aws batch terminate-job" in caplog.text
 
 
 def test_what_is_missing_is_said_at_the_start(aws: AwsEmulator) -> None:

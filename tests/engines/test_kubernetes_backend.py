@@ -176,7 +176,7 @@ def test_a_pod_whose_creation_was_not_answered_is_not_started_twice(
 ) -> None:
     emulator.faults.add("create pods", LoseReply(), times=BOTH_ATTEMPTS)
     with backend_of(standin) as backend:
-        with pytest.raises(BackendError, match="cannot create pods: the API of the cluster does not answer"):
+        with pytest.raises(BackendError, match="cannot create pods: the cluster's API does not answer"):
             backend.start(1)
         [pod] = emulator.pods()
         assert backend.start(1) == [pod]
@@ -191,7 +191,7 @@ def test_a_pod_whose_creation_was_not_answered_is_not_started_twice(
             Error("Forbidden", 'pods is forbidden: User "ann" cannot create', 403),
             r"not allowed to create pods .*\(403\)",
         ),
-        (Throttle(), r"the API of the cluster is busy \(429\)"),
+        (Throttle(), r"the cluster's API is busy \(429\)"),
         (
             Error("Invalid", 'Pod "m-1" is invalid: spec', 422),
             r"cannot create pods in .* \(422 Invalid\): invalid: spec",
@@ -216,7 +216,7 @@ def test_while_the_api_is_away_the_list_fails_with_the_reason_and_then_shows_wha
         until(standin, backend, lambda units: states(units) == ["running", "running"])
         emulator.is_away = True
         emulator.cut_watches()
-        eventually(lambda: fails(backend, "cannot list pods: the API of the cluster does not answer"))
+        eventually(lambda: fails(backend, "cannot list pods: the cluster's API does not answer"))
         emulator.kill_container(first)
         emulator.is_away = False
         eventually(lambda: not fails(backend, ""))
@@ -231,7 +231,7 @@ def test_credentials_that_have_expired_are_read_again_from_the_file(
         backend.start(1)
         emulator.token = "another"
         emulator.cut_watches()
-        eventually(lambda: fails(backend, "the cluster does not know these credentials (401)"))
+        eventually(lambda: fails(backend, "the cluster rejects these credentials (401)"))
         emulator.kubeconfig(Path(standin.config().k8s_kubeconfig or ""))
         eventually(lambda: not fails(backend, ""))
         until(standin, backend, runs)

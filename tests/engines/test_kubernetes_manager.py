@@ -46,7 +46,7 @@ def test_tasks_take_a_file_from_no_pods_up_and_down_to_none_although_the_api_is_
     }
     with command("scaler", str(CONFIG), directory=tmp_path, **told) as everything:
         everything.addresses()
-        said = "cannot list units: cannot list pods: the API of the cluster does not answer"
+        said = "cannot list units: cannot list pods: the cluster's API does not answer"
         assert within(WAIT_SECONDS, lambda: said in everything.output()), everything.errors()
         with Client(scheduler_address) as client:
             futures = [client.submit(nap, number, 0.002) for number in range(500)]

@@ -175,7 +175,7 @@ def test_what_was_taken_before_a_refusal_runs_and_the_rest_is_tried_again() -> N
         assert executor.batches == [[blocker], [first, second], [second]]
         executor.finish(first)
         assert (await rig.outcome(first))[0] is Outcome.SUCCESS
-        assert rig.degraded[0] == "tasks cannot be handed on: busy; trying again"
+        assert rig.degraded[0] == "tasks cannot be passed on: busy; trying again"
         await rig.until(lambda: rig.degraded[-1] == "")
 
     play(story)

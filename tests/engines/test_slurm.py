@@ -255,7 +255,7 @@ def test_a_list_of_jobs_that_is_empty_and_messages_of_a_shell_change_nothing(
         empty.unlink()
         gate.touch()
         assert values(futures) == [0, 1]
-        assert "does not know it any more" not in batch.output()
+        assert "no longer knows it" not in batch.output()
 
 
 # -- surroundings
@@ -301,9 +301,7 @@ def test_a_manager_whose_jobs_are_never_accepted_ends_at_its_start_and_says_why(
 ) -> None:
     with uncertain_manager(tmp_path, address, 1, "--slurm-partition", "nope") as refused:
         assert refused.process.wait(WAIT_SECONDS) == 2
-        assert (
-            "Slurm does not accept jobs of batch: sbatch: error: invalid partition specified: nope" in refused.errors()
-        )
+        assert "Slurm rejects the jobs of batch: sbatch: error: invalid partition specified: nope" in refused.errors()
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_th
         backend.start(4 + cores)
         units = until_listed(backend, in_state(UnitState.RUNNING, 3 + cores))
         [waiting] = [unit for unit in units if unit.state is not UnitState.RUNNING]
-        assert (waiting.state, waiting.reason) == (UnitState.WAITING, "all slots of the hosts are taken")
+        assert (waiting.state, waiting.reason) == (UnitState.WAITING, "all slots on the hosts are in use")
         running = next(unit for unit in units if unit.state is UnitState.RUNNING)
         backend.stop([running.unit_id])
         until_listed(backend, lambda units: waiting.unit_id in {unit.unit_id for unit in units if not unit.reason})
@@ -157,9 +157,9 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
             bare = os.path.realpath(sys.executable)  # that of the system, without packages of ours
             return {"ssh_python": bare}, "No module named 'scaler"
         case "no uv":
-            return {"ssh_python": ""}, "uv is not installed there: install it, or name a Python with ssh_python"
+            return {"ssh_python": ""}, "uv is not installed there: install it, or set ssh_python"
         case "other scaler":
-            return {"ssh_python": str(other)}, f"an unknown answer, 'units {wrong}': is another scaler there?"
+            return {"ssh_python": str(other)}, f"unexpected answer 'units {wrong}': is another scaler there?"
         case _:
             return {"ssh_options": ("-F", str(hosts.options_file), "-o", "Unknown=1")}, "Bad configuration option"
 

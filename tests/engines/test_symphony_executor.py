@@ -219,7 +219,7 @@ def test_a_response_that_cannot_be_read_fails_its_call_alone(begin: Begin) -> No
     rig.run(torn, whole)
     assert rig.failure(torn) == (
         Outcome.WORKER_LOST,
-        "Symphony ran the task, and its result cannot be read: torn",
+        "Symphony ran the task, but its result cannot be read: torn",
     )
     assert rig.values(whole) == [4]
 
@@ -373,7 +373,7 @@ def test_the_backend_is_one_agent_of_as_many_tasks_as_may_be_in_the_session(monk
     [
         (b"secret\n", 0o640, r"other users can open .*password \(mode 0640\): chmod 600 "),
         (b"secret\n", 0o604, "other users can open"),
-        (b"\nsecret\n", 0o600, "has no password in its first line"),
+        (b"\nsecret\n", 0o600, "has no password on its first line"),
         (b"\xff\n", 0o600, "is not UTF-8"),
         (None, 0, "cannot read .*: No such file or directory"),
     ],

@@ -80,7 +80,7 @@ def test_a_cluster_on_another_system_is_refused_with_what_to_do(environment: dic
     )
     lacking = {name: value for name, value in environment.items() if not name.startswith("SCALER_")}
     done = run("-c", program, environment=lacking | {VARIABLE: system})
-    assert "clusters run on Linux only: give the address of one" in done.stderr
+    assert "which requires Linux: give the address of one" in done.stderr
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -209,7 +209,7 @@ class SchedulerWorld:
         if refused is not None:
             return refused
         if hello.role not in (Role.CLIENT, Role.WORKER, Role.MANAGER):
-            return m.Refused(m.RefusalReason.ROLE, f"{hello.role}s do not belong here")
+            return m.Refused(m.RefusalReason.ROLE, f"{hello.role}s do not connect here")
         return m.Welcome(False, 1, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.5)
 
     def _step(self, events: Sequence[Input]) -> None:

@@ -84,7 +84,7 @@ def test_a_client_without_a_credential_is_told_at_once_what_it_needs(cluster: Cl
 
 def test_a_key_that_was_never_added_is_refused_as_unknown(cluster: Cluster) -> None:
     credential = replace(cluster.keys.add("forgotten", "client"), **new_key_pair()._asdict())
-    assert "does not know the key forgotten" in refusal_of(lambda: cluster.connect(cluster.file(credential)))
+    assert "does not know key forgotten" in refusal_of(lambda: cluster.connect(cluster.file(credential)))
 
 
 def test_a_credential_of_another_cluster_is_refused_as_such(cluster: Cluster, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ MANAGER = ("scaler_cluster",)
 MONITORS = (("scaler_top", "--once"), ("scaler_ui", "--web-port", "0"))
 
 
-NEEDS_A_KEY = ("the server asks for a key, and this process has none", "scaler keys add", "--credentials")
-NEEDS_KEYS = ("the server asks for keys: leave insecure_no_auth out here", "scaler keys add", "--credentials")
+NEEDS_A_KEY = ("the server requires a key, and this process has none", "scaler keys add", "--credentials")
+NEEDS_KEYS = ("the server requires keys: remove insecure_no_auth here", "scaler keys add", "--credentials")
 NEEDS_NONE = ("the server runs with insecure_no_auth", "scaler keys init", "--insecure-no-auth")
 
 

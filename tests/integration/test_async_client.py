@@ -129,7 +129,7 @@ async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tm
         endless = client.submit(gated, tmp_path / "never", 0)
         with pytest.raises(TimeoutError, match="1 future did not end in time"):
             await anext(client.as_completed([endless], timeout=0.05))
-        with pytest.raises(UsageError, match="7 is no future of a client"):
+        with pytest.raises(UsageError, match="7 is not a future of a client"):
             ending.add(7)  # type: ignore[arg-type]
         assert endless.cancel()
 

@@ -78,9 +78,7 @@ def test_while_the_backend_fails_objects_wait_and_a_warning_says_why_and_later_t
         kept, forgotten = MADE.object(), MADE.object()
         it.run.write(kept, body(bytes(SIZE)))
         it.run.write(forgotten, body(bytes(SIZE)))
-        await soon(
-            lambda: "objects stay in memory, because the backend does not take them: cannot write" in caplog.text
-        )
+        await soon(lambda: "objects stay in memory because the backend rejects them: cannot write" in caplog.text)
         it.run.forget([forgotten])
         root.unlink()
         shutil.move(tmp_path / "away", root)

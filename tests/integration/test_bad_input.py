@@ -56,7 +56,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("content", "text"),
     [
         (b"", "section [scheduler] is missing"),
-        (b'bind_address = "ipc:///a"\n', "the key 'bind_address' stands above the first section"),
+        (b'bind_address = "ipc:///a"\n', "the key 'bind_address' is above the first section"),
         (b'[scheduler]\nbind_address == "ipc:///a"\n', "Invalid value (at line 2, column 15)"),
         (b'[scheduler]\n# \xe9\nbind_address = "ipc:///a"\n', "byte 0xe9 is not UTF-8 (at line 2, column 3)"),
         (
@@ -130,7 +130,7 @@ def test_who_has_an_address_already_is_named(cluster: SchedulerClusterCombo) -> 
     ):
         done = run(name, *arguments)
         assert done.returncode == 2
-        assert re.search(rf"{at}: it is in use by scaler's scheduler \(pid \d+\); stop that, or", done.stderr)
+        assert re.search(rf"{at}: it is in use by scaler's scheduler \(pid \d+\); stop it or", done.stderr)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         done = run("scaler_scheduler", taken, "-osa", storage)
@@ -182,19 +182,19 @@ def no_such_host() -> Iterator[str]:
     ("place", "reason"),
     [
         (nobody, "connection refused .*"),
-        (no_such_host, "no host of this name is known"),
-        (silence, "there is no answer yet"),
+        (no_such_host, "unknown host name"),
+        (silence, "no answer yet"),
     ],
 )
 def test_a_client_without_a_scheduler_says_where_how_long_and_why(place: Callable[[], Any], reason: str) -> None:
     with place() as address, pytest.raises(UnreachableError) as caught:
         Client(address, timeout_seconds=0.4)
-    pattern = rf"no scheduler answers at {address}: waited 0\.4 s \({reason}\)\. Is it started, at this address\?"
+    pattern = rf"no scheduler answers at {address}: waited 0\.4 s \({reason}\)\. Is it running at this address\?"
     assert re.fullmatch(pattern, str(caught.value))
 
 
 def test_a_client_at_the_address_of_another_service_is_told_so(cluster: SchedulerClusterCombo) -> None:
-    with pytest.raises(RefusedError, match="this is the monitors' address"):
+    with pytest.raises(RefusedError, match="this address is for monitors"):
         Client(cluster.get_monitor_address())
     with pytest.raises(RefusedError, match="this is an object storage's address; clients belong to the scheduler's"):
         Client(cluster.get_object_storage_address())

@@ -194,21 +194,21 @@ def test_a_task_is_named_by_the_beginning_of_its_id_and_several_are_listed() -> 
     assert ask("logs", TASK.hex()[:8], "ADDRESS", log=log) == Done(0, "one\n", "")
     done = ask("explain", OTHERS[0].hex()[:30], "ADDRESS")
     listed = "".join(f"{task.hex()} ready     work\\x1b\n" for task in OTHERS)
-    said = f"scaler explain: 2 tasks fit '{OTHERS[0].hex()[:30]}': give the id of one\n"
+    said = f"scaler explain: 2 tasks fit '{OTHERS[0].hex()[:30]}': give a full id\n"
     assert done == Done(2, listed, said)
 
 
 def test_what_a_task_printed_comes_on_the_streams_that_it_was_printed_to() -> None:
     log = TaskLog(TASK, b"one\ttwo\n\x1b]0;title\x07\xff\n", b"careful", 1234)
     assert ask("logs", TASK.hex(), "ADDRESS", log=log) == Done(
-        0, "one\ttwo\n\\x1b]0;title\\x07\\xff\n", "careful\nscaler logs: 1,234 B left out\n"
+        0, "one\ttwo\n\\x1b]0;title\\x07\\xff\n", "careful\nscaler logs: 1,234 B omitted\n"
     )
 
 
 def test_a_task_without_output_is_explained_instead() -> None:
     done = ask("logs", TASK.hex(), "ADDRESS")
     assert (done.code, done.out) == (0, "")
-    assert done.err.startswith("scaler logs: no output of this task is kept: no worker offers gpu=2")
+    assert done.err.startswith("scaler logs: no stored output of this task: no worker offers gpu=2")
 
 
 def test_the_largest_objects_are_listed_with_what_made_them_and_who_has_them() -> None:
@@ -274,7 +274,7 @@ def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["trace", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler trace FILE tcp://"),
-        (["logs", "abc", "ADDRESS"], "no task is known whose id begins with 'abc'"),
+        (["logs", "abc", "ADDRESS"], "no known task has an id starting with 'abc'"),
         (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
         (["trace", "/nowhere/x.json", "ADDRESS"], "there is no folder '/nowhere'"),
         (["trace", "x", "ADDRESS", "--seconds", "long"], "--seconds"),
@@ -298,7 +298,7 @@ def test_an_address_of_something_else_is_exit_code_1_at_once_and_says_which_one_
         assert run_command("scaler", ["explain", TASK.hex(), storage.address, "-t", "60"]) == 1
     said = capsys.readouterr().err
     assert "this is an object storage's address" in said
-    assert "give the monitor address that the scheduler shows when it starts" in said
+    assert "give the monitor address, which the scheduler prints at start" in said
 
 
 def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_a_program_without_a_scheduler_says_so_once_for_all_its_threads(tmp_path
         address = reserved.address
     lost = (
         rf"scaler: no scheduler answers at {address}: tried for \d s \(.*nothing listens there\); {{}}. "
-        "Check that it runs, that the address is right, and that no firewall is between\n"
+        "Check that it is running, that the address is right, and that no firewall blocks it\n"
     )
     with started(tmp_path, text, address) as program:
         assert program.stderr is not None
@@ -98,7 +98,7 @@ def test_a_program_without_a_scheduler_says_so_once_for_all_its_threads(tmp_path
             assert re.fullmatch(rf"scaler: connected to {address}, after \d s\n", program.stderr.readline())
             scheduler.next_tasks(3)
         lost_later = program.stderr.readline()
-        assert re.fullmatch(lost.format("tasks that wait for it fail after 300 s"), lost_later)
+        assert re.fullmatch(lost.format("tasks that need it fail after 300 s"), lost_later)
         with RigScheduler(address) as scheduler:
             assert re.fullmatch(rf"scaler: connected to {address}, after \d s\n", program.stderr.readline())
             for task in scheduler.next_tasks(3):
@@ -198,7 +198,7 @@ def refused(*lines: str) -> str:
 ITEM = "item 2 of {} over work: 0"
 NO_CLUSTER = (
     "scaler.errors.UnreachableError: no cluster is named 'no-such-name'; "
-    "none of this user runs on this host (`scaler local` starts one)"
+    "this user runs none on this host (`scaler local` starts one)"
 )
 TRACEBACKS = {
     "client.submit(work, 0).result()": failed(),

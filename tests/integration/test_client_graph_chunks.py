@@ -144,7 +144,7 @@ def test_a_bar_counts_the_nodes_in_chunks(client: Client, capsys: pytest.Capture
 
 
 def test_options_of_each_call_and_chunks_exclude_each_other(client: Client) -> None:
-    with pytest.raises(UsageError, match="chunk_size is 5, and timeout_seconds is of each node by itself"):
+    with pytest.raises(UsageError, match="chunk_size is 5, and timeout_seconds applies to each node separately"):
         client.get({"a": (add, 1)}, ["a"], chunk_size=5, timeout_seconds=1)
     with pytest.raises(UsageError, match="chunk_size is 0, and must be an integer of at least 1"):
         client.get({"a": (add, 1)}, ["a"], chunk_size=0)

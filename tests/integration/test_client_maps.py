@@ -229,7 +229,7 @@ def test_what_cannot_be_mapped_is_refused(client: Client) -> None:
     for method in (client.map, client.imap, client.imap_unordered):
         with pytest.raises(UsageError, match="at least one iterable"):
             method(double)
-        with pytest.raises(UsageError, match="to call, and 3 is not"):
+        with pytest.raises(UsageError, match="needs a callable, not 3"):
             method(3, [1])  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=f"iterable 1 of {method.__name__} is 3, and must be iterable"):
             method(double, 3)  # type: ignore[arg-type]

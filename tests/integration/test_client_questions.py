@@ -79,7 +79,7 @@ def test_the_futures_of_a_graph_and_the_results_of_a_map_explain_themselves(clus
         reader.join(SECONDS)
         done = client.imap(abs, [1])
         assert list(done) == [1]
-        assert done.explain() == "all items of imap over abs that were sent have ended"
+        assert done.explain() == "all items of imap over abs sent so far have ended"
 
 
 def test_what_a_task_printed_is_read_with_its_control_characters_shown(cluster: SchedulerClusterCombo) -> None:

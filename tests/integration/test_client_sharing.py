@@ -124,7 +124,7 @@ def answers(client: Client, future: Any, reference: Any) -> dict[str, str]:
         try:
             found[name] = repr(use())
         except ClientClosedError as error:
-            found[name] = "refused" if "make a new one after a fork" in str(error) else str(error)
+            found[name] = "refused" if "create a new client after a fork" in str(error) else str(error)
         except ScalerError as error:
             found[name] = repr(error)
     return found

@@ -105,7 +105,7 @@ def test_workers_are_waited_for(cluster: SchedulerClusterCombo) -> None:
         client.wait_for_workers(2, timeout=20)  # the combo's n_workers
         with pytest.raises(TimeoutError, match=r"waited 1 s for 1,000 workers; connected: 2"):
             client.wait_for_workers(1000, timeout=1)
-        with pytest.raises(TimeoutError, match="no answer has come yet"):
+        with pytest.raises(TimeoutError, match="no answer yet"):
             client.wait_for_workers(1000, timeout=0)
         with pytest.raises(UsageError, match="must be an integer"):
             client.wait_for_workers(-1)
@@ -195,7 +195,7 @@ def test_futures_are_added_while_others_end(cluster: SchedulerClusterCombo, tmp_
         assert found == [2, 4, 8, 16]
         assert len(ending) == 0
         assert list(ending) == []
-        with pytest.raises(UsageError, match="7 is no future of a client"):
+        with pytest.raises(UsageError, match="7 is not a future of a client"):
             ending.add(7)  # type: ignore[arg-type]
         assert client.submit(waits_inside, 3).result() == 6
 

@@ -56,7 +56,7 @@ def test_compressible_values_are_small_on_the_way_unless_one_side_compresses_not
 
 
 def test_a_value_that_is_none_of_the_setting_is_refused() -> None:
-    with pytest.raises(UsageError, match="compression is auto, on, off; 'fast' is none of them"):
+    with pytest.raises(UsageError, match="compression is auto, on, off; 'fast' is not one of them"):
         Client("tcp://127.0.0.1:1", compression="fast")
 
 

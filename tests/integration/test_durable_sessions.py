@@ -92,7 +92,7 @@ def test_a_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, t
 
 
 def test_a_session_that_is_in_use_says_by_which_program(cluster: SchedulerClusterCombo, session: str) -> None:
-    text = rf"in use by .*\|{os.getpid()}: end that client first"
+    text = rf"in use by .*\|{os.getpid()}: stop that client first"
     with client_of(cluster, session), pytest.raises(RefusedError, match=text):
         Client(cluster.get_address(), session=session)
 
@@ -106,7 +106,7 @@ def test_what_needs_a_session_says_so(cluster: SchedulerClusterCombo, monkeypatc
         ):
             with pytest.raises(UsageError, match=r"Client\(session=\.\.\.\)"):
                 call()
-    with pytest.raises(UsageError, match="session is '', and must be text"):
+    with pytest.raises(UsageError, match="session is '', and must be a string"):
         Client(cluster.get_address(), session="")
     monkeypatch.delenv("SCALER_ADDRESS", raising=False)
     with pytest.raises(UsageError, match=r"needs (an|the scheduler.s) address"):
@@ -136,4 +136,4 @@ def test_sessions_are_listed_shown_cancelled_and_removed(
     assert "removed it with 2 results" in sessions("remove", session)
     assert session not in sessions("list")
     assert run_command("scaler", ["sessions", "show", session, cluster.get_address()]) != 0
-    assert "there is no session" in capsys.readouterr().err
+    assert "this key has no session" in capsys.readouterr().err

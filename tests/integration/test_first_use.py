@@ -161,7 +161,7 @@ def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., 
     )
     code, output, errors = program.end()
     assert (code, output) == (0, "[4]\n")
-    assert "web ui has ended, the rest goes on: killed by signal 6 (SIGABRT)" in errors.splitlines()[-1]
+    assert "web ui has ended; the other components continue: killed by signal 6 (SIGABRT)" in errors.splitlines()[-1]
 
 
 def test_a_program_can_be_quiet_and_may_have_no_stderr(start: Callable[..., Program]) -> None:
@@ -278,7 +278,7 @@ def test_a_name_and_a_port_that_are_taken_become_the_next_ones(command: Callable
         first = command("local", "-n", "1", "--name", "twice", "--port", str(port))
         line_with(first, "connect with")
         second = command("local", "-n", "1", "--name", "twice")
-        assert line_with(second, "taken") == "scaler: the name twice is taken, so this cluster is twice-2\n"
+        assert line_with(second, "taken") == "scaler: the name twice is taken; this cluster is named twice-2\n"
         assert 'Client("twice-2")' in line_with(second, "connect with")
         assert len({find(name).page for name in ("twice", "twice-2")} | {f"http://127.0.0.1:{port}"}) == 3
     for program in (first, second):
@@ -321,7 +321,7 @@ def test_a_cluster_keeps_its_name_over_a_restart_and_loses_it_when_its_scheduler
     [
         ({"n_workers": 0}, "n_workers is 0, and must be an integer of at least 1"),
         ({"n_workers": 2, "address": "tcp://127.0.0.1:1"}, "leave out the address"),
-        ({"n_workers": 2, "processes": False}, "this one starts none"),
+        ({"n_workers": 2, "processes": False}, "this client starts none"),
     ],
 )
 def test_workers_that_a_client_cannot_start_are_refused(options: Any, text: str) -> None:
@@ -391,6 +391,6 @@ def test_a_program_that_ends_with_unfinished_tasks_prints_one_line(
     assert output == ""
     assert re.fullmatch(
         rf"scaler: dropped 2 unfinished tasks of client 'mine' \([0-9a-f]{{16}}\) at {address}, "
-        r"sleep \([0-9a-f]{32}\) first; wait for the futures, or submit in a durable session: .*",
+        r"sleep \([0-9a-f]{32}\) first; wait for the futures, or use a durable session: .*",
         line,
     )

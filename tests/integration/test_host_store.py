@@ -88,7 +88,7 @@ def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_w
         assert all(not task.inputs_us for task in monitored(combo).tasks() if task.function == "make")
         with pytest.raises(UsageError, match="limit is 0"):
             client.objects(limit=0)
-        with pytest.raises(UsageError, match="is no future"):
+        with pytest.raises(UsageError, match="is neither a future"):
             client.who_has(7)  # type: ignore[arg-type]
         assert first.result()[0] == 1.0
         for size in (5_000, 75_000, 130_000, SIZE):  # frames, small in several pieces, the smallest shared ones, large

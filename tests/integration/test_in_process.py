@@ -125,7 +125,7 @@ def test_what_needs_a_cluster_says_so(client: Client) -> None:
     for ask in asked:
         with pytest.raises(UsageError, match="processes=False"):
             ask()
-    with pytest.raises(UsageError, match="neither an address nor a session"):
+    with pytest.raises(UsageError, match="leave out the address and the session"):
         Client("tcp://127.0.0.1:1", processes=False)
     assert repr(client).endswith("of this process, without processes>")
     client.shutdown()

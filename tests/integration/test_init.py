@@ -88,7 +88,7 @@ def test_a_file_loads_once_its_required_keys_are_filled_in(kind: str, tmp_path: 
 def test_a_file_that_exists_is_not_overwritten_and_stdout_can_be_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("mine")
     code, _, errors = scaler("init", "-o", "mine.toml", cwd=tmp_path)
-    assert (code, errors) == (2, "scaler init: 'mine.toml' exists already: choose another file with --output\n")
+    assert (code, errors) == (2, "scaler init: 'mine.toml' already exists: choose another file with --output\n")
     assert (tmp_path / "mine.toml").read_text() == "mine"
     assert scaler("init", "symphony", "--output", "-", cwd=tmp_path) == (0, file_text(["symphony"]), "")
     code, _, errors = scaler("init", "aws_hcp", cwd=tmp_path)

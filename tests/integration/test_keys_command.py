@@ -85,7 +85,7 @@ def test_a_taken_name_and_a_taken_file_are_refused_and_leave_nothing(shell: Shel
     shell.keys("init")
     shell.keys("add alice --role client")
     kept = (tmp_path / "alice.credentials").read_bytes()
-    assert "end that key first with `scaler keys revoke alice`" in shell.keys("add alice --role client", code=2)
+    assert "revoke that key first with `scaler keys revoke alice`" in shell.keys("add alice --role client", code=2)
     shell.keys("revoke alice")
     assert "alice.credentials exists already" in shell.keys("add alice --role client", code=2)
     assert "No such file" in shell.keys("add bob --role client --output none/bob", code=2)
@@ -130,14 +130,17 @@ def test_a_server_that_others_can_reach_says_which_two_commands_it_needs(server:
         ("add --role client", "the following arguments are required: NAME"),
         ("add alice", "the following arguments are required: --role"),
         ("add alice --role clint", "unknown role 'clint'; roles are client, worker, manager, monitor, admin"),
-        ("add alice --role client --expires 30m", "--expires 30m: give hours, days or weeks, such as 12h, 30d or 52w"),
+        (
+            "add alice --role client --expires 30m",
+            "--expires 30m: give hours, days, or weeks, such as 12h, 30d, or 52w",
+        ),
         ("add alice --role client --expires -1d", "expected one argument"),
-        ("add alice --role client --expires 99999999w", "give hours, days or weeks"),
+        ("add alice --role client --expires 99999999w", "give hours, days, or weeks"),
         ("add ../alice --role client", "'../alice' must be a name"),
         ("add local --role client", "local, anyone, scheduler, object_storage are reserved"),
         ("revoke bob", "there is no key named 'bob'; `scaler keys list` lists all"),
         ("show bob", "there is no key named 'bob'; `scaler keys list` lists all"),
-        ("list --directory none", "none is no keys directory: `scaler keys init none` makes one"),
+        ("list --directory none", "none is not a keys directory: `scaler keys init none` makes one"),
         ("list all", "unexpected argument 'all'"),
         ("init", "exists and is not empty"),
         ("init new --cluster a/b", "the cluster's name 'a/b' must be a name"),

@@ -38,7 +38,7 @@ def test_a_file_is_started_in_order_and_stopped_in_reverse(stack_file: Path, por
     ]
     assert ports.address() in lines[1]
     assert lines[3:] == [
-        "all components are ready; Ctrl-C stops them",
+        "all components are ready; press Ctrl-C to stop",
         f'connect with Client("stack") or Client("{ports.address()}")',
         "stopping",
         "worker manager here has ended",
@@ -73,7 +73,7 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
     assert code == 0, errors
     names = ("scheduler", "object storage server", "worker manager here")
     assert own_lines(errors) == [
-        f"{name} ended unexpectedly and is started again: signal=SIGKILL pid={pid} restarts=1 delay_seconds=0"
+        f"{name} ended unexpectedly and is being restarted: signal=SIGKILL pid={pid} restarts=1 delay_seconds=0"
         for name, pid in zip(names, killed.values(), strict=True)
     ]
     wait_until_gone(processes)

@@ -294,7 +294,7 @@ async def test_a_program_on_the_port_of_a_server_that_has_ended_ends_no_peer_tha
     server = Servant("tcp://127.0.0.1:0", keys=admits)
     client = Asker(server.address, keys)
     await client.ask(1)
-    for squatter, text in ((None, "insecure_no_auth"), (ServerKeys(pair, Admitted()), "does not know the key")):
+    for squatter, text in ((None, "insecure_no_auth"), (ServerKeys(pair, Admitted()), "does not know key")):
         server.listener.close()
         server = Servant(server.address, keys=squatter)
         newcomer = Asker(server.address, keys)

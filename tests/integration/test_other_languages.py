@@ -107,16 +107,16 @@ def test_exceptions_that_retry_on_names_are_tried_again(tmp_path: Path, peer: Ba
 @pytest.mark.parametrize(
     ("function", "arguments", "text"),
     [
-        ("sqrt", {}, "a function by name is written module:function, such as math:sqrt, not 'sqrt'"),
-        ("math:", {}, "a function by name is written module:function, such as math:sqrt, not 'math:'"),
+        ("sqrt", {}, "a function's name must be module:function, such as math:sqrt, not 'sqrt'"),
+        ("math:", {}, "a function's name must be module:function, such as math:sqrt, not 'math:'"),
         ("shop.tax:rate", {}, "function 'shop.tax:rate' cannot be imported on its worker: ModuleNotFoundError"),
         ("math:sqr", {}, "did you mean 'sqrt'?"),
         ("math:pi", {}, "'math:pi' is of type float, which cannot be called"),
-        ("math:sqrt", [4], 'arguments are a map of "args", a list, and "kwargs", a map with texts as keys'),
+        ("math:sqrt", [4], 'arguments must be a map of "args" (a list) and "kwargs" (a map with string keys)'),
         ("math:sqrt", {"arg": [4]}, "and nothing else"),
-        ("math:sqrt", {"args": 4}, 'arguments are a map of "args"'),
-        ("math:sqrt", {"args": [{"$input": 0}]}, "an argument stands for reference 0 of its task, which there is not"),
-        ("math:sqrt", {"args": [{"$input": "0"}]}, "an argument stands for reference '0' of its task"),
+        ("math:sqrt", {"args": 4}, 'arguments must be a map of "args"'),
+        ("math:sqrt", {"args": [{"$input": 0}]}, "an argument names reference 0 of its task, which does not exist"),
+        ("math:sqrt", {"args": [{"$input": "0"}]}, "an argument names reference '0' of its task"),
         ("builtins:set", {}, "the result (builtins.set) cannot be serialized: TypeError"),
         ("builtins:float", {"args": ["nan"]}, "the result (builtins.float) cannot be serialized: ValueError"),
         ("builtins:chr", {"args": [0xD800]}, "the result (builtins.str) cannot be serialized: UnicodeEncodeError"),
@@ -168,4 +168,4 @@ def test_a_client_that_submits_at_the_monitors_address_is_refused_and_told_why(
     with BareClient(combo.get_monitor_address(), clientDetails=None) as peer:
         peer.submit("math:sqrt", {"args": [4]})
         refused, _ = peer.scheduler.next("refused")
-    assert refused.text == "this is the monitors' address, which takes no Submit: connect to the scheduler's address"
+    assert refused.text == "this address is for monitors and does not accept Submit: use the scheduler's address"

@@ -152,9 +152,9 @@ def test_join_waits_for_all_calls_and_leaves_the_callers_client_open(client: Cli
     pool.close()
     calls: list[Callable[..., Any]] = [pool.apply, pool.map, pool.imap, pool.starmap_async]
     for call in calls:
-        with pytest.raises(ValueError, match="takes no more calls"):
+        with pytest.raises(ValueError, match="was closed"):
             call(double, [1])
-    with pytest.raises(ValueError, match="takes no more calls"), pool:
+    with pytest.raises(ValueError, match="was closed"), pool:
         pass
     assert "state=CLOSE, 3 unfinished" in repr(pool)
     threading.Timer(0.05, gate.touch).start()
@@ -213,7 +213,7 @@ def test_what_a_pool_cannot_be_made_of_is_refused(client: Client) -> None:
     with pytest.raises(UsageError, match="give one of them"):
         Pool(client=client, address="tcp://127.0.0.1:1")
     for wrong in ({"processes": 2}, {"maxtasksperchild": 2}):
-        with pytest.raises(UsageError, match="local cluster of the pool's own"):
+        with pytest.raises(UsageError, match="pool's own local cluster"):
             Pool(client=client, **wrong)  # type: ignore[arg-type]
     with Pool(client=client) as pool, pytest.raises(UsageError, match="in the task"):
         pickle.dumps(pool)

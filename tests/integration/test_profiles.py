@@ -102,7 +102,7 @@ def test_short_tasks_have_the_profile_of_their_function(cluster: SchedulerCluste
         nothing = client.profile("no such function")
         assert (nothing.of, nothing.samples, str(nothing)) == ("", 0, "no such function: no samples")
         for bad in (1, None):
-            with pytest.raises(UsageError, match="no future and no name"):
+            with pytest.raises(UsageError, match="neither a future nor a function name"):
                 client.profile(bad)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="seconds"):
             client.profile(futures[0], seconds=-1)
@@ -159,7 +159,7 @@ def test_the_command_lists_functions_prints_hot_frames_and_writes_files(
     assert json.loads(file.read_text())["name"] == "work_for"
     assert " (integration/test_profiles.py:" in command("--of", "work_for", "--output", "-", address).stdout
     for wrong, why in (
-        (("--of", "none"), "there are no samples of 'none'"),
+        (("--of", "none"), "no samples of 'none'"),
         (("--output", "x"), "--output writes one profile"),
         (("--of", "work_for", "--output", str(tmp_path / "no" / "file")), "cannot write"),
     ):

@@ -58,7 +58,7 @@ def test_a_client_whose_stdout_nobody_reads_gets_all_results_and_counts_what_it_
             output, _ = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert "scaler: output was dropped: lines=" in output
+    assert "scaler: output dropped: lines=" in output
     assert process.returncode == 0
 
 

@@ -83,7 +83,7 @@ def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None
         find_only()
     other.close()
     registered.close()
-    with pytest.raises(UsageError, match="none of this user runs on this host"):
+    with pytest.raises(UsageError, match="this user runs none on this host"):
         find_only()
 
 

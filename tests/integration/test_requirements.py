@@ -130,7 +130,7 @@ def test_uv_installs_where_there_is_one_once_for_workers_that_start_together(tmp
 
 @pytest.mark.parametrize(
     ("requirements", "text"),
-    [(("@missing.txt",), "cannot read 'missing.txt'"), (("--index-url=x",), "options of installers are none")],
+    [(("@missing.txt",), "cannot read 'missing.txt'"), (("--index-url=x",), "installer options are not allowed")],
 )
 def test_lists_that_cannot_be_used_are_refused_at_the_start(requirements: tuple[str, ...], text: str) -> None:
     values = {"type": "baremetal_native", "scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "m"}

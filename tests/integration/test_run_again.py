@@ -173,4 +173,4 @@ def test_the_command_prints_the_result_or_the_traceback(
     assert run_command("scaler", command) == 0
     assert capsys.readouterr().out == "5\n"
     assert run_command("scaler", ["run-again", "00" * 16, cluster.get_address()]) == 2
-    assert "no such task is known" in capsys.readouterr().err
+    assert "no such task" in capsys.readouterr().err

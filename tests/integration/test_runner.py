@@ -288,10 +288,11 @@ def test_a_manager_that_may_leave_units_says_once_why_and_which_and_its_exit_cod
 
     ended = play(story, backend, leaves=["unit-1"]).task
     assert str(ended.exception()) == (
-        "units may be left, which could not be stopped within 0.1 s (the service does not answer); stop by hand: unit-1"
+        "some units may remain, as they could not be stopped within 0.1 s (the service does not answer); "
+        "stop by hand: unit-1"
     )
     assert [record.getMessage() for record in caplog.records].count(
-        "cannot stop units, will try again: the service does not answer"
+        "cannot stop units; retrying: the service does not answer"
     ) == 1
 
 

@@ -281,7 +281,7 @@ def test_workers_whose_preload_hangs_end_say_so_and_are_replaced_ever_later(tmp_
     ):
         future = client.submit(abs, -1)
         reason = f"exit code 1: 3 processors in a row could not start: {re.escape(expected)}"
-        delayed = re.compile(rf"WARNING .*: {reason}; failed 2 times in a row, next try in \d s")
+        delayed = re.compile(rf"WARNING .*: {reason}; failed 2 times in a row, next attempt in \d s")
         until(lambda: delayed.search(log.read_text()), seconds=40.0)
         assert re.search(rf"WARNING .*unit \S+ ended .*: {reason}", log.read_text())
         assert not future.done()

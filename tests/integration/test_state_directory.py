@@ -52,7 +52,7 @@ def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
         once = [client.submit_verbose(touch, (traces, number), retries=0) for number in range(6, 9)]
         large = client.submit(bytes.upper, b"a" * 3_000_000)  # its argument is in the object storage
         # The scheduler answers when its journal has what came before.
-        until(lambda: "in its client" not in client.explain(large))
+        until(lambda: "in the client" not in client.explain(large))
         kill(first)
     gate.touch()
     with launched(file) as second:

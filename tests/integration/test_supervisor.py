@@ -88,7 +88,7 @@ def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> Non
     assert run.progress == [
         f"storage is ready: address ipc://x (pid {storage})",
         f"scheduler is ready: address ipc://x (pid {scheduler})",
-        "all components are ready; Ctrl-C stops them",
+        "all components are ready; press Ctrl-C to stop",
         "stopping",
         "scheduler has ended",
         "storage has ended",
@@ -120,7 +120,7 @@ def test_a_component_that_is_killed_is_started_again_and_the_others_stay() -> No
         run.supervisor.stop()
         assert run.end() == 0
     assert run.failures == [
-        f"storage ended unexpectedly and is started again: signal=SIGKILL pid={storage} restarts=1 delay_seconds=0"
+        f"storage ended unexpectedly and is being restarted: signal=SIGKILL pid={storage} restarts=1 delay_seconds=0"
     ]
     assert not psutil.pid_exists(again)
 

@@ -208,7 +208,7 @@ def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one()
         await stage.press("e")
         await stage.until(lambda: "did not answer within 5 s" in stage.text("#text"))
         stage.cluster.tell()
-        await stage.until(lambda: "it has terminated" in stage.text("#facts"))
+        await stage.until(lambda: "it has ended" in stage.text("#facts"))
         await stage.press("escape")
         assert "Total 0 workers" in stage.text("#totals")
 

@@ -116,7 +116,7 @@ def test_a_server_at_a_name_that_is_loopback_on_its_host_warns(tmp_path: Path) -
         command = [*SCALER, "scaler_scheduler", "tcp://head:8516", "--insecure-no-auth", "True"]
         network.hosts[0].serve(*command, stdout=log)
     warning = (
-        "tcp://head:8516 is tcp://127.0.1.1:8516 here, which no other host can reach: listen on tcp://0.0.0.0:PORT"
+        "tcp://head:8516 is tcp://127.0.1.1:8516 here, which other hosts cannot reach: listen on tcp://0.0.0.0:PORT"
     )
     assert warning in (tmp_path / "log").read_text()
 

@@ -213,7 +213,7 @@ def test_workers_that_cannot_start_are_told_with_their_reason_and_tried_ever_mor
             )
             assert set(scheduler.reasons()) == {f"exit code 1: {why}"}
             assert scheduler.status.degraded_reason.startswith(
-                f"exit code 1: {why}; failed 2 times in a row, next try in 1 s"
+                f"exit code 1: {why}; failed 2 times in a row, next attempt in 1 s"
             )
             await scheduler.until(lambda scheduler: len(scheduler.reasons()) == 3)
             assert len(scheduler.workers) == 3

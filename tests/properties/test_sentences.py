@@ -37,7 +37,7 @@ MISTAKES = {
 NAMES = st.sampled_from(["f", "price", "<lambda>", ""])
 COUNTS = st.sampled_from([1, 2, 3, 12])
 MANY = st.sampled_from([1, 2, 500])
-REASONS = st.sampled_from(["", "no quota", "exit code 1; failed 3 times in a row, next try in 2 s"])
+REASONS = st.sampled_from(["", "no quota", "exit code 1; failed 3 times in a row, next attempt in 2 s"])
 ASKED = st.sampled_from([(), (("gpu", 1.0),), (("gpu", 2.0), ("linux", 0.0))])
 OFFERED: st.SearchStrategy[dict[str, float | None]] = st.sampled_from([{}, {"gpu": 1.0}, {"gpu": None, "linux": None}])
 

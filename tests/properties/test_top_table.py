@@ -124,7 +124,7 @@ def test_the_four_panels_fit_in_80_columns_and_say_what_is_cut() -> None:
 def test_a_scheduler_without_authentication_says_so_first() -> None:
     model = model_of(scheduler={"insecure_no_auth": True}, totals={"workers": 2, "slots": 4})
     assert panels.totals(model.status, 2, 2, "") == (
-        "NO AUTHENTICATION: any process may run code here; Total 2 workers, 4 slots"
+        "NO AUTHENTICATION: any process can run code here; Total 2 workers, 4 slots"
     )
     assert "NO AUTHENTICATION" in panels.as_text(model, 80)
 

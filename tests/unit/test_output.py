@@ -71,7 +71,7 @@ def test_more_than_an_absent_reader_leaves_room_for_is_dropped_and_counted_when_
         pipe.write(LINE)
     data = pipe.read_until(b" (stdout was not read)\n")
     kept, notice = data.count(LINE), data.splitlines()[-1].decode()
-    found = re.fullmatch(r"scaler: output was dropped: lines=(\d+) \(stdout was not read\)", notice)
+    found = re.fullmatch(r"scaler: output dropped: lines=(\d+) \(stdout was not read\)", notice)
     assert found
     assert kept + int(found[1]) == lines
     assert kept * len(LINE) >= MAX_PENDING_BYTES

@@ -19,7 +19,7 @@ EXTENSION = Extension(
             "scaler.extensions.audit.rows:AuditRow",
             keep=2_000,
             page="clients",
-            empty="Connections, refusals and submitted tasks appear here.",
+            empty="Connections, refusals, and submitted tasks appear here.",
         ),
     ),
 )

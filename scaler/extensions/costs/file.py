@@ -35,7 +35,7 @@ class SpendingFile(Performer):
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.error("%s cannot be read, so this run begins with nothing spent: %s", self._path, error)
+            _log.error("%s cannot be read, so spending starts at zero in this run: %s", self._path, error)
         else:
             self._saved = ledger.run
             around.tell({"away_seconds": away_seconds, "ledger": document["ledger"]})

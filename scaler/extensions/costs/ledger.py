@@ -131,8 +131,8 @@ class SpendingLedger:
     def _warning(self, period: str, level: int, now: float) -> str:
         text = f"{self._of(period, now)} are spent"
         if level == 2:
-            return f"{text}: paid units end when their tasks have, and only units that cost nothing start"
-        return f"{text}; at the limit, only units that cost nothing continue"
+            return f"{text}: paid units end with their tasks, and only free units start"
+        return f"{text}; at the limit, only free units continue"
 
     def _of(self, period: str, now: float) -> str:
         limit = self.limits[period]
@@ -147,10 +147,10 @@ class SpendingLedger:
         if self.reached:
             period = max(self.reached, key=lambda period: self.free_in(period, now))
             seconds = self.free_in(period, now)
-            after = f"they start again in about {_time(seconds)}" if math.isfinite(seconds) else "raise it to go on"
+            after = f"they start again in about {_time(seconds)}" if math.isfinite(seconds) else "raise it to continue"
             return f"spend_limit: {self._of(period, now)} are spent; {after}"
         period = min(self.limits, key=lambda period: self.limits[period] - self.spent(period, now))
-        return f"spend_limit: {self._of(period, now)} are spent, and one more unit would cost more than is left"
+        return f"spend_limit: {self._of(period, now)} are spent, and another unit would exceed it"
 
     def free_in(self, period: str, now: float) -> float:
         """Return the seconds until paid units may start again, assuming no further spending."""
@@ -213,7 +213,7 @@ class SpendingLedger:
                 for manager, units in document["units"].items()
             }
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a record of what was spent: {error!r}") from None
+            raise ValueError(f"not a spending record: {error!r}") from None
 
 
 def least_charge(manager: ManagerView) -> float:

@@ -27,7 +27,7 @@ def parse_spend_limit(text: str) -> dict[str, float]:
         if not (math.isfinite(amount) and amount > 0):
             raise ValueError(f"{entry!r} must be above 0; leave it out for no limit")
         if period in limits:
-            raise ValueError(f"{entry!r} is a second limit per {period}")
+            raise ValueError(f"{entry!r} duplicates the limit per {period}")
         limits[period] = amount
     return limits
 

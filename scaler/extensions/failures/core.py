@@ -85,7 +85,7 @@ class Failures(SchedulerPart):
 
     def _add(self, failed: TaskFailed) -> None:
         ended, [task] = failed.ended, failed.ended.ids
-        ran = FailedTask(task, [], [], "it never started, or its client had left: submit it again")
+        ran = FailedTask(task, [], [], "it never started, or its client disconnected: submit it again")
         if failed.run is not None:
             ran = FailedTask(task, failed.functions, [failed.run])
         size = _RECORD_BYTES + len(ended.failure_records[0].payload) + sum(map(len, _payloads(ran)))

@@ -15,7 +15,7 @@ def _groups(model: Model) -> list[FailureRow]:
 TABLES = (
     Table(
         "failures",
-        "The last failed tasks by function and message",
+        "Recently failed tasks by function and message",
         FailureRow,
         lambda asking, limit: _groups(asking.model)[:limit],
         (limit(MAX_FAILURES),),

@@ -114,7 +114,7 @@ def _compared(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> 
                 found[timing].append((place, pace))
     slow: _Compared = [None] * len(workers)
     failing: _Compared = [
-        _Heat(min(1.0, each.failures_in_row), "its last tasks ended with its processes")
+        _Heat(min(1.0, each.failures_in_row), "its last processes died while running tasks")
         if each.failures_in_row
         else None
         for each in workers
@@ -163,7 +163,7 @@ def _failures(pace: Pace, tasks: float, failed: float, function: str) -> _Heat:
     beyond = pace.failed - pace.tasks * usual
     is_certain = beyond > CERTAIN * math.sqrt(pace.tasks * usual * (1 - usual) + 1)
     share, others_share = pace.failed / pace.tasks, others_failed / others
-    text = f"{share:.0%} of its tasks of {function} fail, of those of other workers {others_share:.0%}"
+    text = f"{share:.0%} of its tasks of {function} fail, compared to {others_share:.0%}"
     return _Heat(_between(share - others_share, 0.0, MANY_FAILURES) if is_certain else 0.0, text)
 
 
@@ -183,7 +183,7 @@ def _lag(seconds: float, ordered: Sequence[float]) -> _Heat:
     if seconds <= least:
         return _COOL
     others = "" if usual is None else f", those of other workers {usual * 1e3:,.0f} ms"
-    text = f"a message and its answer take {seconds * 1e3:,.0f} ms{others}"
+    text = f"a round trip takes {seconds * 1e3:,.0f} ms{others}"
     return _Heat(_between(math.log(seconds / least), 0.0, math.log(VERY_LATE)), text)
 
 
@@ -191,7 +191,7 @@ def _memory(worker: WorkerFigures) -> _Heat | None:
     percent = worker.memory_percent
     if percent <= FULL:
         return _COOL if percent > 0 else None
-    text = f"{percent:.0f} % of the memory of its machine or container is used"
+    text = f"{percent:.0f} % of its machine's or container's memory is in use"
     return _Heat(_between(percent, FULL, VERY_FULL), text)
 
 
@@ -201,7 +201,7 @@ def _cpu(worker: WorkerFigures) -> _Heat | None:
     percent = 100 - worker.granted_percent
     if percent <= WITHHELD:
         return _COOL
-    text = f"for {percent:.0f} % of the time it is denied a CPU, by the quota of its container or by its hypervisor"
+    text = f"for {percent:.0f} % of the time it waits for a CPU because of its container's quota or its hypervisor"
     return _Heat(_between(percent, WITHHELD, MUCH_WITHHELD), text)
 
 
@@ -213,7 +213,7 @@ def _disk(worker: WorkerFigures) -> _Heat | None:
     if free >= ENOUGH_DISK_BYTES or share >= LITTLE_DISK:
         return _COOL
     heat = _between(LITTLE_DISK - share, 0.0, LITTLE_DISK - NO_DISK)
-    return _Heat(heat, f"{sized(free)} of {sized(size)} are free on the disk of its temporary files")
+    return _Heat(heat, f"{sized(free)} of {sized(size)} are free on the disk with its temporary files")
 
 
 def _between(value: float, least: float, most: float) -> float:

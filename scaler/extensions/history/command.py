@@ -23,7 +23,7 @@ Environment = Mapping[str, str]
 
 
 def history(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    purpose = "Print what happened earlier: figures of each minute, decisions, incidents, failures, times of functions."
+    purpose = "Print the history: figures per minute, decisions, incidents, failures, and function times."
     parser = flags_parser(program, TopConfig, purpose)
     parser.usage = f"{program} [-c FILE] [settings] [ADDRESS | STATE_DIRECTORY]"
     form = "a local time such as 2026-03-29T03:00"
@@ -55,7 +55,7 @@ def _local_time(flag: str, text: str | None, default: float) -> float:
 
 def _read(directory: Path, since: float, until: float) -> Iterable[Shown]:
     if not directory.is_dir():
-        raise UsageError(f"there is no folder {str(directory)!r}: give the state_directory of a scheduler")
+        raise UsageError(f"no such directory: {str(directory)!r}: give the state_directory of a scheduler")
     try:
         yield from shown(read(directory, since, until))
     except OSError as error:

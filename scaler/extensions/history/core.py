@@ -42,7 +42,7 @@ _RECORD_BYTES = 128
 
 _FAILED = frozenset(Outcome) - {Outcome.SUCCESS, Outcome.CANCELLED, Outcome.EXCEPTION_TO_RETRY}
 NOT_A_MONITOR = (
-    "the history tells of all clients, so it takes a key of the role monitor or admin, and {} is for the role {}: "
+    "the history covers all clients and requires a key with role monitor or admin, but {} has role {}: "
     "`scaler keys add NAME --role monitor` adds one"
 )
 

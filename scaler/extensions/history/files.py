@@ -63,7 +63,7 @@ class HistoryFiles(Performer):
         if self._reading < MAX_READERS:
             self._in_thread(lambda: self._found(*work), send)
         else:
-            send(Unanswered("too many questions about the history wait for the disk: ask again later"))
+            send(Unanswered("too many history queries are waiting for the disk: retry later"))
 
     def close(self) -> None:
         self._reader.shutdown(wait=False, cancel_futures=True)

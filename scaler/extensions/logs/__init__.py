@@ -16,7 +16,7 @@ EXTENSION = Extension(
     found=(
         FoundTable(
             "logs",
-            "The last records of the workers' own logs, from warnings on",
+            "Recent records of the workers' own logs, at level warning or above",
             "scaler.extensions.logs.rows:LogRow",
             most=1_000,
             parameter=("worker", "A worker's name or id."),

@@ -20,12 +20,12 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.paths import local_path
 
 HINT = "; scaler trace FILE ADDRESS writes to FILE"
-NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
+NO_TASK = "no task is running or has ended; --seconds 30 waits for some"
 Environment = Mapping[str, str]
 
 
 def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    purpose = "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."
+    purpose = "Write a timeline of the cluster as a trace for Perfetto and Chrome; FILE - writes to stdout."
     parser = flags_parser(program, TopConfig, purpose, "FILE")
     text = "watch for this long before writing; by default the scheduler's history is written at once"
     parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
@@ -61,7 +61,7 @@ async def _watch(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     interrupted = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
-    write(sys.stderr, f"scaler trace: watching for {seconds:g} s; Ctrl-C writes what there is so far")
+    write(sys.stderr, f"scaler trace: watching for {seconds:g} s; press Ctrl-C to write the data so far")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await interrupted.wait()
@@ -71,6 +71,6 @@ async def _watch(seconds: float) -> None:
 def _check_folder(file: str) -> None:
     path = local_path(file)
     if file != STDOUT and path.is_dir():
-        raise UsageError(f"cannot write {file!r}: it is a folder{HINT}")
+        raise UsageError(f"cannot write {file!r}: it is a directory{HINT}")
     if file != STDOUT and not path.parent.is_dir():
         raise UsageError(f"cannot write {file!r}: there is no folder {str(path.parent)!r}{HINT}")

@@ -11,8 +11,8 @@ from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, seconds
 
 _TIMES = (
     seconds(300),
-    number("since", "From this time on (unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
-    number("until", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
+    number("since", "Start time (Unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
+    number("until", "End time (Unix seconds); 0: now.", "number", 0, 1e15, 0.0),
 )
 _LANE = {
     "worker": str,
@@ -71,7 +71,7 @@ ROUTES = (
     ApiRoute(
         "/api/timeline",
         "timeline",
-        "What ran on each lane of each worker",
+        "Tasks on each lane of each worker",
         _TIMELINE,
         lambda source, query: timeline_view(source.monitor.model, **query),
         _TIMES,
@@ -79,7 +79,7 @@ ROUTES = (
     ApiRoute(
         "/api/trace",
         "trace",
-        "The timeline for Chrome's and Perfetto's viewers",
+        "The timeline for the Chrome and Perfetto viewers",
         {"displayTimeUnit": str, "traceEvents": [{}]},
         lambda source, query: trace(source.monitor.model, query["seconds"]),
         (seconds(MAX_TIMELINE_SECONDS),),

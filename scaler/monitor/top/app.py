@@ -241,7 +241,7 @@ class TopApp(App[None]):
         error = self.source.last_error or self._silent_error()
         if error:
             age = formats.duration(max(0.0, time.monotonic() - self._reported_at))
-            text, style = f"this is the state of {age} ago, trying again: {formats.safe(error)}", _ERROR
+            text, style = f"showing the state of {age} ago; reconnecting: {formats.safe(error)}", _ERROR
         elif self.frozen is not None:
             at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
             text, style = f"frozen at {at}; space goes on", Style(reverse=True)
@@ -310,7 +310,7 @@ class DetailScreen(ModalScreen[None]):
         self._worker = found or self._worker
         lines = panels.worker_lines(self._worker, width, max(1, height // 4 - 2))
         if found is None:
-            lines[0] = formats.cut(f"{lines[0]}; it has terminated, or is not listed any more", width)
+            lines[0] = formats.cut(f"{lines[0]}; it has ended, or is no longer listed", width)
         self._facts_part.update(text_of(lines, has_head=True))
         if self._recent is None or self._top.frozen is None:
             self._recent = self._top.source.model.tasks(worker=self._worker.name, limit=MAX_RECENT)

@@ -35,7 +35,7 @@ def data_lines(status: Status, width: int | None) -> list[str]:
     stores = sorted(status.stores, key=lambda row: -row.bytes)
     lines = [total, f"network: {network(status).text}", "", *table_of(StoreRow, stores, width)]
     if apart := [row for row in status.pairs if row.unreachable]:
-        text = f"no way between {counted(status.totals.unreachable, 'pair')} of hosts: through the object storage"
+        text = f"no connection between {counted(status.totals.unreachable, 'pair')} of hosts; using the object storage"
         lines += ["", text, *(f"  {row.source} -> {row.target}" for row in apart)]
     if moved := sorted((row for row in status.pairs if row.bytes), key=lambda row: -row.bytes):
         lines += ["", *table_of(PairRow, moved, width)]

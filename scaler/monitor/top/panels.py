@@ -77,7 +77,7 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
     total = status.totals
     workers = max(total.workers, listed)
     parts = [
-        "NO AUTHENTICATION: any process may run code here" if status.scheduler.insecure_no_auth else "",
+        "NO AUTHENTICATION: any process can run code here" if status.scheduler.insecure_no_auth else "",
         formats.safe(status.without_workers) or f"Total {counted(workers, 'worker')}, {counted(total.slots, 'slot')}",
         f"{total.draining:,} ending" if total.draining else "",
         f"{total.disconnected:,} out of contact" if total.disconnected else "",
@@ -197,8 +197,8 @@ def log_text(log: TaskLog) -> str:
             lines = data.decode("utf-8", errors="backslashreplace").splitlines()
             parts.append("\n".join([f"--- {name}", *(formats.safe(line.expandtabs()) for line in lines)]))
     if log.truncated_bytes:
-        parts.append(f"--- {log.truncated_bytes:,} B left out")
-    return "\n".join(parts) or "there is no output of this task"
+        parts.append(f"--- {log.truncated_bytes:,} B omitted")
+    return "\n".join(parts) or "this task has no output"
 
 
 def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
@@ -207,9 +207,9 @@ def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
 
 def profile_text(document: Mapping[str, Any]) -> str:
     if not document["of"]:
-        return "there are no samples of this task: it has run too shortly, or profile_interval_seconds is 0"
+        return "no samples of this task: it was too short, or profile_interval_seconds is 0"
     table = read_document(document).table(str(document["name"]))
-    return table if document["of"] == "task" else f"no samples of its own, but of all tasks of its function\n{table}"
+    return table if document["of"] == "task" else f"no samples of this task; showing all tasks of its function\n{table}"
 
 
 # -- reports without a screen

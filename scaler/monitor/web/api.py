@@ -64,7 +64,7 @@ async def _find(source: Source, task: str) -> TaskRow | None:
 async def _task(source: Source, query: Query) -> View:
     task = source.monitor.model.task(query["id"]) or await _find(source, query["id"])
     if task is None:
-        raise UnknownTaskError(f"no task {query['id']} is known: it ended too long ago, or was never submitted")
+        raise UnknownTaskError(f"no task {query['id']} is known: it ended too long ago or was never submitted")
     if task.failed and not task.traceback:
         with contextlib.suppress(UnreachableError):
             traceback = (await source.monitor.log(query["id"])).traceback
@@ -135,11 +135,11 @@ def _table(table: Table) -> ApiRoute:
 
 _SERIES_PARAMETERS = (
     Parameter("name", "Which series; all by default.", {"type": "array", "items": {**TEXT, "enum": list(NAMES)}}),
-    number("since", "A time in unix seconds: older points are left out.", "number", 0, 1e15, 0.0),
+    number("since", "Unix seconds: omit older points.", "number", 0, 1e15, 0.0),
 )
 _HISTORY_TIMES = (
-    number("from", "From this time on (unix seconds); 0: a day before `to`.", "number", 0, 1e15, 0.0),
-    number("to", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
+    number("from", "Start time (Unix seconds); 0: one day before `to`.", "number", 0, 1e15, 0.0),
+    number("to", "End time (Unix seconds); 0: now.", "number", 0, 1e15, 0.0),
 )
 _SERIES = {"at": [float], **{f"{name}?": [float] for name in NAMES}}
 
@@ -147,7 +147,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
         "/api/status",
         "status",
-        "Counts and sums, and the connection to the scheduler",
+        "Totals and the connection to the scheduler",
         {"connection": ConnectionRow, "status": "Status"},
         lambda source, _query: {"connection": view(source.connection()), "status": status_view(source.monitor.model)},
     ),
@@ -159,21 +159,21 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
         "/api/tasks/{id}/log",
         "log",
-        "What a task has printed",
+        "A task's output",
         {"id": str, "stdout": str, "stderr": str, "cut": int},
         _log,
     ),
     ApiRoute(
         "/api/network",
         "network",
-        "Whether the network or the cluster makes tasks wait",
+        "Whether tasks wait for the network or the cluster",
         {"network": NetworkRow},
         lambda source, _query: {"network": view(network(source.monitor.model.status))},
     ),
     ApiRoute(
         "/api/profile",
         "profile",
-        "Which code takes the time of a function or task",
+        "Where a function or task spends its time",
         {
             "of": str,
             "name": str,
@@ -189,7 +189,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
         "/api/history",
         "history",
-        "What happened at a time, also in earlier runs",
+        "Events at a time, including earlier runs",
         {
             "since": float,
             "until": float,
@@ -203,6 +203,6 @@ ROUTES: tuple[ApiRoute, ...] = (
         _history,
         _HISTORY_TIMES,
     ),
-    ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
+    ApiRoute("/api/series", "series", "Figures over time, in columns", _SERIES, _series, _SERIES_PARAMETERS),
     *(route for each in known_extensions() if each.routes for route in cast("tuple[ApiRoute, ...]", load(each.routes))),
 )

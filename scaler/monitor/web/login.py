@@ -40,8 +40,8 @@ _QUESTION = struct.Struct("=BBxxI")
 _ANY_INTERFACE_AND_COOKIE = b"\0" * 4 + b"\xff" * 8
 NETLINK_SECONDS = 1.0
 
-_WRONG = "This token is wrong, or the server has another one now. Copy it again, whole."
-_TOO_MANY = "Too many wrong tokens came from this address. Wait a second, then log in again."
+_WRONG = "This token is wrong or outdated. Copy the whole token again."
+_TOO_MANY = "Too many wrong tokens from this address. Wait a second, then try again."
 _HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{head}'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

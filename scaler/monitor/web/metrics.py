@@ -39,14 +39,14 @@ OTHER = "other"
 """Label shared by all further functions."""
 
 _OF_STORES = (
-    (GaugeMetricFamily, "scaler_store_objects", "objects", "Objects in the store of a host."),
+    (GaugeMetricFamily, "scaler_store_objects", "objects", "Objects in a host's store."),
     (GaugeMetricFamily, "scaler_store_bytes", "bytes", "Bytes of these objects in memory."),
-    (GaugeMetricFamily, "scaler_store_limit_bytes", "limit_bytes", "Most memory for objects there."),
-    (GaugeMetricFamily, "scaler_store_spilled_bytes", "spilled_bytes", "Bytes of objects that it has spilled."),
-    (CounterMetricFamily, "scaler_store_hits", "hits", "Gets of objects that were there."),
-    (CounterMetricFamily, "scaler_store_misses", "misses", "Gets of objects that it fetched."),
-    (CounterMetricFamily, "scaler_store_received_bytes", "received_bytes", "Bytes that it fetched from other stores."),
-    (CounterMetricFamily, "scaler_store_sent_bytes", "sent_bytes", "Bytes that it served to other stores."),
+    (GaugeMetricFamily, "scaler_store_limit_bytes", "limit_bytes", "Memory limit for objects in a host's store."),
+    (GaugeMetricFamily, "scaler_store_spilled_bytes", "spilled_bytes", "Bytes of objects spilled by a host's store."),
+    (CounterMetricFamily, "scaler_store_hits", "hits", "Gets served locally."),
+    (CounterMetricFamily, "scaler_store_misses", "misses", "Gets served after a fetch."),
+    (CounterMetricFamily, "scaler_store_received_bytes", "received_bytes", "Bytes fetched from other stores."),
+    (CounterMetricFamily, "scaler_store_sent_bytes", "sent_bytes", "Bytes sent to other stores."),
 )
 
 _OF_TABLES = {
@@ -83,7 +83,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric. Metrics of the scheduler start with its first report."""
-        yield InfoMetricFamily("scaler", "The web server of these metrics.", {"version": __version__})
+        yield InfoMetricFamily("scaler", "The web server that exports these metrics.", {"version": __version__})
         connection, status = self._connection(), self._model.status
         yield from _gauges(connection)
         if connection.age_seconds is None:
@@ -103,31 +103,31 @@ class Metrics(Collector):
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         counts = status.tasks._replace(assigned=max(0, status.tasks.assigned - status.tasks.running))
         states = [(state, getattr(counts, state)) for state in ("waiting", "ready", "assigned", "running", "suspended")]
-        yield gauge, "scaler_tasks", "Tasks that have not ended, by state.", ("state",), states
-        yield counter, "scaler_tasks_ended", "Tasks that have ended, by outcome.", ("outcome",), counts.ended.items()
-        text = "Ended tasks that the scheduler did not list one by one, because there were too many."
+        yield gauge, "scaler_tasks", "Unfinished tasks by state.", ("state",), states
+        yield counter, "scaler_tasks_ended", "Ended tasks by outcome.", ("outcome",), counts.ended.items()
+        text = "Ended tasks that the scheduler only counted, because there were too many."
         yield counter, "scaler_tasks_left_out", text, (), [(self._model.dropped,)]
         messages = [("sent", *each) for each in status.sent.items()]
         messages += [("received", *each) for each in status.received.items()]
-        text = "Messages that the scheduler sent and received."
+        text = "Messages sent and received by the scheduler."
         yield counter, "scaler_messages", text, ("direction", "kind"), messages
         workers = status.workers
         cpu = sum(worker.agent_cpu_percent + worker.cpu_percent for worker in workers) / 100
         memory = sum(worker.agent_rss_bytes + worker.rss_bytes for worker in workers)
-        yield gauge, "scaler_workers_listed", "Workers in the sums of CPU and memory.", (), [(len(workers),)]
-        yield gauge, "scaler_workers_cpu_ratio", "CPUs that the listed workers use: 1 is one CPU.", (), [(cpu,)]
+        yield gauge, "scaler_workers_listed", "Workers included in the CPU and memory totals.", (), [(len(workers),)]
+        yield gauge, "scaler_workers_cpu_ratio", "CPU use of the listed workers: 1 is one CPU.", (), [(cpu,)]
         yield gauge, "scaler_workers_resident_memory_bytes", "Memory of the listed workers.", (), [(memory,)]
-        text = "Processors that workers ended because they took too much memory."
+        text = "Processors ended because they used too much memory."
         yield counter, "scaler_memory_kills", text, (), [(status.totals.memory_kills,)]
-        text = "Processors that workers replaced between tasks, for their age, their memory or what tasks did to them."
+        text = "Processors replaced between tasks because of their age, memory, or damage by tasks."
         yield counter, "scaler_processors_replaced", text, (), [(status.totals.processors_replaced,)]
         managers = status.managers
         units = [(row.id, state, getattr(row, state)) for row in managers for state in ("running", "pending", "failed")]
-        yield gauge, "scaler_units", "Units of a worker manager, by state.", ("manager", "state"), units
+        yield gauge, "scaler_units", "Units of a worker manager by state.", ("manager", "state"), units
         desired = [(row.id, row.desired) for row in managers if row.desired is not None]
         spent = [(row.id, row.spent) for row in managers]
-        yield counter, "scaler_spent", "What the units of a manager cost in this run.", ("manager",), spent
-        yield gauge, "scaler_units_desired", "Units that the scheduler wants of a manager.", ("manager",), desired
+        yield counter, "scaler_spent", "Cost of a manager's units in this run.", ("manager",), spent
+        yield gauge, "scaler_units_desired", "Units that the scheduler wants from a manager.", ("manager",), desired
 
         yield from self._stores(status)
 
@@ -150,7 +150,7 @@ class Metrics(Collector):
         for pair in status.pairs:
             moved[pair.source, pair.target] += pair.bytes
         samples = [(*pair, number) for pair, number in moved.items()]
-        text = "Bytes that went from the store of one host to that of another."
+        text = "Bytes sent from one host's store to another's."
         yield CounterMetricFamily, "scaler_store_moved_bytes", text, ("source", "target"), samples
 
     # -- functions with their own series, and the sums of all other functions
@@ -162,30 +162,36 @@ class Metrics(Collector):
         if rest:
             rows.append(self._together(status, rows, rest))
         tasks = [(row.name, state, getattr(row, state)) for row in rows for state in ("queued", "running")]
-        yield GaugeMetricFamily, "scaler_function_tasks", "Tasks of a function now.", ("function", "state"), tasks
-        text, failed = "Tasks of a function that have failed.", [(row.name, row.failed) for row in rows]
+        yield (
+            GaugeMetricFamily,
+            "scaler_function_tasks",
+            "Unfinished tasks of a function.",
+            ("function", "state"),
+            tasks,
+        )
+        text, failed = "Failed tasks of a function.", [(row.name, row.failed) for row in rows]
         yield CounterMetricFamily, "scaler_function_tasks_failed", text, ("function",), failed
         times = [(row.name, row.ended, row.seconds_total) for row in rows]
         quantiles = (("0.5", "p50_seconds"), ("0.95", "p95_seconds"), ("1", "max_seconds"))
         known = [row for row in rows if row.max_seconds]
         spread = [(row.name, share, getattr(row, name)) for row in known for share, name in quantiles]
-        text = "Median, 95th percentile and maximum of the times that tasks of a function take."
+        text = "Median, 95th percentile, and maximum duration of a function's tasks."
         labels = ("function", "quantile")
         yield GaugeMetricFamily, "scaler_function_duration_quantile_seconds", text, labels, spread
         yield from self._function_memory([row for row in rows if row.memory_peak_bytes])
         left = [(row.name, row.left_seconds) for row in rows if row.left_seconds is not None]
-        text = "Seconds until the tasks of a function will have ended, while that is known."
+        text = "Estimated seconds until a function's tasks end."
         yield GaugeMetricFamily, "scaler_function_left_seconds", text, ("function",), left
-        text = "Times that tasks of a function took."
+        text = "Durations of a function's tasks."
         yield SummaryMetricFamily, "scaler_function_duration_seconds", text, ("function",), times
 
     @staticmethod
     def _function_memory(rows: Sequence[FunctionRow]) -> Iterator[Family]:
         kinds = (("peak", "memory_peak_bytes"), ("mean", "memory_mean_bytes"))
-        text = "Peak and mean of the memory of a processor while tasks of a function run."
+        text = "Peak and mean memory of a processor while a function's tasks run."
         sizes = [(row.name, kind, getattr(row, name)) for row in rows for kind, name in kinds]
         yield GaugeMetricFamily, "scaler_function_memory_bytes", text, ("function", "statistic"), sizes
-        text = "Memory that each task of a function leaves behind in its processor."
+        text = "Memory that each of a function's tasks leaves allocated in its processor."
         leaks = [(row.name, row.leak_bytes) for row in rows]
         yield GaugeMetricFamily, "scaler_function_leak_bytes", text, ("function",), leaks
 

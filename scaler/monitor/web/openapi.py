@@ -26,7 +26,7 @@ def openapi() -> View:
         "info": {
             "title": "Scaler",
             "version": __version__,
-            "description": "The state of a cluster. Read-only. Times are unix seconds. Fields may be added.",
+            "description": "The state of a cluster. Read-only. Times are Unix seconds. Fields may be added.",
         },
         "paths": {route.path: {"get": _operation(route, schemas)} for route in ROUTES},
         "components": {"schemas": schemas},

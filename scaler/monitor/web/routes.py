@@ -53,5 +53,5 @@ class ApiRoute:
 
 
 def seconds(default: float) -> Parameter:
-    text = "How far to look back from the scheduler's last state."
+    text = "How far to look back from the scheduler's latest state."
     return number("seconds", text, "number", 1, MAX_TIMELINE_SECONDS, default)

@@ -77,19 +77,16 @@ class Guard:
     def _objection(self, scope: Scope) -> tuple[int, str] | None:
         is_login = scope["method"] == "POST" and scope["path"] == LOGIN and self._login is not None
         if scope["method"] not in METHODS and not is_login:
-            return 405, f"{scope['method']} is not allowed: everything here is read-only, ask with GET"
+            return 405, f"{scope['method']} is not allowed: this server is read-only; use GET"
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         host = hosts[0] if len(hosts) == 1 else ""
         if not self._is_ours(host, scope.get("server")):
-            return 403, (
-                f"{host!r} is no name of this server: open it by its address, "
-                "or add the name to allowed_hosts of its settings"
-            )
+            return 403, (f"{host!r} is not a name of this server: use its address, or add the name to allowed_hosts")
         for origin in headers.getlist("origin"):
             found = _ORIGIN.fullmatch(origin)
             if found is None or found["host"].lower() != host.lower():
-                return 403, f"pages of {origin!r} may not read this server"
+                return 403, f"pages from {origin!r} may not access this server"
         return None
 
     def _is_ours(self, host: str, server: tuple[str, int | None] | None) -> bool:

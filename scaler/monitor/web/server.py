@@ -64,7 +64,7 @@ class WebApp:
         wrong = RateLimitedLog(_log, logging.WARNING, self._loop)
         login = Login(
             token or secrets.token_urlsafe(),
-            lambda address: wrong.add(f"a wrong token for the web page came from {address}"),
+            lambda address: wrong.add(f"wrong web page token from {address}"),
             trusts_user=not is_open_to_others(config.web_host),
         )
         names = (config.web_host, *config.allowed_hosts)
@@ -143,8 +143,8 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
     token = _token(config, page)
     if tls is None and is_open_to_others(config.web_host):
         _log.warning(
-            "the page at %s is not encrypted: token and contents can be read on the way; "
-            "set web_certificate_file and web_key_file, or have a proxy encrypt it",
+            "the page at %s is not encrypted: the token and all contents can be read in transit; "
+            "set web_certificate_file and web_key_file, or use a TLS proxy",
             config.web_host,
         )
 
@@ -178,7 +178,7 @@ def _token(config: WebUiConfig, page: str) -> str | None:
     is_open = is_open_to_others(config.web_host)
     if config.insecure_no_auth:
         if is_open:
-            _log.warning("insecure_no_auth: every process that can reach %s can read everything", config.web_host)
+            _log.warning("insecure_no_auth: any process that can reach %s can read everything", config.web_host)
         return None
     try:
         token, file = load_token(config.web_token_file)

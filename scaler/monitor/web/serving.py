@@ -132,7 +132,7 @@ class _Connection(asyncio.Protocol):
         self._http.data_received(data)
         if was_open and self.transport.is_closing():  # an application closes later, in its own task
             client = self.transport.get_extra_info("peername")[:2]
-            self._server.invalid.add(f"a connection sent no valid HTTP request: {client}")
+            self._server.invalid.add(f"invalid HTTP request from {client}")
 
     def eof_received(self) -> bool | None:
         return self._http.eof_received()

@@ -86,7 +86,7 @@ class Broadcast:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         if len(self._readers) >= MAX_STREAMS or self._closed:
-            text = f"{MAX_STREAMS} pages are open already: close some" if not self._closed else "the server ends"
+            text = f"{MAX_STREAMS} pages are already open: close some" if not self._closed else "the server ends"
             await refusal(503, text)(scope, receive, send)
             return
         headers = {"X-Accel-Buffering": "no"}
@@ -179,7 +179,7 @@ class Broadcast:
         for reader in self._readers:
             if reader.next < self._beginning and not reader.cut:
                 reader.cut = True
-                _log.info("a browser is too slow and is cut off; it will connect again")
+                _log.info("disconnecting a slow browser, which will reconnect")
                 reader.abort()
             reader.changed.set()
 

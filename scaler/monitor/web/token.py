@@ -39,7 +39,7 @@ def load_token(path: str | None) -> tuple[str, Path]:
             raise UsageError(f"cannot write {file}: {error.strerror}; set web_token_file") from None
     token = read_private(file).strip()
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
-        raise ConfigError(f"the token in {file} must have {MIN_TOKEN_CHARACTERS} or more letters and digits")
+        raise ConfigError(f"the token in {file} must have at least {MIN_TOKEN_CHARACTERS} letters and digits")
     return token, file
 
 

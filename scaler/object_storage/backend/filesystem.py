@@ -24,11 +24,13 @@ class FilesystemFolder:
         self._url = url
         scheme = url.partition("://")[0]
         if scheme in _OWN_MEMORY:
-            raise UsageError(f"backend = {url!r}: no other process reads it: name a filesystem that the hosts share")
+            raise UsageError(
+                f"backend = {url!r}: other processes cannot read it: use a filesystem that the hosts share"
+            )
         try:
             self._files, self._root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
-            text = f"backend = {url!r}: {error}: install what fsspec needs for {scheme}, or name another URL"
+            text = f"backend = {url!r}: {error}: install the fsspec driver for {scheme}, or use another URL"
             raise UsageError(text) from None
         except Exception as error:  # noqa: BLE001 (each filesystem has errors of its own)
             raise UnreachableError(f"{url}: {error}") from None
@@ -88,6 +90,6 @@ class FilesystemFolder:
         except FileNotFoundError:
             if action == "read":
                 raise ObjectLostError(f"{self._url} does not have it") from None
-            raise UnreachableError(f"cannot {action} at {self._url}: there is no such folder") from None
+            raise UnreachableError(f"cannot {action} at {self._url}: no such folder") from None
         except Exception as error:  # noqa: BLE001 (each filesystem has errors of its own)
             raise UnreachableError(f"cannot {action} at {self._url}: {error}") from None

@@ -49,7 +49,7 @@ class BackendRun:
             self._say_alive()
             self._root.put(probe, [memoryview(b"probe")])
             if self._root.read(probe, 1, 3) != b"ro":
-                raise UnreachableError("it returns other bytes than those of the range that was asked for")
+                raise UnreachableError("it returns bytes outside the requested range")
             self._root.delete([probe])
             self._root.folders()
         except ScalerError as error:
@@ -118,7 +118,7 @@ class BackendRun:
             else:
                 self.forget([object_id])
         elif isinstance(error, ScalerError):
-            self._failures.add(f"objects stay in memory, because the backend does not take them: {error}")
+            self._failures.add(f"objects stay in memory because the backend rejects them: {error}")
             self._waiting[object_id] = body
             self._waiting.move_to_end(object_id, last=False)
             self._pause = self._pause or self._loop.call_later(RETRY_SECONDS, self._go_on)
@@ -163,7 +163,7 @@ class BackendRun:
 def remove_stale(root: ObjectFolder, own: str, now: float) -> list[str]:
     stale = [name for name in root.folders() if _FOLDER.fullmatch(name) and name != own and _is_stale(root, name, now)]
     for name in stale:
-        _log.info("removing what an earlier run has left in the backend: %s", name)
+        _log.info("cannot remove objects of an earlier run from the backend: %s", name)
         _remove(root, name)
     return stale
 

@@ -58,14 +58,14 @@ def seal_of(key: bytes, object_id: bytes, size_bytes: int, end: bytes) -> Seal:
     layout = end[count * DIGEST_BYTES : -DIGEST_BYTES]
     found = _of(key, object_id, size_bytes, _LAYOUT, layout)
     if len(layout) % 8 or not compare_digest(found, end[-DIGEST_BYTES:]):
-        raise ObjectLostError("what the backend has under its name is not this object, or is damaged")
+        raise ObjectLostError("the backend's object under this name is another one, or is damaged")
     digests = [end[at : at + DIGEST_BYTES] for at in range(0, count * DIGEST_BYTES, DIGEST_BYTES)]
     return Seal(list(struct.unpack(f"<{len(layout) // 8}Q", layout)), digests)
 
 
 def verify(key: bytes, object_id: bytes, size_bytes: int, number: int, seal: Seal, chunk: bytes) -> None:
     if not compare_digest(_of(key, object_id, size_bytes, number, chunk), seal.digests[number]):
-        raise ObjectLostError(f"chunk {number} that the backend has of it is damaged")
+        raise ObjectLostError(f"chunk {number} in the backend is damaged")
 
 
 def _of(key: bytes, object_id: bytes, size_bytes: int, number: int, content: bytes) -> bytes:

@@ -58,15 +58,15 @@ class KeyAccounts:
 
     def refusal(self, peer: bytes, identity: Identity, now: float) -> str:
         if self.owners.get(peer, identity.key) != identity.key:
-            return f"the peer id {peer.hex()} is that of another client"
+            return f"the peer id {peer.hex()} belongs to another client"
         config, account = self._config, self._accounts.get(identity.key)
         if 0 <= config.max_connections <= len(self._sessions):
-            return f"max_connections is {config.max_connections}, and the scheduler has as many peers"
+            return f"max_connections is {config.max_connections}, and the scheduler has that many peers"
         if account is None:
             return ""
         if 0 <= config.max_connections_per_client <= account.sessions:
             limit = config.max_connections_per_client
-            return f"max_connections_per_client is {limit}, and the key {identity.key} has as many peers here"
+            return f"max_connections_per_client is {limit}, and key {identity.key} has that many peers"
         if 0 <= config.max_sessions_per_hour <= account.opened and now - account.hour_began_at < HOUR_SECONDS:
             minutes = (HOUR_SECONDS - (now - account.hour_began_at)) / 60
             limit = config.max_sessions_per_hour
@@ -115,13 +115,13 @@ class KeyAccounts:
         return left
 
     def tasks_limit(self, account: KeyAccount) -> str:
-        return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and the key {account.key} has as many"
+        return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and key {account.key} has that many"
 
     def bytes_limit(self, account: KeyAccount) -> str:
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)
         is_own = own >= 0 and own - account.size_bytes == left
         text = f"max_bytes_per_client is {own}" if is_own else f"max_bytes is {self._config.max_bytes}"
-        return f"{text}, and the scheduler keeps as much already"
+        return f"{text}, and the scheduler already holds that much"
 
     def is_flooded(self, account: KeyAccount) -> bool:
         """Return whether a key is so far beyond its limit that even rejecting its tasks takes too much memory."""

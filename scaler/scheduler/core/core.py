@@ -172,7 +172,7 @@ class SchedulerCore:
         here = self.state.peer(peer)
         owner = self.state.accounts.owners.get(peer, identity.key)
         if owner != identity.key and LOCAL.key in (owner, identity.key):
-            return TryAgain(f"{identity.key} does not continue a session of {owner}")
+            return TryAgain(f"{identity.key} cannot continue a session of {owner}")
         is_new = here is None or (isinstance(here, ClientRecord) and here.is_recovered)
         text = self.state.accounts.refusal(peer, identity, self.state.own_time(now)) if is_new else ""
         if text:
@@ -188,7 +188,7 @@ class SchedulerCore:
                 if is_other or record.defends_its_name(self.state.own_time(now)):
                     text = f"{text} of this scheduler: give this one another worker_manager_id"
                     return Refused(messages.RefusalReason.DUPLICATE, text)
-                return TryAgain(f"{text}, unless that one does not answer until its lease ends")
+                return TryAgain(f"{text}, unless the other one stays silent until its lease ends")
         return None
 
     def _changed(self, item: Input, now: float) -> None:
@@ -462,7 +462,7 @@ class SchedulerCore:
             elif silent > config.worker_timeout_seconds:
                 self._give_up(record.id, f"was silent for {silent:.0f} s", now)
         for session in self._sessions.expired(now):
-            self._remove_session(session, f"was not used for {config.session_retention_seconds:g} s", now)
+            self._remove_session(session, f"was unused for {config.session_retention_seconds:g} s", now)
         for owner in [owner for owner, until in self._retained_until.items() if until <= now]:
             del self._retained_until[owner]
             self._recovery.client_left(owner)
@@ -586,7 +586,7 @@ class SchedulerCore:
         if client.session is not None:
             self._sessions.send_owed(client)
         if client.via is None and self.state.accounts.is_flooded(client.account):
-            why = "max_bytes_per_client is exceeded twofold: it goes on without taking what is sent to it"
+            why = "max_bytes_per_client is exceeded twofold: it keeps submitting without reading its results"
             self._expel(client.id, why, messages.RefusalReason.LIMIT)
             self._client_left(client, why, self.state.own_time(self.state.now), "lost")
             self.state.accounts.closed(client.id)
@@ -643,8 +643,8 @@ class SchedulerCore:
     def _shutdown(self, client: ClientRecord, asked: messages.ShutdownCluster) -> None:
         if self._config.protected and not client.identity.is_admin:
             text = (
-                "the scheduler is protected: an admin's credential may shut it down, and so may every client when it "
-                "is started with protected=False"
+                "the scheduler is protected: an admin's credential may shut it down, and so may any client if it "
+                "was started with protected=False"
             )
             self._outbox.send_to_client(client, messages.ShutdownReply(False, text, asked.number))
             self._act("refused", client, "to shut the cluster down: it is protected")
@@ -731,7 +731,7 @@ class SchedulerCore:
         if client is None or about in client.told_packages or len(client.told_packages) >= MAX_WARNED:
             return
         client.told_packages.add(about)
-        why = f"{message.function} may behave differently there: it has {message.text}"
+        why = f"{message.function} may behave differently there, which has {message.text}"
         text = f"worker {worker.title}: {why}; install the same versions on both sides"
         self._outbox.send_to_client(client, messages.Notice(text))
         self.state.changes.pass_on(peer_incident("packages", worker, why))
@@ -746,7 +746,7 @@ class SchedulerCore:
             if message is None:
                 raise ProtocolError(relay.problem)
             if type(message) not in messages.MAY_SEND[messages.Server.SCHEDULER][messages.Role.CLIENT]:
-                raise ProtocolError(f"{type(message).__name__}, which no client may send")
+                raise ProtocolError(f"{type(message).__name__}, which clients may not send")
             if client is None:
                 if len(self.state.clients) >= MAX_NESTED_CLIENTS:
                     raise ProtocolError(f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
@@ -773,7 +773,7 @@ class SchedulerCore:
             return
         if all(other.progress.failures_in_row or other.draining for other in self.state.workers.values()):
             return
-        why = f"{counted(worker.progress.failures_in_row, 'task')} in a row ended in a failure of the worker"
+        why = f"{counted(worker.progress.failures_in_row, 'task')} in a row ended with a failure of the worker"
         self._placement.drain(worker, f"quarantined: {why}", quarantined=True)
         self.state.changes.pass_on(peer_incident("quarantined", worker, why))
 

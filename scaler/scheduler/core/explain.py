@@ -21,8 +21,8 @@ MAX_COUNTED = 100_000
 MAX_NAMED = 3
 JUST_NOW_SECONDS = 0.1
 MAX_TEXT = 2_000
-HELD = "the scheduler was restarted, and it waits until the workers that may have it have reported"
-UNKNOWN = "no such task is known: it ended too long ago, or was never submitted"
+HELD = "after a scheduler restart, it waits for reports from workers that may have it"
+UNKNOWN = "no such task: it ended too long ago or was never submitted"
 
 
 def explain(state: ClusterState, task_id: bytes, now: float) -> str:
@@ -47,7 +47,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
             tasks = task.group.client.tasks
             names = [called(tasks[reference].group.spec.name) for reference in task.references if reference in tasks]
             if not names:
-                return "the object storage has lost an object that it needs, and its client is asked to put it again"
+                return "the object storage lost an object that it needs, and its client is asked to upload it again"
             functions = listed(list(dict.fromkeys(names)), MAX_NAMED)
             return f"it needs the results of {counted(missing, 'task')}: {functions}"
         case Ready():
@@ -59,7 +59,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
         case Recalled(worker=worker, cancel=True):
             return f"it is being cancelled on worker {worker.title}"
         case Recalled(worker=worker):
-            return f"it waited behind others on worker {worker.title}, and is on its way to another one{_so_far(task)}"
+            return f"it was queued on worker {worker.title} and is moving to another one{_so_far(task)}"
         case Terminated():
             raise AssertionError("a task that ended is not among its client's tasks")
         case never:
@@ -120,8 +120,8 @@ def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
         return f"{size} from {listed(list(dict.fromkeys(sources)), MAX_NAMED)}, {part} % there"
     if transfer.pushed_by is not None:
         pushing = hosts[transfer.pushed_by]
-        return f"{size}, which comes through the object storage: it has found no way to {pushing}"
-    return f"{size}, until a store that has it has time or comes back"
+        return f"{size}, through the object storage, as it cannot reach {pushing}"
+    return f"{size}, until a store that has it is free or reconnects"
 
 
 def _so_far(task: Task) -> str:
@@ -163,7 +163,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
 
 def _preference(choice: Choice) -> str:
     if math.isinf(choice.waiting_seconds):
-        waiting = "no worker there takes tasks now"
+        waiting = "no worker there accepts tasks now"
     else:
         waiting = f"a free slot there takes about {_seconds(choice.waiting_seconds)}"
     rate = f" at {bytes_text(choice.bytes_per_second)}/s" if choice.moving_seconds > 0 else ""
@@ -190,7 +190,7 @@ def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
     worker = max(willing, key=lambda each: each.slots - each.busy - each.claims.extra)
     kept = _kept(worker.reserved, queue)
     if needs.is_alone:
-        return f"it runs alone, and waits for a worker that runs nothing else, such as {worker.title}{kept}"
+        return f"it runs alone and waits for a worker without other tasks, such as {worker.title}{kept}"
     if needs.cpus:
         share = worker.offers.amounts.get(CPUS, worker.slots) / worker.slots
         cpus = max(0.0, worker.slots - worker.busy - worker.claims.extra) * share
@@ -198,14 +198,14 @@ def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
             f"it waits for {amount_text(CPUS, needs.cpus)}; "
             f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"
         )
-    return "it waits until one worker has all of what it needs free at the same time"
+    return "it waits until one worker has everything that it needs free at once"
 
 
 def _kept(reserved: Queue | None, queue: Queue) -> str:
     if reserved is None:
         return ""
     whose = "it" if reserved is queue else f"tasks that need {reserved.needs}"
-    return f", and keeps what gets free there for {whose}"
+    return f", and capacity that becomes free there is kept for {whose}"
 
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:

@@ -39,7 +39,7 @@ MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
 """Most bytes of dependency values that one task may receive, since they travel in one message."""
 _TOO_MUCH_INPUT = (
     f"MAX_INPUT_BYTES is {MAX_INPUT_BYTES}, and the values that the task depends on are larger together: "
-    "let fewer tasks feed it, or combine their values in steps"
+    "give it fewer inputs, or combine their values in steps"
 ).encode()
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64

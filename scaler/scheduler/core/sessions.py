@@ -72,13 +72,13 @@ class Sessions:
             if len(name.encode()) > MAX_LABEL_BYTES:
                 return Refused(RefusalReason.LIMIT, f"the name of a session has at most {MAX_LABEL_BYTES} bytes")
             if len(names) >= MAX_SESSIONS:
-                text = f"MAX_SESSIONS is {MAX_SESSIONS}, and the key {identity.key} has as many: remove some"
+                text = f"MAX_SESSIONS is {MAX_SESSIONS}, and key {identity.key} has that many: remove some"
                 return Refused(RefusalReason.LIMIT, text)
             if name in names:
                 return Refused(RefusalReason.DUPLICATE, f"session {name!r} exists, and has another peer id")
             return None
         if record.account.key != identity.key:
-            return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} is that of another client")
+            return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} belongs to another client")
         used_by = "" if is_its_own else _user_of(record, now)
         if not used_by:
             return None
@@ -194,7 +194,7 @@ class Sessions:
         found, remove = self._session(client, asked.session), asked.remove
         reply = messages.SessionEnded(asked.session, 0, number=asked.number)
         if found is None or found.session is None:
-            reply.error = "there is no such session"
+            reply.error = "no such session"
         elif remove and found is not client and (used_by := _user_of(found, now)):
             reply.error = used_by
         else:
@@ -299,4 +299,4 @@ def _user_of(record: ClientRecord, now: float) -> str:
     assert session is not None
     if record.is_detached or record.broken_at is not None or now - record.last_message_at >= TAKEOVER_SECONDS:
         return ""
-    return f"session {session.name!r} is in use by {session.client}: end that client first"
+    return f"session {session.name!r} is in use by {session.client}: stop that client first"

@@ -70,10 +70,10 @@ class Submission:
             if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
                 self._take_in(client, columns, referencing, wrong, claims, is_again=is_again)
                 if columns.labels and client.session is None:
-                    _note(wrong, "its tasks have keys or tags, and it has no durable session")
+                    _note(wrong, "its tasks have keys or tags, but it has no durable session")
             else:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
-                why = no_room or "its function or serializer was never defined"
+                why = no_room or "its function or serializer is undefined"
                 self._reject(unlisted, columns, range(len(columns.ids)), why)
         held = [task for task in referencing if is_again or task.id in claims]
         for task in referencing:
@@ -161,7 +161,7 @@ class Submission:
     def _tasks_limit(self, account: KeyAccount) -> str:
         if self._state.accounts.tasks_left(account) <= 0:
             return self._state.accounts.tasks_limit(account)
-        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
+        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and that many tasks are waiting already"
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
         """Reject tasks at submission. Tasks refused by a failed journal are answered at once and not retained."""

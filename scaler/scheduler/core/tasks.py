@@ -640,7 +640,7 @@ class Tasks:
             task.attempt = max(task.attempt, task.group.client.attempt_base)
             delay = max(delay, self.recovers_until - now)
         if task.attempt >= MAX_ATTEMPT:
-            self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent as often".encode())
+            self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent that many times".encode())
         elif task.references and self._lacks_inputs(task):
             pass
         elif delay > 0:

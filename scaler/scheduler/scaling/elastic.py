@@ -109,7 +109,7 @@ class Elastic:
         manager.measure(worker, now)
         self._note_late(worker, manager)
         if worker.details.unit_id in manager.unwanted:
-            self._placement.drain(worker, "it is not needed any more")
+            self._placement.drain(worker, "it is no longer needed")
 
     def worker_given_up(self, worker: Worker) -> None:
         manager = self._manager_of(worker)
@@ -189,7 +189,7 @@ class Elastic:
     def _report_slow_policy(self, seconds: float) -> None:
         if seconds >= SLOW_POLICY_SECONDS and self._planned_at - self._reported_at >= REPORT_AGAIN_SECONDS:
             self._reported_at = self._planned_at
-            text = f"the scaling policy has not answered for {seconds:.1f} s; its last good answer stays"
+            text = f"the scaling policy has not answered for {seconds:.1f} s; its last valid answer holds"
             self._state.changes.add(Incident, "policy", "scaling policy", text, {})
 
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
@@ -214,7 +214,7 @@ class Elastic:
             self._drain_ending(manager, demand)
             if manager.details.fixed:
                 # Managers with a fixed size only replace drained workers.
-                self._send_desired(manager, Wanted(len(manager.running), "workers that get no more tasks are replaced"))
+                self._send_desired(manager, Wanted(len(manager.running), "workers that accept no tasks are replaced"))
             elif wanted is not None:
                 self._shrink(manager, wanted)
                 self._send_desired(manager, wanted)

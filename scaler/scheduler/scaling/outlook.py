@@ -71,19 +71,19 @@ def _prospect(manager: ManagerUnits, now: float, *, is_awaited: bool) -> str:
     if manager.broken_at is not None:
         return f"{name} is out of contact"
     if manager.status is None:
-        return f"{name} has connected just now"
+        return f"{name} has just connected"
     if manager.pending:
         return f"{name} {_starting(manager, now)}"
     if manager.trouble:
         return f"{name} cannot start units now: {manager.trouble}"
     if manager.details.fixed:
-        return f"{name} runs a fixed number of workers, none of which takes tasks now{_after(manager)}"
+        return f"{name} runs a fixed number of workers, none of which accepts tasks now{_after(manager)}"
     if manager.wanted is None:
         return f"the scaling policy has not said how many units {name} should have"
     if manager.limited:
         return f"{name} starts no more units: {manager.limited}"
     if is_awaited and not manager.wanted_for_tasks:
-        return f"the scaling policy is about to decide about {name}"
+        return f"the scaling policy is about to decide on {name}"
     missing = manager.wanted.units - len(manager.running)
     if missing > 0:
         return f"{name} is about to start {counted(missing, 'unit')}"
@@ -119,7 +119,7 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
     counts = ((broken, "out of contact"), (len(fitting) - broken, "about to end"))
     how = ", ".join(f"{counted(count, 'worker')} {text}" for count, text in counts if count)
     why = next((f": {each.reports.degraded_reason}" for each in fitting if each.reports.degraded_reason), "")
-    return [f"no worker can take such tasks now ({how}){why}"] if how else []
+    return [f"no worker can run such tasks now ({how}){why}"] if how else []
 
 
 def _no_candidate(state: ClusterState, managers: Managers, needs: Needs) -> str:

@@ -301,7 +301,7 @@ class ExecutorBase(ABC):
         self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0, 0, 0))
 
     def time_out(self, item: Attempt) -> None:
-        text = f"the task ran longer than its time limit of {item.spec.limit_seconds:g} s and was ended"
+        text = f"the task ran longer than its time limit of {item.spec.limit_seconds:g} s and was stopped"
         self.end([item], KillReason(Outcome.TIMED_OUT, text))
 
     def returned(self, items: list[Attempt], started: bool) -> None:

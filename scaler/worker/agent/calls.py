@@ -206,7 +206,7 @@ class ServiceCalls(ExecutorBase):
         for call in calls:
             self._cancel(call)
         super().forget_all()
-        return "whose tasks were still out: another one must take its place" if calls else ""
+        return "which still held tasks: a new one must replace it" if calls else ""
 
     def storage_moved(self) -> None:
         self.commands.append(UseStorage(self.storage_address))
@@ -222,8 +222,8 @@ class ServiceCalls(ExecutorBase):
                 self.wake_by(now + wait)
             while wait <= 0 and len(self._in_flight) < self.config.slots and (item := queue.take()) is not None:
                 self._start(item, now)
-        refusal = f"tasks cannot be handed on: {self._refusal}; trying again" if self._refusal else ""
-        loss = f"tasks are lost again and again: {self._loss}" if self._loss and self._losses.failing else ""
+        refusal = f"tasks cannot be passed on: {self._refusal}; trying again" if self._refusal else ""
+        loss = f"tasks are lost repeatedly: {self._loss}" if self._loss and self._losses.failing else ""
         self.show_degraded("; ".join(filter(None, (self._executor_reason, refusal, loss))))
 
     def wait_seconds(self, now: float) -> float:
@@ -274,7 +274,7 @@ class ServiceCalls(ExecutorBase):
         spec = item.spec
         payloads = {identifier: self.functions.get(identifier, b"") for identifier in spec.wire.registered}
         if not all(payloads.values()):
-            self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to the worker")
+            self.killed(item, Outcome.OBJECT_LOST, "the worker does not know the task's function")
             return
         self._count += 1
         item.executor = self._count

@@ -188,7 +188,7 @@ class AgentCore:
         """
         welcome = event.welcome
         if welcome.incarnation == self.incarnation:
-            text = "the scheduler has forgotten this worker"
+            text = "the scheduler no longer knows this worker"
             why_not = self.executor.forget_all()
             if why_not:
                 # The agent stays until it has returned the tasks that are still on their way, so that no task is
@@ -246,7 +246,7 @@ class AgentCore:
             if m.is_function_id(function, code):
                 executor.functions[function] = code
             else:  # its tasks end as lost, so no processor unpickles wrong code for this id
-                executor.log(f"the scheduler sent another function under the id {show(function)}")
+                executor.log(f"the scheduler sent a different function under id {show(function)}")
         attempts = queue.attempts
         limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
         refused: list[Attempt] = []
@@ -323,10 +323,10 @@ class AgentCore:
         if stage is before:
             return
         if stage is not LeaseStage.NORMAL:
-            self.executor.log(f"no word from the scheduler: {stage.name.lower().replace('_', ' ')}")
+            self.executor.log(f"the scheduler is silent: {stage.name.lower().replace('_', ' ')}")
             self.executor.reclaim()
         if stage is LeaseStage.KILL_ONCE:
-            text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
+            text = "the worker lost contact with the scheduler and ended the task, because it must not run twice"
             self._end_running(KillReason(m.Outcome.WORKER_LOST, text), once_only=True)
         elif stage is LeaseStage.DEATH:
             why = f"no contact with the scheduler for {self._config.death_timeout_seconds:g} s (death_timeout_seconds)"

@@ -156,7 +156,7 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
     where = f"the AWS Batch job {job['jobId']}"
     log = f"; its log stream is {container['logStreamName']}" if container.get("logStreamName") else ""
     if _TIMEOUT in status_reason:
-        return Outcome.TIMED_OUT, f"{where} ran for longer than job_timeout_minutes ({timeout_minutes}) and was ended"
+        return Outcome.TIMED_OUT, f"{where} ran for longer than job_timeout_minutes ({timeout_minutes}) and was stopped"
     if any(text.startswith(_LOST_HOST) for text in (status_reason, str(attempt.get("statusReason") or ""))):
         return Outcome.NOT_STARTED, f"{where} lost its host: {reason}"
     if has_not_read(job):

@@ -24,7 +24,7 @@ _TOLERATION = re.compile(r"([-A-Za-z0-9_./]*)(=[-A-Za-z0-9_.]*)?(:(NoSchedule|Pr
 
 def bytes_of(quantity: str) -> int:
     if (found := _QUANTITY.fullmatch(quantity)) is None:
-        raise ValueError(f"must be bytes as Kubernetes writes them, such as 512Mi, 4Gi or 2G, and is {quantity!r}")
+        raise ValueError(f"must be a Kubernetes quantity such as 512Mi, 4Gi, or 2G, not {quantity!r}")
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 

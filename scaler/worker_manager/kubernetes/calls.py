@@ -43,7 +43,7 @@ RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')  # a pod's name, which would make every text unique
 _USED = re.compile(r"used: .*?, (?=limited: )")
-_CREDENTIALS = "the cluster does not know these credentials (401): renew them, or change k8s_kubeconfig or k8s_context"
+_CREDENTIALS = "the cluster rejects these credentials (401): renew them, or change k8s_kubeconfig or k8s_context"
 
 
 class KubernetesError(BackendError):
@@ -212,9 +212,9 @@ class PodsApi:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
             name = type(cause or error).__name__
-            raise KubernetesError(f"cannot {what}: the API of the cluster does not answer ({name})") from error
+            raise KubernetesError(f"cannot {what}: the cluster's API does not answer ({name})") from error
         except ValueError as error:
-            raise KubernetesError(f"cannot {what}: the API of the cluster answers no JSON: {error}", 400) from error
+            raise KubernetesError(f"cannot {what}: the cluster's API did not return JSON: {error}", 400) from error
 
     def _refusal(self, what: str, code: int, status: Fields) -> KubernetesError:
         cause = str(status.get("reason") or "")
@@ -227,9 +227,9 @@ class PodsApi:
         elif code == 403:
             text = f"not allowed to {what} {where} (403): {message}"
         elif code == 429:
-            text = f"the API of the cluster is busy (429): {what}"
+            text = f"the cluster's API is busy (429): {what}"
         elif code >= 500:
-            text = f"cannot {what}: the API of the cluster fails ({code})"
+            text = f"cannot {what}: the cluster's API fails ({code})"
         else:
             text = f"cannot {what} {where} ({code} {cause}): {message}"
         return KubernetesError(text, code, cause)

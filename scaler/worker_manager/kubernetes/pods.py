@@ -214,7 +214,7 @@ def _reason(status: Fields, state: UnitState, waiting: Fields, *, is_gone: bool)
     for each in status.get("initContainerStatuses") or ():
         if code := ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
             parts.append(f"the init container {each.get('name')} failed: {exit_text(code)}")
-    return "; ".join(parts) or ("deleted, and not by this manager" if is_gone else "failed without a reason")
+    return "; ".join(parts) or ("deleted, but not by this manager" if is_gone else "failed without a reason")
 
 
 def _exit_parts(terminated: Fields) -> list[str]:

@@ -215,7 +215,7 @@ class ServiceAgent(Agent):
     async def _started(self) -> bool:
         starting = self._thread.call(self._executor.start, self._take_from_thread)
         if not await answered_before(starting, self._changed):  # an unconnected agent gets no calls
-            _log.warning("ending before the service has answered: nothing was sent to it")
+            _log.warning("ending before the service answered: nothing was sent")
             return False
         starting.result()
         return True

@@ -70,7 +70,7 @@ class OrbBackend(PolledBackend):
         answer = self._orb.call("request_machines", self._template, min(count, MAX_REQUESTED))
         self._open_request = str(answer.get("request_id") or "")
         if not self._open_request:
-            raise _error(f"ORB does not start machines: {steady(str(answer.get('error') or 'no reason given'))}")
+            raise _error(f"ORB refuses to start machines: {steady(str(answer.get('error') or 'no reason given'))}")
         return self.started_unanswered()
 
     def started_unanswered(self) -> list[str]:
@@ -82,7 +82,7 @@ class OrbBackend(PolledBackend):
             if request["status"] in FINAL:
                 break
             if time.monotonic() >= deadline:
-                raise _error(f"ORB has not decided about a request within {REQUEST_SECONDS:g} s")
+                raise _error(f"ORB did not decide about a request within {REQUEST_SECONDS:g} s")
             time.sleep(REQUEST_PAUSE_SECONDS)
         self._open_request = ""
         unit_ids = [str(unit_id) for unit_id in request.get("machine_ids") or ()]
@@ -139,7 +139,7 @@ class OrbBackend(PolledBackend):
 
     def _request(self, request_id: str) -> Fields:
         found = self._orb.call("get_request_status", request_id=request_id)["requests"]
-        return next(iter(found), {"status": "failed", "message": "ORB does not know it"})
+        return next(iter(found), {"status": "failed", "message": "unknown to ORB"})
 
     def _seen(self, machine: Mapping[str, Any], now: datetime) -> SeenUnit:
         name, unit_id = machine["State"]["Name"], str(machine["InstanceId"])

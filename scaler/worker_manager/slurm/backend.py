@@ -254,7 +254,7 @@ class SlurmBackend(PolledBackend):
             try:
                 self._commands.shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
             except BackendError as error:
-                _log.warning("the credential of the jobs may be left in %s: %s", self._directory, error)
+                _log.warning("the jobs' credential may remain in %s: %s", self._directory, error)
 
     @property
     def _log_directory(self) -> str:
@@ -277,8 +277,8 @@ class SlurmBackend(PolledBackend):
                 _log.warning("cannot tell whether %s will accept jobs: %s", self._service_name, error)
                 return
             raise UsageError(
-                f"{self._service_name} does not accept jobs of {self._config.worker_manager_id}: {error}; "
-                "change the keys slurm_... of this worker manager"
+                f"{self._service_name} rejects the jobs of {self._config.worker_manager_id}: {error}; "
+                "change the slurm_... keys of this worker manager"
             ) from error
 
     def _prepare(self) -> None:

@@ -16,7 +16,7 @@ from scaler.worker_manager.slurm import SlurmConfig
 ENDED_LISTED = 500  # last ended jobs of PBS
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _FAILURES = {
-    "BOOT_FAIL": "its node did not boot",
+    "BOOT_FAIL": "its node failed to boot",
     "CANCELLED": "cancelled by a user or the administrator",
     "DEADLINE": "its deadline passed",
     "LAUNCH_FAILED": "Slurm could not start it",
@@ -24,7 +24,7 @@ _FAILURES = {
     "NODE_FAIL": "its node failed",
     "OUT_OF_MEMORY": "more memory than slurm_memory",
     "PREEMPTED": "preempted by a job of higher priority",
-    "REVOKED": "revoked: another cluster of the federation runs it",
+    "REVOKED": "revoked: another cluster in the federation runs it",
     "TIMEOUT": "at its time limit, slurm_time_minutes",
 }
 _STATES = {

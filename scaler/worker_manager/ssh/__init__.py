@@ -41,7 +41,7 @@ def parse_host(text: str) -> Host:
     """Parse a host such as `user@name:2222 slots=4`. Raises UsageError."""
     found = _HOST.fullmatch(text)
     if found is None:
-        raise UsageError(f"host {text!r}: write host, user@host or user@host:port, and slots=COUNT behind a blank")
+        raise UsageError(f"host {text!r}: write host, user@host or user@host:port, and slots=COUNT after a space")
     port, slots = int(found["port"] or 0), int(found["slots"] or 0)
     if (found["port"] and not port) or port > MAX_PORT:
         raise UsageError(f"host {text!r}: a port is a number from 1 to {MAX_PORT}")
@@ -68,7 +68,7 @@ def _of_file(path: str) -> Iterator[Host]:
         raise UsageError(f"cannot read the file of hosts {path!r}: {error}") from None
     hosts = [text for line in lines if (text := line.partition("#")[0].strip())]
     if not hosts:
-        raise UsageError(f"the file {path!r} has no hosts: write one on each line, such as user@host:port slots=4")
+        raise UsageError(f"the file {path!r} has no hosts: write one per line, such as user@host:port slots=4")
     for text in hosts:
         try:
             yield parse_host(text)
@@ -117,16 +117,16 @@ class SshConfig(WorkerManagerConfig):
         super().check()
         if port_of(self.worker_scheduler_address) is None:
             raise ValueError(
-                f"the scheduler is at {self.worker_scheduler_address}, which other machines cannot reach, also not "
+                f"the scheduler is at {self.worker_scheduler_address}, which other machines cannot reach, even "
                 "through ssh: give it an address such as tcp://127.0.0.1:8516"
             )
         if self.tunnel and self.host_name:
             raise ValueError(
-                "host_name is for object stores of hosts, and no host reaches that of another one through a tunnel: "
+                "host_name is for object stores of hosts, which cannot reach each other through a tunnel: "
                 "leave host_name out, or set tunnel = false"
             )
         if self.ssh_python and self.ssh_packages:
             raise ValueError(
-                f"ssh_packages is for environments that uv makes, and ssh_python names one that exists "
+                f"ssh_packages is for environments that uv creates, but ssh_python names an existing one "
                 f"({self.ssh_python}): install the packages there, and leave ssh_packages out"
             )

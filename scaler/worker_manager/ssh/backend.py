@@ -202,7 +202,11 @@ class SshBackend:
                 self._handle(link, connection, line, now)
             except (ValueError, TypeError, KeyError, RecursionError):
                 connection.close()
-                self._failed(link, f"{link.host}: an unknown answer, {line[:80]!r}: is another scaler there?", now)
+                self._failed(
+                    link,
+                    f"{link.host}: unexpected answer {line[:80]!r}: is another scaler there?",
+                    now,
+                )
                 return
         if not connection.how_ended and (problem := self._forward_problem(link)):
             connection.close()
@@ -293,7 +297,7 @@ class SshBackend:
                 names = ", ".join(str(link.host) for link in starting)
                 unit.state, unit.reason = UnitState.PENDING, problems or f"connecting to {names}"
             elif is_full:
-                unit.state, unit.reason = UnitState.WAITING, problems or "all slots of the hosts are taken"
+                unit.state, unit.reason = UnitState.WAITING, problems or "all slots on the hosts are in use"
             else:
                 self._end(self._waiting, unit_id, UnitState.FAILED, problems, now)
 
@@ -320,7 +324,7 @@ class SshBackend:
             if unit_id in seen:
                 unit.state, unit.reason = seen[unit_id]
             elif unit.number <= started:
-                unit.state, unit.reason = UnitState.FAILED, "ended together with many others"
+                unit.state, unit.reason = UnitState.FAILED, "ended at the same time as many others"
             if unit.state in ENDED:
                 self._end(link.units, unit_id, unit.state, f"{link.host}: {unit.reason}", now)
 
@@ -361,8 +365,8 @@ class SshBackend:
         self._keys = self._found_keys()
         if not (self._keys[0] or self._config.insecure_no_auth or self._credential):
             raise BackendError(
-                f"the workers have no key for the scheduler at {scheduler}: give this manager credentials, as "
-                "`scaler keys add NAME --role manager` writes them"
+                f"the workers have no key for the scheduler at {scheduler}: give this manager the credentials "
+                "that `scaler keys add NAME --role manager` writes"
             )
         if is_loopback(storage) and not has_local_listener(storage):
             raise BackendError(

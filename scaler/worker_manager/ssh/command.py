@@ -35,8 +35,8 @@ _FORWARD = re.compile(r"Allocated port ([0-9]+) for remote forward to ")
 _NOISE = re.compile(r"Allocated port |muxclient: |Warning: Permanently added |debug[0-9]: |@@@@")
 _MUX_FAILURE = "mux_client_forward: forwarding request failed: "
 _HINTS = {
-    "Host key verification failed": "log in once with `ssh {0}` and accept its key, or correct ~/.ssh/known_hosts",
-    "Permission denied (": "`ssh {0}` must work without a password: give the host your key, or add it to your agent",
+    "Host key verification failed": "log in once with `ssh {0}` and accept its key, or fix ~/.ssh/known_hosts",
+    "Permission denied (": "`ssh {0}` must work without a password: install your key there, or add it to your agent",
     "remote port forwarding failed": "allow AllowTcpForwarding in its sshd_config, or set tunnel = false",
     "too long for Unix domain socket": "set TMPDIR to a shorter path, or set tunnel = false",
 }
@@ -101,7 +101,7 @@ def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
         f'uv pip install -q --python "$D/venv/bin/python" "$D/{wheel.name}{wheel.extras}" {packages}',
         'touch "$D/ready"',
     )
-    missing = "uv is not installed there: install it, or name a Python with ssh_python"
+    missing = "uv is not installed there: install it, or set ssh_python"
     return (
         'PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin"',  # uv's install locations
         f'D="${{XDG_CACHE_HOME:-$HOME/.cache}}/scaler/environments/{wheel.digest}"',

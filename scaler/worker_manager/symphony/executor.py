@@ -65,7 +65,7 @@ class RefusalCounts:
             if refusal.is_final:
                 given_up[key] = refusal.text
             elif count >= MAX_REFUSALS_OF_ONE:
-                given_up[key] = f"{refusal.text} ({count} times, while it took others)"
+                given_up[key] = f"{refusal.text} ({count} times, while it accepted others)"
             else:
                 counts[key] = count
         self._counts = counts
@@ -97,11 +97,11 @@ class SymphonyExecutor:
         tried = self._session.send(self._refusals.order(calls))
         given_up = self._refusals.note(calls, tried)
         for key, why in given_up.items():
-            self._report(CallFailed(*key, Outcome.REJECTED, f"Symphony does not take the task: {why}"))
+            self._report(CallFailed(*key, Outcome.REJECTED, f"Symphony rejects the task: {why}"))
         settled = [key for key, refusal in tried.items() if refusal is None or key in given_up]
         if len(settled) < len(calls):
             texts = [refusal.text for refusal in tried.values() if refusal is not None]
-            raise ExecutorError(f"Symphony did not take tasks: {texts[-1]}", settled)
+            raise ExecutorError(f"Symphony rejected tasks: {texts[-1]}", settled)
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
         if self._session is not None:

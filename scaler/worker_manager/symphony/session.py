@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from scaler.worker_manager.symphony import SymphonyConfig
 
 MISSING = (
-    "soamapi, the Python library of IBM Spectrum Symphony, cannot be imported: it is part of the product and in no "
-    "package index. Install Symphony's client on this machine, source its profile (profile.platform), and put the "
-    "directory of its Python API into PYTHONPATH"
+    "soamapi, the Python library of IBM Spectrum Symphony, cannot be imported: it comes with the product, not "
+    "from a package index. Install Symphony's client on this machine, source its profile (profile.platform), and add "
+    "the directory of its Python API to PYTHONPATH"
 )
 LIBRARY = "soamapi"
 MAX_PASSWORD_FILE_BYTES = 4096
@@ -77,7 +77,7 @@ def read_password(path: str | None) -> str:
     except ConfigError as error:
         raise ConfigError(f"symphony_password_file: {error}") from None
     if not line:
-        raise ConfigError(f"symphony_password_file {path!r} has no password in its first line")
+        raise ConfigError(f"symphony_password_file {path!r} has no password on its first line")
     if "\ufffd" in line:
         raise ConfigError(f"symphony_password_file {path!r} is not UTF-8")
     return line
@@ -159,7 +159,7 @@ class SoamSession:
             with self._lock:
                 is_idle = not self._keys
             if is_idle:  # without tasks, a session that accepts none is no loss
-                self._lose(f"it takes no tasks: {refusal.text if refusal else ''}")
+                self._lose(f"it accepts no tasks: {refusal.text if refusal else ''}")
         return tried
 
     def kill(self, keys: Sequence[CallKey]) -> None:
@@ -200,7 +200,7 @@ class SoamSession:
             self._session.close()
         except self._soamapi.SoamException as error:
             raise ExecutorError(
-                f"the session could not be closed ({error}) and its tasks may go on; "
+                f"the session could not be closed ({error}) and its tasks may continue; "
                 f"end it with: soamcontrol session kill {self._application}:{self._session.get_id()}"
             ) from error
         finally:
@@ -255,7 +255,7 @@ class SoamSession:
             report = self._outcome(key, handle)
         except Exception as error:  # noqa: BLE001 (as above)
             report = CallFailed(
-                *key, Outcome.WORKER_LOST, f"Symphony ran the task, and its result cannot be read: {error}"
+                *key, Outcome.WORKER_LOST, f"Symphony ran the task, but its result cannot be read: {error}"
             )
         self._report(report)
 
@@ -273,7 +273,7 @@ class SoamSession:
         if _SESSION_ENDED.search(text):
             self._lose(text)
             return CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}")
-        return CallFailed(*key, Outcome.PROCESSOR_DIED, f"Symphony gave the task up: {text}")
+        return CallFailed(*key, Outcome.PROCESSOR_DIED, f"Symphony gave up on the task: {text}")
 
     def _lose(self, why: object) -> None:
         with self._lock:

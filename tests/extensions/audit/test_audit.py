@@ -77,7 +77,7 @@ def test_refusals_at_the_door_and_changes_of_keys_are_recorded_by_key(tmp_path: 
             assert client.submit(double, 2).result(30) == 4
         cluster.keys.revoke("bob")
         # Until the server has seen it, a new session begins, and ends.
-        assert within(10, lambda: "refuses the key bob" in refusal(cluster, bob))
+        assert within(10, lambda: "rejected key bob" in refusal(cluster, bob))
         assert refusal(cluster, screen)
         assert refusal(cluster, None)
     finally:

@@ -42,7 +42,7 @@ def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_t
     assert drained(cluster) == ["w"]
     last = desired(cluster)[-1]
     assert (last.units, last.drained) == (0, ["unit-w"])
-    assert "spend_limit: 0.500 of 0.500 per run are spent; raise it to go on" in last.reason
+    assert "spend_limit: 0.500 of 0.500 per run are spent; raise it to continue" in last.reason
     assert desired(cluster, "own")[-1].units == 2
 
 
@@ -56,7 +56,7 @@ def test_a_task_that_waits_for_money_says_so() -> None:
     assert desired(cluster)[-1].units == 0
     assert explain(cluster.state, task, cluster.now) == (
         "worker manager m starts no more units: spend_limit: 0.0000 of 0.0100 per hour are spent, "
-        "and one more unit would cost more than is left"
+        "and another unit would exceed it"
     )
 
 

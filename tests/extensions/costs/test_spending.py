@@ -32,7 +32,7 @@ def manager(name: str = "cloud", running: int = 0, **fields: Any) -> ManagerView
         ("5/week", "'5/week' has no period"),
         ("5/hour, 0/day", "'0/day' must be above 0"),
         ("nan/hour", "'nan/hour' must be above 0"),
-        ("5/hour, 6/hour", "'6/hour' is a second limit per hour"),
+        ("5/hour, 6/hour", "'6/hour' duplicates the limit per hour"),
     ],
 )
 def test_wrong_limits_are_quoted(text: str, wrong: str) -> None:
@@ -76,8 +76,8 @@ def test_each_crossing_is_said_once_and_again_after_the_limit_was_free() -> None
         books.charge("cloud", "u", second, START + second, price=1.0)
         said += books.check(START + second)
     assert said == [
-        "0.80 of 1.00 per hour are spent; at the limit, only units that cost nothing continue",
-        "1.00 of 1.00 per hour are spent: paid units end when their tasks have, and only units that cost nothing start",
+        "0.80 of 1.00 per hour are spent; at the limit, only free units continue",
+        "1.00 of 1.00 per hour are spent: paid units end with their tasks, and only free units start",
     ]
     assert books.check(START + 3660 + 900) == [], "three quarters are still spent"
     books.charge("cloud", "w", 900.0, START + 3660 + 900, price=1.2)
@@ -113,7 +113,7 @@ def test_a_unit_starts_only_if_its_minimum_charge_fits_beside_a_minute_of_those_
     answer, reasons = limited(books, here, {each.manager_id: Wanted(50, "work") for each in here}, START)
     # 1 - 2 x 0.1 are left: four more at 0.2 each, or eight at 0.1. Equal prices: the first one has all.
     assert {name: each.units for name, each in answer.items()} == {"dear": 4, "cheap": 2}
-    assert "one more unit would cost more than is left" in reasons["cheap"]
+    assert "another unit would exceed it" in reasons["cheap"]
     assert [each.max_units for each in affordable(books, ClusterView(START, (), tuple(here))).managers] == [4, 10]
 
 
@@ -137,7 +137,7 @@ def test_a_restarted_scheduler_goes_on_with_what_was_spent_and_charges_the_time_
     after.charge("cloud", "u", 4200.0, 50.0, price=1.0)
     after.charge("cloud", "q", 110.0, 50.0, price=60.0)
     assert after.run == pytest.approx(1.0 + 600 / 3600 + 1.0)
-    with pytest.raises(ValueError, match="not a record"):
+    with pytest.raises(ValueError, match="not a spending record"):
         after.restore({"age": 1.0}, 50.0)
 
 

@@ -43,12 +43,12 @@ def test_few_tasks_and_few_other_workers_say_nothing() -> None:
 def test_a_worker_whose_tasks_fail_where_those_of_others_do_not_is_named_with_both_shares() -> None:
     found = health(paced(failed=40.0), *[paced(failed=1.0)] * 4)
     assert found.failures == 78
-    assert found.text == "40% of its tasks of f() fail, of those of other workers 1%"
+    assert found.text == "40% of its tasks of f() fail, compared to 1%"
 
 
 def test_tasks_that_end_with_their_processes_are_known_without_other_workers() -> None:
     found = health(WorkerFigures({}, failures_in_row=0.6))
-    assert (found.failures, found.text) == (60, "its last tasks ended with its processes")
+    assert (found.failures, found.text) == (60, "its last processes died while running tasks")
     assert health(WorkerFigures({})).failures is None
 
 
@@ -56,7 +56,7 @@ def test_a_worker_that_is_far_from_the_scheduler_is_late_by_the_round_trips_of_o
     near, far = WorkerFigures({}, round_trips=[0.002] * 5), WorkerFigures({}, round_trips=[0.3, 0.2, 0.2])
     found = health(far, *[near] * 5)
     assert found.lag == 67
-    assert found.text == "a message and its answer take 200 ms, those of other workers 2 ms"
+    assert found.text == "a round trip takes 200 ms, those of other workers 2 ms"
     assert health(far, *[far] * 5).lag == 0, "all are far"
     assert health(far).lag == 0, "it has no others, and 0.2 s is a distance"
     assert health(WorkerFigures({}, round_trips=[9.0] * 5)).lag == 100
@@ -67,14 +67,14 @@ def test_a_worker_that_is_far_from_the_scheduler_is_late_by_the_round_trips_of_o
     ("figures", "cause", "heat", "text"),
     [
         ({"memory_percent": 70.0}, "memory", 0, ""),
-        ({"memory_percent": 97.5}, "memory", 100, "98 % of the memory of its machine or container is used"),
+        ({"memory_percent": 97.5}, "memory", 100, "98 % of its machine's or container's memory is in use"),
         ({"memory_percent": 0.0}, "memory", None, ""),
         ({"granted_percent": 100.0}, "cpu", 0, ""),
         (
             {"granted_percent": 59.0},
             "cpu",
             80,
-            "for 41 % of the time it is denied a CPU, by the quota of its container or by its hypervisor",
+            "for 41 % of the time it waits for a CPU because of its container's quota or its hypervisor",
         ),
         ({"granted_percent": 0.0}, "cpu", None, ""),
         ({"disk_free_bytes": 50 * GIB, "disk_bytes": 4000 * GIB}, "disk", 0, ""),
@@ -82,7 +82,7 @@ def test_a_worker_that_is_far_from_the_scheduler_is_late_by_the_round_trips_of_o
             {"disk_free_bytes": GIB // 10, "disk_bytes": 100 * GIB},
             "disk",
             100,
-            "102 MiB of 100 GiB are free on the disk of its temporary files",
+            "102 MiB of 100 GiB are free on the disk with its temporary files",
         ),
         ({"disk_bytes": 0}, "disk", None, ""),
     ],

@@ -57,7 +57,7 @@ def test_a_clients_key_does_not_learn_what_others_did() -> None:
     client = ClientRecord(b"client..", "", 0.0, identity=Identity("alice", frozenset({Role.CLIENT})))
     answer = ask(Recorded(), 0.0, UNIX, client)
     assert isinstance(answer, Unanswered)
-    assert "role monitor or admin, and alice is for the role client" in answer.text
+    assert "role monitor or admin, but alice has role client" in answer.text
 
 
 def test_a_client_inside_a_task_does_not_get_the_history_from_files(tmp_path: Path) -> None:

@@ -58,5 +58,5 @@ def test_what_a_worker_logs_about_a_dead_process_is_read_by_the_client(cluster: 
         assert row in client.logs(worker=row.worker_id)
         assert not client.logs(worker="stranger-1")
         assert client.logs(future).stdout == ""
-        with pytest.raises(UsageError, match="a future or a worker"):
+        with pytest.raises(UsageError, match="pass a future for a task's output"):
             client.logs(future, worker="local-1")  # type: ignore[call-overload]

@@ -75,7 +75,7 @@ def test_what_a_function_may_take_is_taken(
         (plain, (), {}, r"plain\(\) does not take these arguments: missing a required argument: 'a'"),
         (plain, (1, 2, 3), {}, "too many positional arguments"),
         (plain, (1,), {"d": 1}, "unexpected keyword argument 'd'"),
-        (plain, (1,), {"priority": 5}, r"'priority'; priority is an option of tasks: client.options\(priority=...\)"),
+        (plain, (1,), {"priority": 5}, r"'priority'; priority is a task option: client.options\(priority=...\)"),
         (plain, (1,), {"a": 1}, "multiple values for argument 'a'"),
         (lambda: None, (1,), {}, "too many"),
         (functools.partial(plain, 1, 2), (3,), {}, "too many"),

@@ -98,5 +98,5 @@ def test_partial_functions_and_methods_count_their_values() -> None:
 
 
 def test_what_cannot_be_called_is_an_error() -> None:
-    with pytest.raises(UsageError, match="3 cannot be called"):
+    with pytest.raises(UsageError, match="3 is not callable"):
         code_digest(3)

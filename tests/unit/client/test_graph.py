@@ -57,7 +57,7 @@ def test_a_list_in_the_place_of_a_value_holds_what_its_keys_and_computations_giv
         ({"a": (add, "a", 1)}, ["a"], "'a' -> 'a'"),
         ({"a": "b", "b": "c", "c": "a"}, ["a"], "'a' -> 'b' -> 'c' -> 'a'"),
         ({"a": ["b"], "b": (add, "a", 1)}, ["a"], "'a' -> 'b' -> 'a'"),
-        ({"total": 1}, "total", r"give a list of keys, such as \['total'\]"),
+        ({"total": 1}, "total", r"pass a list of keys, such as \['total'\]"),
         ({"a": 1}, [{}], "no such key"),
         ([("a", 1)], ["a"], "not list"),
     ],

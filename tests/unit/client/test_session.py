@@ -192,8 +192,8 @@ def test_a_task_that_was_not_sent_says_what_it_waits_for() -> None:
     plain = client.task(client.template())
     waiting = client.task(client.template(), uploads=(first, second))
     assert [client.session.waits_for_upload(task) for task in (plain, waiting)] == [False, True]
-    assert client.session.why_unsent(plain) == ("it waits in its client to be sent, with 0 other tasks")
-    assert client.session.why_unsent(waiting) == ("it waits in its client for the upload of 2 objects that it needs")
+    assert client.session.why_unsent(plain) == ("it waits in the client to be sent, with 0 other tasks")
+    assert client.session.why_unsent(waiting) == ("it waits in the client for the upload of 2 objects that it needs")
     client.step(UploadEnded(first))
     assert "for the upload of 1 object that" in client.session.why_unsent(waiting)
     client.step(UploadEnded(second))

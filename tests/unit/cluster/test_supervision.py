@@ -99,7 +99,7 @@ def test_an_optional_component_is_started_last_and_waited_for_by_no_other(togeth
     lines = world.ready("workers")
     assert world.started[-1] == "page"
     assert world.supervision.ready
-    assert lines[1] == ReportLine("all components are ready; Ctrl-C stops them")
+    assert lines[1] == ReportLine("all components are ready; press Ctrl-C to stop")
     world.wait(1000)
     (line,) = world.ready("page")
     assert line == ReportLine("page is ready: address ipc://page (pid 1005)")
@@ -115,7 +115,7 @@ def test_an_optional_component_that_cannot_start_or_ends_in_order_ends_no_other(
     if is_ready:
         world.ready("page")
     close, line = world.ends("page", returncode)
-    text = f"page has ended, the rest goes on: exit code {returncode}\n    it said this"
+    text = f"page has ended; the other components continue: exit code {returncode}\n    it said this"
     assert line == ReportLine(text, is_failure=True)
     assert close == CloseListening(PAGE), "a browser is refused and does not wait"
     assert world.supervision.ready
@@ -132,7 +132,7 @@ def test_an_independent_component_that_fails_before_it_is_ready_ends_no_other_an
     assert not world.supervision.ready, "the first try of the cloud is under way"
     lines = [line.text for line in world.ends("cloud", 1) if isinstance(line, ReportLine)]
     assert lines == [
-        "cloud ended unexpectedly and is started again: exit_code=1 pid=1006 restarts=1 delay_seconds=0",
+        "cloud ended unexpectedly and is being restarted: exit_code=1 pid=1006 restarts=1 delay_seconds=0",
         "all components but cloud are ready; Ctrl-C stops them",
     ]
     assert world.supervision.ready
@@ -170,7 +170,7 @@ def test_a_tier_that_lingers_does_not_hold_up_the_others_and_is_killed_within_th
     assert KILL_AFTER_SECONDS < STOP_SECONDS
     world.ends("more workers", -9)
     assert world.supervision.finished
-    assert world.supervision.failure == "more workers (pid 1004) did not end in time and is killed"
+    assert world.supervision.failure == "more workers (pid 1004) did not stop in time and is being killed"
 
 
 def test_one_that_has_to_ask_a_service_gets_its_grace_period_and_what_it_needs_stays_meanwhile() -> None:
@@ -224,7 +224,7 @@ def test_a_component_that_fails_is_started_again_alone_and_the_reason_is_one_lin
     world.ready("page")
     name = component.name
     pid = PIDS[name]
-    text = f"{name} ended unexpectedly and is started again: {why} pid={pid} restarts=1 delay_seconds=0"
+    text = f"{name} ended unexpectedly and is being restarted: {why} pid={pid} restarts=1 delay_seconds=0"
     assert world.ends(name, returncode) == [ReportLine(text, is_failure=True), StartProcess(component)]
     assert world.ready(name) == [ReportLine(f"{name} is ready: address ipc://{name} (pid {pid})")]
     assert world.supervision.restarts == {name: f"1 restart, {why}"}
@@ -270,7 +270,7 @@ def test_a_component_that_fails_too_often_is_named_with_its_last_lines_and_the_o
     commands = fail_often(world, "scheduler", is_ready=is_ready)
     text = (
         "scheduler (pid 1002) ended unexpectedly: exit code 3; "
-        f"it was started again {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
+        f"it was restarted {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
     )
     assert commands == [
         ReportLine(text, is_failure=True),

@@ -66,17 +66,17 @@ def test_an_address_in_the_file_wins_over_what_follows_from_the_others(file: Pat
     ("text", "reason"),
     [
         ("", r"section \[scheduler\] is missing"),
-        (SCHEDULER + "[webui]\n[gui]\n", r"\[webui\] and \[gui\] are two names of one section"),
-        (SCHEDULER.replace(":5", ":0"), "scheduler.bind_address: tcp://0.0.0.0:0: give a port"),
-        (SCHEDULER + 'monitor_address = "tcp://127.0.0.1:0"\n', "scheduler.monitor_address: .*: give a port"),
+        (SCHEDULER + "[webui]\n[gui]\n", r"\[webui\] and \[gui\] are two names for one section"),
+        (SCHEDULER.replace(":5", ":0"), "scheduler.bind_address: tcp://0.0.0.0:0: give a fixed port"),
+        (SCHEDULER + 'monitor_address = "tcp://127.0.0.1:0"\n', "scheduler.monitor_address: .*: give a fixed port"),
         (SCHEDULER + '[webui]\ngui_address = "h"\n', "gui_address = 'h': must be host:port"),
-        (SCHEDULER + '[webui]\ngui_address = "h:1"\nport = 2\n', "port and gui_address set the same thing"),
+        (SCHEDULER + '[webui]\ngui_address = "h:1"\nport = 2\n', "port and gui_address set the same value"),
         (SCHEDULER + MANAGER.format("a") * 2, "same worker_manager_id: 'a'"),
         (
             SCHEDULER + "[[worker_manager]]\n",
             "type is missing; types are aws_ec2, aws_hpc, aws_raw_ecs, baremetal_native",
         ),
-        (SCHEDULER + '[[worker_manager]]\ntype = "aws_lambda"\n', "no worker manager of the type 'aws_lambda'"),
+        (SCHEDULER + '[[worker_manager]]\ntype = "aws_lambda"\n', "no worker manager of type 'aws_lambda'"),
         (SCHEDULER + '[[worker_manager]]\ntype = "baremetal"\n', "did you mean 'baremetal_native'"),
         (SCHEDULER + MANAGER.format("a") + MANAGER.format("b") + "speed = 1\n", r"number 2: unknown key 'speed'"),
         (SCHEDULER + MANAGER.format("a") + "heartbeat_interval_seconds = 50\n", "less than two thirds"),
@@ -128,7 +128,7 @@ def test_a_monitor_finds_the_scheduler_of_a_file_and_its_own_flags(file: Path) -
     file.write_text(SCHEDULER + '[top]\nmonitor_address = "tcp://h:1"\n')
     assert asked("-c", str(file))[0].monitor_address == "tcp://h:1"
     assert asked("tcp://h:1", "--once")[1] == {"once": True}
-    with pytest.raises(UsageError, match="give the name of a cluster, or an address; none of this user runs"):
+    with pytest.raises(UsageError, match="give the name of a cluster, or an address; this user runs none"):
         asked()
 
 
@@ -149,7 +149,7 @@ def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> No
 
 
 def test_a_worker_manager_needs_a_type_and_a_name() -> None:
-    with pytest.raises(UsageError, match="give the type first"):
+    with pytest.raises(UsageError, match="give a type first"):
         worker_manager()
     with pytest.raises(UsageError, match="'aws_lambda' is installed; known are aws_ec2, aws_hpc, aws_raw_ecs, "):
         worker_manager("aws_lambda", "ipc:///a")

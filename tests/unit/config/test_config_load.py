@@ -62,7 +62,7 @@ def test_allocate_policy_even_stands_for_even_load(write: WriteFile) -> None:
 
 def test_two_names_of_one_setting_in_one_source_are_refused(write: WriteFile) -> None:
     file = write('[scheduler]\nbind_address = "ipc:///a"\nscheduler_address = "ipc:///a"')
-    with pytest.raises(ConfigError, match="scheduler_address and bind_address set the same thing"):
+    with pytest.raises(ConfigError, match="scheduler_address and bind_address set the same value"):
         scheduler("-c", file)
 
 
@@ -79,7 +79,7 @@ def test_a_missing_setting_says_all_ways_to_give_it() -> None:
         ("[scheduler]\nworker_timout_seconds = 3", r"\[scheduler\]: unknown key 'worker_timout_seconds'; did you mean"),
         ("[scheduler]\nxyzzy = 3", r"unknown key 'xyzzy'; known are bind_address"),
         ("[schedular]", r"unknown section \[schedular\]; did you mean 'scheduler'"),
-        ("io_threads = 3", "'io_threads' stands above the first section"),
+        ("io_threads = 3", "'io_threads' is above the first section"),
         ('[scheduler]\nio_threads = "3"', r"io_threads = '3': must be a valid integer"),
         ("[scheduler]\nio_threads = 3.0", r"io_threads = 3.0: must be a valid integer"),
         ("[scheduler]\nio_threads = true", r"io_threads = true: must be a valid integer"),

@@ -59,7 +59,7 @@ def test_workers_connect_where_their_manager_does_unless_told() -> None:
 
 
 def test_a_limit_of_the_disk_needs_a_directory_there() -> None:
-    with pytest.raises(ConfigError, match="spill_limit_bytes limits what is in spill_directory"):
+    with pytest.raises(ConfigError, match="spill_limit_bytes limits spill_directory"):
         model_of(ObjectStorageServerConfig, {"bind_address": ADDRESS, "spill_limit_bytes": 1000})
 
 
@@ -115,7 +115,7 @@ def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) 
         told = {"scheduler_address": ADDRESS, **values}
         default = describe(model)[key].default
         assert getattr(model_of(model, {**told, key: default}), key) == default
-        with pytest.raises(ConfigError, match=f"{key} is for the processors of workers, and tasks of .* have none"):
+        with pytest.raises(ConfigError, match=f"{key} applies to workers' processors, which tasks of .* do not have"):
             model_of(model, {**told, key: others[type(default)]})
     value = others[type(default)]
     with_workers = {"scheduler_address": ADDRESS, **offload, "mode": "worker", key: value}

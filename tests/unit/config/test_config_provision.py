@@ -68,5 +68,5 @@ def test_verbs_and_their_flag_are_spelled_right() -> None:
 
 
 def test_a_type_that_needs_nothing_in_a_cloud_says_so() -> None:
-    with pytest.raises(UsageError, match="a worker manager of the type baremetal_native needs nothing in a cloud"):
+    with pytest.raises(UsageError, match="a worker manager of the type baremetal_native needs no cloud resources"):
         provisioner_of("baremetal_native")

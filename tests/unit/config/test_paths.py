@@ -175,11 +175,11 @@ def test_files_that_settings_name_may_be_in_the_home_directory(home: Path) -> No
 
 
 def test_a_home_directory_that_is_not_known_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"'~nobody-here/x': .* \(no user has this name\): write the whole path"):
+    with pytest.raises(UsageError, match=r"'~nobody-here/x': .* \(there is no such user\): write the full path"):
         local_path("~nobody-here/x")
     if os.geteuid():
         pytest.skip("only root can take an id without an entry")
     program = "import os; from scaler.paths import local_path; os.setuid(54321); local_path('~/x')"
     environment = {name: text for name, text in os.environ.items() if name != "HOME"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert "'~/x': the home directory ~ is not known (HOME is not set, and this user has no entry)" in done.stderr
+    assert "'~/x': the home directory ~ is unknown (HOME is not set, and this user has no passwd entry)" in done.stderr

@@ -178,4 +178,4 @@ def test_wrong_tokens_of_an_address_are_few_a_second_and_one_line_in_the_log(
 
     run(scenario())
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("scaler.")]
-    assert lines == ["a wrong token for the web page came from 10.9.8.7"]
+    assert lines == ["wrong web page token from 10.9.8.7"]

@@ -117,7 +117,7 @@ def test_a_goodbye_of_the_server_ends_the_connection_and_not_the_session() -> No
     story = Story(WELCOME)
     commands = story.takes(1.0, envelope(story.link, Goodbye("it restarts")))
     assert (cuts(commands), events(commands)) == ([story.link], [Broken(SESSION_ID[:8])])
-    assert story.core.last_error == "the server said goodbye: it restarts"
+    assert story.core.last_error == "the server closed the connection: it restarts"
 
 
 def test_a_connector_that_is_closed_sends_what_waits_and_a_goodbye_behind_it() -> None:

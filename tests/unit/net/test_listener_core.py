@@ -127,7 +127,7 @@ def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(
     link = Link()
     assert not reports(core.step([LinkOpened(link, "10.0.0.7 port 99")], 0.0))
     (report,) = reports(core.step([LinkLost(link)], 1.0))
-    text = "a connection from 10.0.0.7 port 99 ended before anything of this protocol came"
+    text = "a connection from 10.0.0.7 port 99 closed before it sent a message"
     assert report == Report(text, is_refusal=False, origin="10.0.0.7 port 99")
 
 

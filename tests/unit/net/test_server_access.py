@@ -15,7 +15,7 @@ from scaler.security.directory import KeysDirectory
 
 ADDRESS = "tcp://0.0.0.0:8516"
 WARNING = (
-    f"insecure_no_auth: every process that can reach {ADDRESS} can run code on the workers and read all objects, and "
+    f"insecure_no_auth: any process that can reach {ADDRESS} can run code on the workers and read all objects; "
     "nothing is encrypted"
 )
 

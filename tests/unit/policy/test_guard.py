@@ -78,7 +78,7 @@ def test_a_policy_that_raises_is_shown_with_its_traceback_and_its_last_good_answ
     assert story.pass_plans() == []
     story.policy.answer = raise_something
     (text,) = story.pass_plans(10)
-    assert text.startswith("the scaling policy Scripted raised in plan(); its last good answer stays:\nTraceback")
+    assert text.startswith("the scaling policy Scripted raised in plan(); its last valid answer holds:\nTraceback")
     assert "in raise_something" in text
     assert "scaler/policy" not in text
     assert text.endswith("ZeroDivisionError: the user's own mistake")
@@ -109,14 +109,14 @@ class Hostile(dict[str, Wanted]):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (None, "answered None, and not a dict of manager ids to Wanted"),
-        ([Wanted(1, "")], "and not a dict of manager ids to Wanted"),
+        (None, "answered None, not a dict of manager ids to Wanted"),
+        ([Wanted(1, "")], "not a dict of manager ids to Wanted"),
         ({"m": 5}, "answered 5 for the worker manager 'm': it is not a Wanted"),
         ({"m": Wanted(-1, "less")}, "units is not from 0 to 1000000"),
         ({"m": Wanted(10**12, "more")}, "units is not from 0 to 1000000"),
         ({"m": odd(2.5, "half")}, "units is not a whole number"),
         ({"m": Wanted(True, "yes")}, "units is not a whole number"),
-        ({"m": odd(2, None)}, "reason is not a text"),
+        ({"m": odd(2, None)}, "reason is not a string"),
         ({"m": Wanted(3, "good"), "n": Wanted(2, "")}, "for the worker manager 'n', which is not here (here: m)"),
         ({"m": Wanted(3, "good"), 7: Wanted(2, "")}, "for the worker manager 7, which is not here (here: m)"),
         (Hostile(), "RuntimeError: no items"),
@@ -138,9 +138,9 @@ def test_a_fixed_manager_is_not_scaled_by_any_policy() -> None:
     story.cluster.worker("w", manager_id="m")
     story.policy.answer = lambda: {"m": Wanted(0, "none")}
     (said,) = story.pass_plans(int(SAY_AGAIN_SECONDS / 0.5) + 1)
-    assert "'m', which is fixed" in said
+    assert "'m', which runs a fixed number of units" in said
     desired = [message for _, message in story.cluster.said if isinstance(message, Desired)]
-    assert desired == [Desired(1, [], "workers that get no more tasks are replaced", ["unit-w"])]
+    assert desired == [Desired(1, [], "workers that accept no tasks are replaced", ["unit-w"])]
     assert not any(isinstance(message, Drain) for _, message in story.cluster.said)
 
 
@@ -152,7 +152,7 @@ def test_a_policy_that_thinks_for_long_stalls_nothing_is_reported_and_is_heard_w
     story.cluster.commands.clear()
     said = story.pass_time(SLOW_POLICY_SECONDS + 10)
     assert sum(isinstance(command, AskPolicy) for command in story.cluster.commands) == 1, "it is asked once at a time"
-    assert said == ["the scaling policy has not answered for 1.0 s; its last good answer stays"]
+    assert said == ["the scaling policy has not answered for 1.0 s; its last valid answer holds"]
     assert story.told() == [3]
     story.cluster.step(PolicyAnswered({"m": Wanted(5, "thought over")}, ""))
     assert story.told() == [3, 5]

@@ -68,7 +68,7 @@ def test_a_policy_that_cannot_be_made_says_what_and_where(name: str, text: str) 
 
 @pytest.mark.parametrize(("name", "kind"), [("picky", "Picky"), ("planless", "Planless")])
 def test_what_is_made_must_be_a_policy(name: str, kind: str) -> None:
-    with pytest.raises(UsageError, match=f"makes {kind}, which is no policy: it needs an attribute allocation"):
+    with pytest.raises(UsageError, match=f"makes {kind}, which is not a policy: it needs an attribute allocation"):
         load_policy(name, "easy")
 
 

@@ -144,7 +144,7 @@ def test_recurring_bursts_keep_units_idle_for_no_longer_than_they_are_worth(
         units(policy, now, [work(8, 50.0)], here())
         now += 1.0
     assert longest - 1.0 <= idle_seconds <= longest + 1.0
-    why = "since work comes again" + (" and they cost money" if price else "")
+    why = "since work recurs" + (" and they cost money" if price else "")
     assert reason.endswith(f"; units stop after {longest:g} s without work, {why}")
 
 
@@ -200,11 +200,11 @@ def test_every_answer_says_why() -> None:
 def test_a_reason_says_what_it_assumes_of_functions_that_were_not_measured() -> None:
     guess = replace(work(4, None), expected_seconds=50.0)
     assert reasons(SimplePolicy(""), 0, [guess], manager()) == [
-        "4 tasks of f(), not measured yet, assuming 50 s each, 4 s to start a unit"
+        "4 tasks of f(), unmeasured, assuming 50 s each, 4 s to start a unit"
     ]
     both = [replace(work(2, 60.0), function="g"), guess]
     (reason,) = reasons(SimplePolicy(""), 0, both, manager())
-    assert reason.startswith("320 s of work in 6 tasks of g() and f(), 4 of them not measured yet, assuming 50 s each")
+    assert reason.startswith("320 s of work in 6 tasks of g() and f(), 4 of them unmeasured, assuming 50 s each")
 
 
 def passing(busy_slots: float, ended_per_second: float, needs: Needs = PLAIN) -> Demand:
@@ -229,18 +229,16 @@ def test_a_manager_without_work_says_whether_there_is_none_or_others_do_it_or_it
     assert reasons(SimplePolicy(""), 0, [], other, gpu) == [f"no work{last}", "no work"]
     demand = [passing(1.0, 10_000)]
     rate = "about 10,000 tasks of f() per second"
-    enough = f"other units are enough for {rate}"
+    enough = f"other units suffice for {rate}"
     assert reasons(SimplePolicy(""), 0, demand, busy, other) == [rate, f"{enough}{last}"]
-    assert reasons(SimplePolicy(""), 0, [work(2, 60.0, needs=GPU)], other) == [
-        f"no work that its workers can run{last}"
-    ]
+    assert reasons(SimplePolicy(""), 0, [work(2, 60.0, needs=GPU)], other) == [f"no work for its workers{last}"]
     assert reasons(WaterfallPolicy("1,busy,-1"), 0, demand, busy, gpu) == [
         rate,
-        "the policy does not list this worker manager; it lists busy",
+        "the policy does not include this worker manager; it includes busy",
     ]
     assert reasons(SimplePolicy("scaling=no"), 0, demand, other) == ["scaling=no"]
     poor = TargetPolicy("ceiling_per_hour=0.2; price_per_hour=0.3")
-    assert reasons(poor, 0, [], gpu) == ["it may have no units"]
+    assert reasons(poor, 0, [], gpu) == ["it may not have units"]
 
 
 def test_tasks_that_fill_the_memory_of_a_unit_get_as_many_units_as_they_fill() -> None:
@@ -260,6 +258,6 @@ def test_a_late_manager_says_when_its_tasks_begin_and_whether_others_end_the_wor
     work = Demand(Needs(), "f", queued=tasks, running=0, task_seconds=1.0)
     answer = Sizing().plan(ClusterView(0.0, (work,), (laptop, jobs)), {"laptop": 2, "cloud": 1})
     reason = answer["cloud"].reason
-    assert "its tasks begin after about 45 s" in reason
-    assert ("and other slots end 60 s of work in 60 tasks of f() about as soon" in reason) is not gets_some
+    assert "its tasks start after about 45 s" in reason
+    assert ("and other slots finish 60 s of work in 60 tasks of f() about as soon" in reason) is not gets_some
     assert ("of them here" in reason) is gets_some

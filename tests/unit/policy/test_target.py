@@ -57,7 +57,7 @@ def test_what_is_said_of_one_manager_goes_before_what_is_said_of_all() -> None:
         ("idle_seconds=-1", "idle_seconds must be at least 0"),
         ("maximum_units=2.5", "maximum_units must be a whole number"),
         ("a.maximum_units=2; a.maximum_units=3", "'maximum_units' is given twice"),
-        ("a.finish_seconds=2", "finish_seconds holds for all worker managers together: write finish_seconds=2"),
+        ("a.finish_seconds=2", "finish_seconds applies to all worker managers together: write finish_seconds=2"),
         (
             ".maximum_units=2",
             "'.maximum_units=2': write maximum_units=2, or a worker manager's id before the dot",
@@ -97,7 +97,7 @@ def test_what_may_be_spent_bounds_all_managers_together() -> None:
     assert [answer[name].units for name in "abc"] == [3, 2, 4]
     assert answer["b"].reason.endswith("10 s to start a unit")
     more = plan(policy, 1, [work(100, 60.0), work(20, None)], a, b, c)
-    assert more["b"].reason.endswith("no more may be spent")
+    assert more["b"].reason.endswith("the spend limit is reached")
 
 
 def test_the_prices_of_managers_count_for_the_ceiling_and_without_any_it_says_that_it_limits_nothing() -> None:
@@ -105,7 +105,7 @@ def test_the_prices_of_managers_count_for_the_ceiling_and_without_any_it_says_th
     assert units(policy, 0, demand, manager(unit_price=0.5)) == [4]
     free = plan(TargetPolicy("ceiling_per_hour=2"), 0, demand, manager(max_slots=9))["m"]
     assert free.units == 9
-    assert "ceiling_per_hour limits nothing: set unit_price" in free.reason
+    assert "ceiling_per_hour has no effect: set unit_price" in free.reason
 
 
 def test_the_minimum_is_there_without_work_and_within_the_managers_own_limit() -> None:

@@ -85,7 +85,7 @@ def test_managers_outside_the_ladder_start_nothing_and_drain_first() -> None:
 def test_a_manager_outside_the_ladder_is_told_what_is_in_it() -> None:
     demand = (Demand(Needs(), "f", 5, 0, 60.0),)
     wanted = WaterfallPolicy("1,lokal,4; 2,cloud,8").plan(ClusterView(0.0, demand, (tier("local"), tier("cloud"))))
-    assert wanted["local"].reason == "the policy does not list this worker manager; it lists lokal, cloud"
+    assert wanted["local"].reason == "the policy does not include this worker manager; it includes lokal, cloud"
     assert wanted["cloud"].units == 5
 
 

@@ -51,7 +51,7 @@ def test_tasks_are_limited_by_key_in_all_its_sessions() -> None:
     cluster = cluster_of(max_tasks_per_client=3)
     assert submit(cluster, "a1", b"1", b"2") == [None, None]
     assert submit(cluster, "a2", b"3", b"4") == [None, Outcome.REJECTED]
-    assert why(cluster, "a2") == "max_tasks_per_client is 3, and the key alice has as many"
+    assert why(cluster, "a2") == "max_tasks_per_client is 3, and key alice has that many"
     assert submit(cluster, "b", b"1", b"2", b"3") == [None] * 3
     cluster.leave("a1")
     assert submit(cluster, cluster.client("a3", identity=ALICE), b"5", b"6", b"7") == [None, None, Outcome.REJECTED]
@@ -62,7 +62,7 @@ def test_bytes_are_limited_before_anything_of_a_task_is_kept(limit: str) -> None
     cluster = cluster_of(**{limit: 100_000})
     assert submit(cluster, "a1", bytes(40_000), bytes(40_000)) == [None, None]
     assert submit(cluster, "a2", bytes(40_000), b"small") == [Outcome.REJECTED, None]
-    assert why(cluster, "a2") == f"{limit} is 100000, and the scheduler keeps as much already"
+    assert why(cluster, "a2") == f"{limit} is 100000, and the scheduler already holds that much"
     of_others = Outcome.REJECTED if limit == "max_bytes" else None
     assert submit(cluster, "b", bytes(40_000)) == [of_others]
 
@@ -118,13 +118,13 @@ def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() 
 
 def test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back() -> None:
     cluster = cluster_of(max_connections_per_client=2)
-    assert cluster.refusal("a3", ALICE) == "max_connections_per_client is 2, and the key alice has as many peers here"
+    assert cluster.refusal("a3", ALICE) == "max_connections_per_client is 2, and key alice has that many peers"
     assert cluster.refusal("a1", ALICE) == cluster.refusal("b2", BOB) == ""
     cluster.client("a1", identity=ALICE)
     cluster.leave("a2")
     assert cluster.refusal("a3", ALICE) == ""
     in_all = cluster_of(max_connections=3)
-    assert in_all.refusal("c", Identity("carol")) == "max_connections is 3, and the scheduler has as many peers"
+    assert in_all.refusal("c", Identity("carol")) == "max_connections is 3, and the scheduler has that many peers"
 
 
 def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none() -> None:

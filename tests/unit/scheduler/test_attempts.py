@@ -60,7 +60,7 @@ def test_lost_and_cut_off_peers_and_degraded_managers_are_incidents() -> None:
     cluster.client("loud")
     cluster.step(Closed(cluster.peer("loud"), "5 malformed messages in a row", is_orderly=False))
     manager = cluster.manager("m")
-    for reason in ("", "no quota", "no quota, next try in 3 s", "", "no network"):
+    for reason in ("", "no quota", "no quota, next attempt in 3 s", "", "no network"):
         cluster.say(manager, ManagerStatus(cluster.now, [], reason))
     assert [(each["kind"], each["subject"], each["text"][:10]) for each in watched.report()["incidents"]] == [
         ("lost", "worker manager-2 (host, pid 1)", "was gone f"),

@@ -76,7 +76,7 @@ def test_what_only_the_backend_has_comes_to_such_a_host_through_the_object_stora
     cluster.say("s1", ObjectsWanted([uploaded]))
     cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
     assert cluster.told("storage", CopyObjects) == [CopyObjects([uploaded], [SIZE])]
-    assert "no way to the backend of the object storage" in explain(cluster.state, task, cluster.now)
+    assert "as it cannot reach the backend of the object storage" in explain(cluster.state, task, cluster.now)
     cluster.storage_says(ObjectsWanted([uploaded]))
     assert cluster.fetches("storage") == [(uploaded, BACKEND)]
     cluster.storage_says(ObjectsHeld([uploaded], [SIZE]))

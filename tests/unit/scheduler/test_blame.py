@@ -67,9 +67,7 @@ def test_what_runs_alone_has_nothing_beside_it_and_says_so(cluster: Cluster, cli
     later = cluster.submit(client, 4)
     assert cluster.on(worker) == [alone]
     waiting = next(task for task in tasks if task != alone)
-    assert "it runs alone, and waits for a worker that runs nothing else" in explain(
-        cluster.state, waiting, cluster.now
-    )
+    assert "it runs alone and waits for a worker without other tasks" in explain(cluster.state, waiting, cluster.now)
     other = cluster.worker("d", slots=2)
     for _ in range(20):
         for name in (worker, other):

@@ -187,7 +187,7 @@ def test_another_key_does_not_get_what_the_journal_has_of_a_client(cluster: Jour
     after = cluster.killed()
     assert (
         after.refusal("alices", Identity("another"))
-        == f"the peer id {after.peer('alices').hex()} is that of another client"
+        == f"the peer id {after.peer('alices').hex()} belongs to another client"
     )
     assert after.refusal("alices", ALICE) == ""
     after.client("alices", identity=Identity("another"))
@@ -201,7 +201,7 @@ def test_a_client_that_comes_back_over_its_other_transport_is_not_let_in_and_may
     cluster.client("again", identity=first)
     after = cluster.killed()
     answer = after.core.refusal(after.peer("again"), own_hello(Role.CLIENT), then, after.now)
-    assert answer == TryAgain(f"{then.key} does not continue a session of {first.key}")
+    assert answer == TryAgain(f"{then.key} cannot continue a session of {first.key}")
     assert after.refusal("again", first) == ""
 
 

@@ -119,8 +119,8 @@ def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost
         steps.durable.add([], [said(CLIENT, 1), WRITE])
         await soon(lambda: bool(steps.failures))
         text = (
-            f"state_directory: cannot write to {tmp_path}: No space left on device; new work is refused, and all other "
-            "work waits, until 65 MiB are free there"
+            f"state_directory: cannot write to {tmp_path}: No space left on device; new work is refused and other "
+            "work waits until 65 MiB are free there"
         )
         assert steps.failures == [(text, True)]
         steps.durable.add([], [said(OTHER, 2), SendAnswer(CLIENT, Heartbeat(3))])
@@ -145,7 +145,7 @@ def test_a_disk_that_hangs_is_reported_while_answers_are_sent(
 ) -> None:
     disk = Disk(monkeypatch)
     monkeypatch.setattr("scaler.scheduler.durable.HANG_SECONDS", 0.02)
-    text = f"state_directory: the disk of {tmp_path} has not answered for 0 s; all new work waits"
+    text = f"state_directory: the disk of {tmp_path} has not responded for 0 s; all new work waits"
 
     async def test(steps: Steps) -> None:
         steps.durable.add([], [said(CLIENT, 1), WRITE])

@@ -114,14 +114,14 @@ def test_a_decision_is_one_fact_until_another_is_made_whatever_numbers_its_reaso
 def test_trouble_makes_a_decision_worth_telling_again_and_so_does_its_end() -> None:
     cluster = Cluster(Told(m=3))
     manager = cluster.manager("m")
-    for trouble in ("", "no quota, next try in 3 s", "no quota, next try in 2 s", ""):
+    for trouble in ("", "no quota, next attempt in 3 s", "no quota, next attempt in 2 s", ""):
         report(cluster, manager, trouble=trouble)
         cluster.wait(1.0, alive=[manager])
     told = decisions(cluster)
-    assert [fact.inputs["trouble"] for fact in told] == ["", "no quota, next try in 3 s", ""]
+    assert [fact.inputs["trouble"] for fact in told] == ["", "no quota, next attempt in 3 s", ""]
     assert [fact.reason for fact in told] == [
         "3 are wanted",
-        "3 are wanted; it cannot start units now: no quota, next try in 3 s",
+        "3 are wanted; it cannot start units now: no quota, next attempt in 3 s",
         "3 are wanted; it can start units again",
     ]
 

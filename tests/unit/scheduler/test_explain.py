@@ -205,7 +205,7 @@ def test_a_task_says_that_its_worker_cannot_run_it_yet(cluster: Cluster, client:
     assert why(cluster, sent) == f"it was sent to worker {title}, where {reason}"
     assert f"on worker {title}, {reason}" in why(cluster, waiting)
     cluster.state.workers[cluster.peer(worker)].draining = True
-    assert why(cluster, waiting) == f"no worker can take such tasks now (1 worker about to end): {reason}"
+    assert why(cluster, waiting) == f"no worker can run such tasks now (1 worker about to end): {reason}"
     cluster.say(worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0))
     assert why(cluster, sent) == f"it runs on worker {title}"
 

@@ -184,7 +184,7 @@ def test_functions_and_inputs_of_another_key_cannot_be_named(cluster: Cluster) -
 def test_the_id_of_a_client_stays_with_its_key_when_it_has_left(cluster: Cluster) -> None:
     task = failed_task(cluster, "a1")
     cluster.leave("a1")
-    assert "is that of another client" in cluster.refusal("a1", BOB)
+    assert "belongs to another client" in cluster.refusal("a1", BOB)
     assert cluster.refusal("a1", ALICE) == ""
     cluster.relay("a1", "w", ReadLog(task))
     assert cluster.peer("a1") not in cluster.state.clients

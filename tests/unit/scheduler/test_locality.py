@@ -183,4 +183,6 @@ def test_an_explanation_compares_waiting_with_moving() -> None:
         "and moving them elsewhere 1.5 s at 100 MB/s"
     )
     cluster.break_connection("w2")
-    assert "host-2, which has 150 MB of the 150 MB of its inputs: no worker there takes tasks now" in cluster.why(task)
+    assert "host-2, which has 150 MB of the 150 MB of its inputs: no worker there accepts tasks now" in cluster.why(
+        task
+    )

@@ -61,7 +61,7 @@ def scaled_to_zero() -> Cluster:
 def endless_and_in_backoff() -> Cluster:
     cluster = cluster_of()
     join(cluster, "cloud", -1)
-    join(cluster, "spot", 4, "exit code 1; failed 3 times in a row, next try in 2 s")
+    join(cluster, "spot", 4, "exit code 1; failed 3 times in a row, next attempt in 2 s")
     return cluster
 
 
@@ -151,24 +151,24 @@ SENTENCES: dict[Callable[[], Cluster], str] = {
     scaled_to_zero: "Idle: workers start when tasks arrive; worker manager laptop may start up to 7 units",
     endless_and_in_backoff: "Idle: workers start when tasks arrive; "
     "worker manager cloud may start any number of units; "
-    "worker manager spot cannot start units now: exit code 1; failed 3 times in a row, next try in 2 s",
+    "worker manager spot cannot start units now: exit code 1; failed 3 times in a row, next attempt in 2 s",
     in_backoff: "No workers: worker manager laptop cannot start units now: no quota",
     fixed_that_starts: "Workers are starting: worker manager laptop has been starting its first unit for 3 s",
     fixed_without_workers: "No workers: worker manager laptop runs a fixed number of workers, "
-    "none of which takes tasks now",
+    "none of which accepts tasks now",
     fixed_that_failed: "No workers: worker manager laptop runs a fixed number of workers, "
-    "none of which takes tasks now; its last unit that failed: died 3 s ago",
+    "none of which accepts tasks now; its last unit that failed: died 3 s ago",
     without_scaling: "No workers: the scaling policy wants 0 units of worker manager laptop: scaling=no",
     not_listed: "No workers: the scaling policy wants 0 units of worker manager laptop: "
-    "the policy does not list this worker manager; it lists own",
-    too_expensive: "No workers: the scaling policy wants 0 units of worker manager laptop: it may have no units",
-    tasks_came: "Tasks wait for workers: the scaling policy is about to decide about worker manager laptop",
+    "the policy does not include this worker manager; it includes own",
+    too_expensive: "No workers: the scaling policy wants 0 units of worker manager laptop: it may not have units",
+    tasks_came: "Tasks wait for workers: the scaling policy is about to decide on worker manager laptop",
     tasks_wait: "Tasks wait for workers: worker manager laptop is about to start 1 unit",
     tasks_wait_for_a_unit: "Tasks wait for workers: worker manager laptop has been starting its first unit for 12 s",
     tasks_that_fit_nothing: "Tasks wait for workers: no worker offers gpu=2, "
     "and no worker manager could start one that does: there is no gpu",
     out_of_contact: "No workers: worker manager laptop is out of contact",
-    just_connected: "No workers: worker manager laptop has connected just now",
+    just_connected: "No workers: worker manager laptop has just connected",
 }
 
 
@@ -202,5 +202,5 @@ def test_a_task_that_waits_is_told_why_slots_whose_tasks_begin_late_do_not_get_i
     cluster.wait(0.5, alive=[client, laptop, "cloud", *local, jobs])
     assert cluster.on(jobs) == []
     text = explain(cluster.state, tasks[-1], cluster.now)
-    assert "worker manager cloud: its tasks begin after about 45 s, and other slots end" in text
+    assert "worker manager cloud: its tasks start after about 45 s, and other slots finish" in text
     assert "about as soon" in text

@@ -235,7 +235,7 @@ def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else(monkeypat
     cluster.relay(client, worker, Heartbeat(1.0))
     texts = [fact.text for fact in cluster.take_facts() if isinstance(fact, Incident)]
     assert [text.partition(" that ")[0] for text in texts[1:]] == [
-        "relayed Drain, which no client may send",
+        "relayed Drain, which clients may not send",
         "relayed a message of a client",
         "relayed a message of a client",
     ]

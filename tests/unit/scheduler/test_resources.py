@@ -137,8 +137,8 @@ def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long(cluster: Clus
     cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, worker])
     (small,) = cluster.submit(client, needs=memory(4))
     assert cluster.on(worker) == [long], "room is kept for the large one"
-    assert "keeps what gets free there for tasks that need memory=12GB" in why(cluster, small)
-    assert "keeps what gets free there for it" in why(cluster, large)
+    assert "capacity that becomes free there is kept for tasks that need memory=12GB" in why(cluster, small)
+    assert "capacity that becomes free there is kept for it" in why(cluster, large)
     cluster.wait(FIRST_SECONDS, alive=[client, worker])
     assert cluster.on(worker) == [long, small]
 

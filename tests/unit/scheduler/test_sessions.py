@@ -116,7 +116,7 @@ def test_two_keys_with_one_digest_are_an_error_and_never_one_task() -> None:
 
 def test_a_session_has_one_client_at_a_time() -> None:
     cluster = with_session()
-    in_use = "session 'nightly' is in use by host|1: end that client first"
+    in_use = "session 'nightly' is in use by host|1: stop that client first"
     assert cluster.tries_again("s", ALICE, session=NAME) == in_use, "as far as is known yet"
     cluster.wait(2.0, alive=["s", "w"])
     assert cluster.refusal("s", ALICE, session=NAME) == in_use
@@ -262,6 +262,6 @@ def test_one_key_has_a_limit_of_sessions_which_others_do_not_share(monkeypatch: 
     monkeypatch.setattr(sessions, "MAX_SESSIONS", 1)
     cluster = with_session()
     refused = cluster.refusal("t", ALICE, session="another")
-    assert refused == "MAX_SESSIONS is 1, and the key alice has as many: remove some"
+    assert refused == "MAX_SESSIONS is 1, and key alice has that many: remove some"
     assert not cluster.refusal("t", BOB, session="another")
     assert "at most 2048 bytes" in cluster.refusal("t", BOB, session="n" * 3000)

@@ -74,7 +74,7 @@ def test_the_end_does_not_wait_for_a_hung_disk(
     monkeypatch.setattr(files, "CLOSE_SECONDS", 0.01)
     writer.file("audit_path", Path("audit"), disk.write).put("record")
     writer.close()
-    assert caplog.messages == ["the disk took more than 0.01 s: the last records of small files are lost"]
+    assert caplog.messages == ["the disk took more than 0.01 s: the last records of some files are lost"]
 
 
 def test_files_that_hang_when_they_are_opened_delay_nobody(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_of_two_lines_with_one_key_a_revoked_one_counts(keys: KeysDirectory) -> 
         file.write(line_of(keys, "alice").replace("alice", "zoe") + "\n")
     listed = AllowList(keys)
     assert listed.entries().get(alice.keys.public) == Entry("alice", "client", "")
-    assert listed.problems == {"the key zoe admits nothing: it is that of a server, or stands there twice"}
+    assert listed.problems == {"key zoe is ignored: it is a server's key, or a duplicate"}
     keys.revoke("zoe")
     listed.refresh()
     assert (listed.entries().get(alice.keys.public) or Entry("", "")).problem.startswith("was revoked on")
@@ -165,4 +165,4 @@ def test_removing_the_list_revokes_all(keys: KeysDirectory) -> None:
     keys.peers.unlink()
     listed.refresh()
     assert listed.entries().get(alice.keys.public) is None
-    assert listed.problems == {f"{keys.peers} is gone: no peer is admitted"}
+    assert listed.problems == {f"{keys.peers} does not exist: no peer is admitted"}

@@ -52,7 +52,7 @@ def test_units_have_a_worker_credential_of_their_own(tmp_path: Path) -> None:
     assert zmq.curve_public(units.keys.secret.encode()).decode() == units.keys.public
     assert units.keys != replace(manager, **new_key_pair()._asdict()).for_units().keys
     assert load_credential(written(tmp_path / "units", units.to_text())) == units
-    with pytest.raises(ConfigError, match="only a manager has units"):
+    with pytest.raises(ConfigError, match="only managers have units"):
         credential("worker").for_units()
 
 
@@ -87,7 +87,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none: No such file"):
         load_credential(tmp_path / "none")
-    with pytest.raises(ConfigError, match="is a directory: give the file of one credential"):
+    with pytest.raises(ConfigError, match="is a directory: give a credential file"):
         load_credential(tmp_path)
 
 

@@ -124,7 +124,7 @@ def test_a_component_gets_the_same_credential_at_each_start(keys: KeysDirectory)
 def test_what_is_no_keys_directory_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         tmp_path.chmod(0o700)
-        with pytest.raises(ConfigError, match=rf"is no keys directory: `scaler keys init {path}` makes one"):
+        with pytest.raises(ConfigError, match=rf"is not a keys directory: `scaler keys init {path}` makes one"):
             KeysDirectory.open(path)
 
 
@@ -134,8 +134,8 @@ def test_no_advice_opens_or_closes_what_is_no_keys_directory(tmp_path: Path) -> 
     file = tmp_path / "file"
     file.touch(0o644)
     for path, text in (
-        (tmp_path, "is no keys directory: `scaler keys init"),
-        (file, "is a file, and no keys directory"),
+        (tmp_path, "is not a keys directory: `scaler keys init"),
+        (file, "is a file, not a keys directory"),
     ):
         with pytest.raises(ConfigError, match=text) as raised:
             KeysDirectory.open(path)

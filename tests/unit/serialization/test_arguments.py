@@ -97,7 +97,7 @@ def test_a_reference_whose_value_is_known_travels_as_the_value() -> None:
 
 
 def test_a_reference_cannot_be_pickled_outside_of_arguments() -> None:
-    with pytest.raises(TypeError, match="Elsewhere cannot be pickled by itself"):
+    with pytest.raises(TypeError, match="Elsewhere cannot be pickled directly"):
         pickle.dumps(Elsewhere("one"))
     with pytest.raises(SerializationError, match=r"the result at \[0\] \([\w.]*Elsewhere"):
         dump_value([Elsewhere("one")])

@@ -261,7 +261,7 @@ def test_what_cannot_be_pickled_is_left_out_and_the_exception_arrives() -> None:
     assert isinstance(arrived, KeywordError)
     assert (arrived.code, arrived.args) == (1, ("why", repr(error.lock)))  # type: ignore[attr-defined]
     assert not hasattr(arrived, "lock")
-    why = "because it cannot be pickled: TypeError: cannot pickle '_thread.lock' object"
+    why = "because it is not picklable: TypeError: cannot pickle '_thread.lock' object"
     assert arrived.__notes__ == ["first", f"args[1] was replaced by its repr, {why}", f"lock was left out, {why}"]
 
 

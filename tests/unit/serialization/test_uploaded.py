@@ -112,12 +112,12 @@ def test_a_wheel_is_imported_without_its_metadata(modules: UploadedModules, tmp_
     ("name", "members", "text"),
     [
         ("missing.py", {}, "cannot read"),
-        ("notes.txt", {"": "x"}, "is no module, package or wheel"),
-        ("json.py", {"": "x"}, "would replace json, which workers need themselves"),
-        ("not-a-name.py", {"": "x"}, "no module with a name that can be imported"),
+        ("notes.txt", {"": "x"}, "is not a module, package, or wheel"),
+        ("json.py", {"": "x"}, "would replace json, which workers need"),
+        ("not-a-name.py", {"": "x"}, "no importable module"),
         ("a-1-py3-none-any.whl", {"": "x"}, "cannot read the wheel"),
         ("fast", {"__init__.py": "", "core.so": ""}, r"has compiled code \(fast/core.so\)"),
-        ("empty", {"data.txt": ""}, "no module with a name"),
+        ("empty", {"data.txt": ""}, "no importable module"),
     ],
 )
 def test_what_cannot_be_uploaded_is_refused_with_the_reason(
@@ -136,7 +136,7 @@ def test_files_that_are_too_large_together_are_refused_before_they_are_read(
 ) -> None:
     monkeypatch.setattr(upload, "MAX_UPLOAD_BYTES", 50)
     path = package(tmp_path, 1)
-    with pytest.raises(UsageError, match="at most 50 may be uploaded: send data with send_object"):
+    with pytest.raises(UsageError, match="uploads are limited to 50: send data with send_object"):
         read_upload(path)
     with pytest.raises(UsageError, match="the uploaded files have 60 bytes"):
         packed({"a.py": bytes(60)})

@@ -168,7 +168,7 @@ def test_names_and_labels_are_such_as_the_api_takes(name: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("k8s_memory", "4 GB", "must be bytes as Kubernetes writes them, such as 512Mi, 4Gi or 2G, and is '4 GB'"),
+        ("k8s_memory", "4 GB", "must be a Kubernetes quantity such as 512Mi, 4Gi, or 2G, not '4 GB'"),
         ("k8s_memory", "0", "must be more than 0"),
         ("k8s_node_selector", "disk", "'disk' must be KEY=VALUE"),
         ("k8s_tolerations", "a=b:Never", "'a=b:Never' must be KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT"),
@@ -217,7 +217,7 @@ DELETED = {"deletionTimestamp": "2026-01-01T12:01:00Z", "deletionGracePeriodSeco
             "ErrImagePull: not found",
         ),
         (described({"running": {}}), UnitState.RUNNING, ""),
-        (described({"running": {}}, metadata=DELETED), UnitState.STOPPING, "deleted, and not by this manager"),
+        (described({"running": {}}, metadata=DELETED), UnitState.STOPPING, "deleted, but not by this manager"),
         (described(terminated(0, "Completed"), "Succeeded"), UnitState.STOPPED, "exit code 0"),
         (described(terminated(0, "Completed")), UnitState.STOPPED, "exit code 0"),
         (described(terminated(1, message="a\n last \n\n"), "Failed"), UnitState.FAILED, "exit code 1; last"),

@@ -167,7 +167,7 @@ def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_l
     stage = Stage(slots=2)
     stage.run(1, 2, 3)
     assert stage.refuse(1, 2, text="throttled") == ["start 1", "start 2"]
-    assert stage.degraded == "tasks cannot be handed on: throttled; trying again"
+    assert stage.degraded == "tasks cannot be passed on: throttled; trying again"
     assert stage.refuse(1, text="throttled") == []
     wait = stage.calls.wait_seconds(stage.now)
     assert 0 < wait < 1
@@ -218,7 +218,7 @@ def test_tasks_that_are_lost_again_and_again_are_handed_on_less_often_until_one_
         if number > 1:
             break
     assert stage.run(9) == []
-    assert stage.degraded == "tasks are lost again and again: session aborted"
+    assert stage.degraded == "tasks are lost repeatedly: session aborted"
     assert stage.pass_time(2.0) == ["start 9"]
     stage.finish(9)
     assert stage.degraded == ""
@@ -237,7 +237,7 @@ def test_the_time_limit_counts_from_the_start_and_not_from_when_it_was_handed_on
     assert stage.pass_time(4.9) == []
     assert stage.pass_time(0.2) == ["cancel 1"]
     assert stage.outcomes() == {"1": Outcome.TIMED_OUT}
-    assert stage.text(1) == "the task ran longer than its time limit of 5 s and was ended"
+    assert stage.text(1) == "the task ran longer than its time limit of 5 s and was stopped"
 
 
 def test_what_still_runs_after_the_grace_is_withdrawn_and_charged_to_nobody() -> None:
@@ -267,7 +267,7 @@ def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_a
     assert busy.ending is None
     busy.hear(Drain(""))
     assert busy.ending is not None
-    assert "another one must take its place" in busy.ending.text
+    assert "a new one must replace it" in busy.ending.text
     assert busy.outcomes() == {}
 
 

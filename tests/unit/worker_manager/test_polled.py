@@ -119,7 +119,7 @@ def test_a_unit_that_is_not_found_for_a_minute_has_ended(service: Service) -> No
 def test_a_stop_is_repeated_as_long_as_the_service_may_not_know_the_unit(service: Service) -> None:
     service.outcome = "not found"
     service.start(1)
-    with pytest.raises(BackendError, match="S does not know a unit yet that was started just now"):
+    with pytest.raises(BackendError, match="S does not know a newly started unit yet"):
         service.stop(["a"])
     assert len(service.stops) > 1
     service.now = 61.0

@@ -115,7 +115,7 @@ def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
         failed = unit(f"unit-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
         actions = reconciler.step(UnitsWanted(4), [failed], now)
     assert actions.start == 0
-    assert actions.reason == "exit code 1; failed 5 times in a row, paused, next try in 30 s"
+    assert actions.reason == "exit code 1; failed 5 times in a row, paused, next attempt in 30 s"
     assert actions.again == 30.0
 
 

@@ -118,7 +118,7 @@ def test_a_problem_is_one_line_without_noise_and_says_what_to_do() -> None:
     lines = ["Warning: Permanently added 'a'", "@@@@@@@@", "", "no route", "Host key verification failed."]
     assert problem_text(Host("ann@a", 22), lines, "exit code 255") == (
         "ann@a:22: no route; Host key verification failed.: log in once with `ssh ann@a` and accept its key, "
-        "or correct ~/.ssh/known_hosts"
+        "or fix ~/.ssh/known_hosts"
     )
     assert problem_text(Host("a"), [], "exit code 255") == "a: exit code 255"
     refused = "mux_client_forward: forwarding request failed: remote port forwarding failed for listen port 0"

@@ -26,7 +26,7 @@ def test_what_is_refused_while_a_later_one_is_taken_is_given_up_in_the_end() -> 
     refusals = RefusalCounts()
     for _ in range(MAX_REFUSALS_OF_ONE - 1):
         assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {}
-    assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {(b"a", 1): "no (3 times, while it took others)"}
+    assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {(b"a", 1): "no (3 times, while it accepted others)"}
     assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {}, "it is forgotten"
 
 

@@ -73,7 +73,7 @@ export function data(store) {
     function cell(from, to) {
       const key = `${from}\n${to}`;
       const size = cells.get(key) ?? 0;
-      const shade = h("td", { class: `number${blocked.has(key) ? " bad" : ""}`, title: `${from} → ${to}: ${bytes(size)}${blocked.has(key) ? ", no way between them" : ""}` },
+      const shade = h("td", { class: `number${blocked.has(key) ? " bad" : ""}`, title: `${from} → ${to}: ${bytes(size)}${blocked.has(key) ? ", no connection between them" : ""}` },
         `${blocked.has(key) ? "✕ " : ""}${size ? bytes(size) : blocked.has(key) ? "" : "·"}`);
       if (size && !blocked.has(key)) shade.style.backgroundColor = `color-mix(in srgb, var(--teal) ${Math.round(8 + 34 * Math.sqrt(size / most))}%, transparent)`;
       return shade;
