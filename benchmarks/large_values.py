@@ -29,7 +29,7 @@ ROW = Row(
     # a third of the aim as a ratio would ask for four fifths of the aim.
     figures=(Figure("arguments", 600), Figure("results", 600, of_executor=1.5)),
     full={"values": 50},
-    short={"values": 20},
+    short={"values": 10},
 )
 
 

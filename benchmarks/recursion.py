@@ -19,7 +19,7 @@ ROW = Row(
     title="{depth} tasks that wait for one another: ms of CPU for each",
     figures=(Figure("ms", 10.0, is_higher_better=False),),
     full={"depth": 300},
-    short={"depth": 30},
+    short={"depth": 20},
     systems=("scaler", "dask"),
     limit_seconds=300.0,
 )

@@ -46,7 +46,7 @@ ROW = Row(
         Figure("CPU % of the views", 10, is_higher_better=False, is_noisy=True),
     ),
     full={"tasks": 30_000, "bursts": 5, "turns": 7, "settle_seconds": 4},
-    short={"tasks": 10_000, "bursts": 2, "turns": 1, "settle_seconds": 1},
+    short={"tasks": 2_000, "bursts": 1, "turns": 1, "settle_seconds": 1},
     systems=("scaler",),
     limit_seconds=300.0,
 )

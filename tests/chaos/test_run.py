@@ -11,8 +11,8 @@ import pytest
 from tests.chaos.conductor import LEFT_OUT, run, summary
 from tests.chaos.faults import kinds_without
 
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "40"))
-EVERY_SECONDS = 1.6  # as many faults as in 75 seconds of `make chaos`
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "30"))
+EVERY_SECONDS = 1.2  # as many faults as in 75 seconds of `make chaos`
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 
