@@ -439,7 +439,7 @@ class ClientLoop:
             resolved.append((future, value, exception, profile))
         return resolved
 
-    def _answer(self, message: m.ObjectsRestored | m.ReplicateResults | m.CallsReported) -> None:
+    def _answer(self, message: m.ObjectsRestored | m.PersistResults | m.CallsReported) -> None:
         if self._connector is not None:
             with contextlib.suppress(errors.ClientClosedError):
                 self._connector.send(message)

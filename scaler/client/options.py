@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 from scaler.errors import UsageError
 from scaler.needs import task_needs
-from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_REPLICAS, MAX_TAGS
+from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS
 from scaler.serialization import describe, dump_retry_on
 from scaler.texts import shown
 
@@ -63,7 +63,6 @@ class TaskKeywords(TypedDict, total=False):
     cpus: float | None
     gpu: float | None
     tags: str | Iterable[str]
-    replicas: int
     expected_seconds: float
 
 
@@ -86,7 +85,6 @@ class Options(NamedTuple):
     stream_output: bool = False
     deliver: bool = True
     name: str = ""
-    replicas: int = 1
     expected_seconds: float = 0.0
     call: int = 0
     losses: int = 0
@@ -120,7 +118,6 @@ class TaskOptions:
     tags: str | Iterable[str] = ()
     profiling: bool | None = None
     stream_output: bool | None = None
-    replicas: int = 1
     expected_seconds: float = 0.0
     _carried: Options = field(init=False, repr=False, compare=False)
 
@@ -137,7 +134,6 @@ class TaskOptions:
     def _checked(self) -> Options:
         check_integer("priority", self.priority, -(2**31), 2**31 - 1)
         check_integer("retries", self.retries, 0, MAX_RETRIES)
-        check_integer("replicas", self.replicas, 1, MAX_REPLICAS)
         if self.losses is not None:
             check_integer("losses", self.losses, 0, MAX_RETRIES)
             if self.losses and not self.retries:
@@ -160,7 +156,6 @@ class TaskOptions:
             retry_on=dump_retry_on(self.retry_on),
             timeout_seconds=float(self.timeout_seconds),
             name=self.name or "",
-            replicas=self.replicas,
             expected_seconds=float(self.expected_seconds),
             losses=0 if self.losses is None else self.losses + 1,
             retry_delays=_delays(delay, self.retries),
@@ -181,6 +176,8 @@ def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
         known = ", ".join(sorted(NAMES))
         near = get_close_matches(unknown[0], NAMES, n=1)
         hint = f"did you mean {near[0]!r}? The" if near else "the"
+        if unknown[0] == "replicas":
+            hint = "client.persist(future) keeps a second copy of a result; the"
         text = f"{verb} got an unexpected keyword argument {unknown[0]!r}; {hint} options of tasks are {known}"
         raise TypeError(text)
     return TaskOptions(**given)

@@ -24,7 +24,7 @@ from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.ids import ids_after, is_result, task_of
-from scaler.protocol.messages import ObjectsRestored, Outcome, ReplicateResults, is_at_host, stored_bytes
+from scaler.protocol.messages import ObjectsRestored, Outcome, PersistResults, is_at_host, stored_bytes
 from scaler.serialization import Serializer, dump_value
 
 GET_AGAIN_SECONDS = (0.5, 1.0)
@@ -34,16 +34,14 @@ BYTES_AHEAD = 64 * 1024 * 1024
 """Limits of prefetching: number of later tasks, and bytes of their values."""
 MAX_ROWS = 10_000
 """Maximum number of results in one message."""
-_IN_STORAGE = 0
 MIN_RELEASED = 100
 """Minimum number of releases after which freed memory is returned to the system."""
 TRIM_SECONDS = 5.0
 """Minimum interval between two returns of memory, seconds."""
 BUSY_TRIM_SECONDS = 25.0
 """Additional seconds after which memory is returned despite few or continuing releases."""
-KEEP_ANOTHER = "replicas=2 or client.persist(future) keeps a second copy of such a result"
+KEEP_ANOTHER = "client.persist(future) keeps a second copy of such a result"
 MAX_RUNS_AGAIN = 3
-_Target = tuple[RemoteReference, int]
 _SUCCESS = Outcome.SUCCESS
 
 _Loaded = tuple[object, BaseException | None]
@@ -58,7 +56,7 @@ class StoredResults:
         cached: CachedResults,
         loop: asyncio.AbstractEventLoop,
         transfers: ObjectTransfers,
-        answer: Callable[[ObjectsRestored | ReplicateResults], object],
+        answer: Callable[[ObjectsRestored | PersistResults], object],
     ) -> None:
         self._futures = futures
         self._cached = cached
@@ -100,10 +98,8 @@ class StoredResults:
                     future.settle(Unloaded(partial(self.load, future)), None, profile)
                     self._away[future.task_id] = future
                     self._sizes[future] = stored_bytes(payload)
-        if future.stored is stored:
-            stored.replicas = future._spec.replicas  # the scheduler knows
-            if getattr(future, "is_persisted", False):
-                self.persist([stored])
+        if future.stored is stored and getattr(future, "is_persisted", False):
+            self.persist([stored])
         if not stays:
             # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
             self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
@@ -120,20 +116,18 @@ class StoredResults:
         for each in stored:
             each.is_persisted = True
             self._stored[each.id] = each
-        self._tell([(each, _IN_STORAGE) for each in stored])
+        self._tell(stored)
 
     def tell_again(self) -> None:
         """Resend all requests for copies to a scheduler that lost its state."""
-        stored = list(self._stored.values())
-        targets = [(each, each.replicas) for each in stored if each.replicas > 1]
-        self._tell(targets + [(each, _IN_STORAGE) for each in stored if each.is_persisted])
+        self._tell([each for each in list(self._stored.values()) if each.is_persisted])
 
-    def _tell(self, targets: list[_Target]) -> None:
-        """Send targets, whose references stay alive until then."""
-        for start in range(0, len(targets), MAX_ROWS):
-            rows = [(each.id, copies) for each, copies in targets[start : start + MAX_ROWS] if not each.is_invalid]
-            if rows:
-                self._answer(ReplicateResults([row[0] for row in rows], [row[1] for row in rows]))
+    def _tell(self, stored: Sequence[RemoteReference]) -> None:
+        """Send ids of results, whose references stay alive until then."""
+        for start in range(0, len(stored), MAX_ROWS):
+            ids = [each.id for each in stored[start : start + MAX_ROWS] if not each.is_invalid]
+            if ids:
+                self._answer(PersistResults(ids))
 
     # -- results that stayed in the cluster
 

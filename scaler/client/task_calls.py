@@ -124,11 +124,10 @@ class TaskCalls(ArgumentOnly):
         of one attempt; 0: none.
 
         name: shown in monitors instead of the function's name. tags: monitors show a bar for each tag, and `cancel`
-        takes a tag. stream_output: print the task's output here. replicas: number of hosts that keep a copy of a large
-        result (1 to 16), capped at the number of hosts. expected_seconds: estimated run time, used for scaling until
-        the first task finishes; 0: the cluster's median. key: key of the task in a durable session, as in `submit`.
-        tag: an additional tag, which `futures` takes in a durable session. cache: as in `cache`. Raises UsageError for
-        invalid options.
+        takes a tag. stream_output: print the task's output here. expected_seconds: estimated run time, used for scaling
+        until the first task finishes; 0: the cluster's median. key: key of the task in a durable session, as in
+        `submit`. tag: an additional tag, which `futures` takes in a durable session. cache: as in `cache`. Raises
+        UsageError for invalid options.
         """
         carried = self._options_of(options, "submit_verbose")
         check_call(args, kwargs)

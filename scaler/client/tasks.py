@@ -23,9 +23,8 @@ class RemoteReference:
     releases: deque[bytes]
     is_invalid: bool = field(default=False, init=False)
     """True after the client was cleared: the scheduler has released it."""
-    replicas: int = field(default=1, init=False)
     is_persisted: bool = field(default=False, init=False)
-    """Number of stores that keep a copy of a stored result, and whether the object storage is one of them."""
+    """Whether the object storage keeps a copy of a stored result."""
 
     def __del__(self) -> None:
         self.releases.append(self.id)

@@ -45,8 +45,6 @@ MAX_TAGS = 16
 """Maximum tags of one task."""
 MAX_LABEL_CHARACTERS = 200
 """Maximum length of tags, session names, and task keys."""
-MAX_REPLICAS = 16
-"""Maximum copies of one result."""
 MAX_ATTACHED_BYTES = 64 * 1024 * 1024
 """Maximum size of the attachments of one message (frames of object bytes)."""
 
@@ -487,7 +485,6 @@ class Spec:
     deliver: bool = True  # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
     name: f.Display = ""  # display text: the function's qualified name, unless the user gave one
     parent: f.OptionalId = b""  # task that submitted these, or empty
-    replicas: f.Count32 = 1  # stores that keep a copy of each large result; 0 equals 1
     expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function was measured; 0: none
     call: f.Count64 = 0  # number of the client's call, such as a map; 0: single submits
     losses: f.Count32 = 0  # lost attempts after which it ends; 0: retries + 1
@@ -1388,9 +1385,9 @@ class UseBackend(Message):
     key: bytes = field(repr=False)  # verifies its content
 
 
-@message(83, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+@message(83, to_storage=(Role.SCHEDULER,))
 class CopyObjects(Message):
-    """Names objects that this store must keep copies of. It names present ones in ObjectsHeld.
+    """Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld.
 
     It fetches missing ones as if readers waited, or names them in ObjectsUnwanted if it has no room.
     """
@@ -1399,12 +1396,11 @@ class CopyObjects(Message):
     sizes: f.Sizes  # 0: not known
 
 
-@message(84, to_scheduler=CLIENTS)
-class ReplicateResults(Message):
-    """Names stored results of the client that need several copies."""
+@message(103, to_scheduler=CLIENTS)
+class PersistResults(Message):
+    """Names stored results of the client that need a copy in the object storage."""
 
     ids: f.Ids
-    replicas: f.Numbers32  # number of copies; 0: one of them in the object storage
 
 
 @dataclass(slots=True)

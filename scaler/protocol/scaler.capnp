@@ -127,7 +127,7 @@ struct Body {
     storesChanged @81 :StoresChanged;
     useBackend @82 :UseBackend;
     copyObjects @83 :CopyObjects;
-    replicateResults @84 :ReplicateResults;
+    removed84 @84 :Void;
     callsReported @85 :CallsReported;
     tasksProfiled @86 :TasksProfiled;
     workerLogged @87 :WorkerLogged;
@@ -146,6 +146,7 @@ struct Body {
     unanswered @100 :Unanswered;
     readTable @101 :ReadTable;
     tableRead @102 :TableRead;
+    persistResults @103 :PersistResults;
   }
 }
 
@@ -345,17 +346,16 @@ struct Spec {
   deliver @9 :Bool;              # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
   name @10 :Text;                # display text: the function's qualified name, unless the user gave one
   parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
-  replicas @12 :UInt32;          # stores that keep a copy of each large result; 0 equals 1
-  expectedSeconds @13 :Float64;  # the user's estimate, used until the function was measured; 0: none
-  call @14 :UInt64;              # number of the client's call, such as a map; 0: single submits
-  losses @15 :UInt32;            # lost attempts after which it ends; 0: retries + 1
-  retryDelays @16 :List(RetryDelay);
+  expectedSeconds @12 :Float64;  # the user's estimate, used until the function was measured; 0: none
+  call @13 :UInt64;              # number of the client's call, such as a map; 0: single submits
+  losses @14 :UInt32;            # lost attempts after which it ends; 0: retries + 1
+  retryDelays @15 :List(RetryDelay);
   # Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default
-  retryJitter @17 :Float64;      # maximum random reduction of a delay, as a share of it
-  failed @18 :UInt32;            # earlier failures with retry_on exceptions as items of a chunk
-  tags @19 :List(TaskTag);
-  code @20 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
-  packages @21 :List(ImportedPackage);  # packages that the function imports, with the client's versions
+  retryJitter @16 :Float64;      # maximum random reduction of a delay, as a share of it
+  failed @17 :UInt32;            # earlier failures with retry_on exceptions as items of a chunk
+  tags @18 :List(TaskTag);
+  code @19 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
+  packages @20 :List(ImportedPackage);  # packages that the function imports, with the client's versions
 }
 
 struct TaskGroup {
@@ -1167,20 +1167,18 @@ struct UseBackend {
 }
 
 struct CopyObjects {
-  # Names objects that this store must keep copies of. It names present ones in ObjectsHeld.
+  # Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld.
   #
   # It fetches missing ones as if readers waited, or names them in ObjectsUnwanted if it has no room.
-  # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);        # 0: not known
 }
 
-struct ReplicateResults {
-  # Names stored results of the client that need several copies.
+struct PersistResults {
+  # Names stored results of the client that need a copy in the object storage.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
-  replicas @1 :List(UInt32);     # number of copies; 0: one of them in the object storage
 }
 
 struct CallReport {

@@ -117,7 +117,7 @@ class Workload:
         else:
             future = self._on(host, tasks.made, (*arguments, size))
         self.staying[task] = future, size
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.4:
             self.client.persist(future)
         return task
 
@@ -130,10 +130,7 @@ class Workload:
         return self.follow(task, self._on(host, tasks.used, (self.directory, task, sizes, *data)))
 
     def _on(self, host: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> ScalerFuture:
-        replicas = self.random.choice((1, 1, 2))
-        return self.client.submit_verbose(
-            function, arguments, capabilities={host: None}, replicas=replicas, retries=DEFAULT_RETRIES
-        )
+        return self.client.submit_verbose(function, arguments, capabilities={host: None}, retries=DEFAULT_RETRIES)
 
     def settle(self, users: list[ScalerFuture]) -> None:
         """Wait for the tasks that use values, and record what became of those that made them.

@@ -66,7 +66,6 @@ VALUES: dict[str, Any] = {
     "tags": ("one", "two"),
     "profiling": True,
     "stream_output": True,
-    "replicas": 2,
     "expected_seconds": 3.0,
 }
 

@@ -76,15 +76,6 @@ def test_persisted_results_outlive_their_host_although_their_tasks_may_not_run_a
         assert [made.result()[0], made_later.result()[0]] == [1.0, 2.0]
 
 
-def test_a_result_with_replicas_outlives_its_host(combo: SchedulerClusterCombo) -> None:
-    with Client(combo.get_address()) as client:
-        made = client.submit_verbose(make, (3,), retries=0, replicas=2)
-        assert client.submit(first, made).result() == 3.0
-        until(lambda: has_stored(client, made))
-        kill_store(combo)
-        assert made.result()[0] == 3.0
-
-
 def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: SchedulerClusterCombo) -> None:
     with Client(combo.get_address(), session="nightly") as client:
         made = client.submit(make, 4, key="four")
@@ -115,5 +106,5 @@ def test_a_lost_result_of_a_task_that_may_not_run_again_names_task_and_host_and_
     for error in errors:
         assert isinstance(error, ObjectLostError)
         assert "with host " in str(error)
-        assert f"make ({task}) has retries=0 and does not run again; replicas=2 or client.persist(" in str(error)
+        assert f"make ({task}) has retries=0 and does not run again; client.persist(" in str(error)
     assert str(asked).startswith(f"the result of make ({task}) is lost: object ")

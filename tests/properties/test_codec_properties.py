@@ -51,7 +51,6 @@ SPEC = st.builds(
     deliver=st.booleans(),
     name=TEXT,
     parent=OPTIONAL_ID,
-    replicas=U32,
     code=OPTIONAL_ID,
     packages=st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
 )
@@ -237,7 +236,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
         m.StoresChanged, st.lists(st.builds(m.StoreAddress, U32, PEER, TEXT, TEXT, DATA), max_size=3), NUMBERS
     ),
     m.CopyObjects: columns(sizes=U64).map(lambda drawn: m.CopyObjects(**drawn)),
-    m.ReplicateResults: columns(replicas=U32).map(lambda drawn: m.ReplicateResults(**drawn)),
+    m.PersistResults: columns().map(lambda drawn: m.PersistResults(**drawn)),
     m.ReadCluster: st.builds(m.ReadCluster),
     m.ClusterRead: st.builds(m.ClusterRead, DATA, DATA),
     m.Unanswered: st.builds(m.Unanswered, TEXT),

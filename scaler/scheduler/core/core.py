@@ -532,7 +532,7 @@ class SchedulerCore:
                 self._recovery.hear(client, message)
             case messages.Cancel(ids):
                 self._cancel(client, ids)
-            case messages.Release() | messages.Pin() | messages.ReplicateResults():
+            case messages.Release() | messages.Pin() | messages.PersistResults():
                 self._note_objects(client, message)
             case messages.CallsReported():
                 self._give_to_room(client, message)
@@ -558,21 +558,20 @@ class SchedulerCore:
             self._sessions.send_owed(client)
 
     def _note_objects(
-        self, client: ClientRecord, message: messages.Release | messages.Pin | messages.ReplicateResults
+        self, client: ClientRecord, message: messages.Release | messages.Pin | messages.PersistResults
     ) -> None:
-        """Release or pin objects. Objects to replicate are pinned too, so that a restarted scheduler knows them."""
+        """Release or pin objects. Objects to persist are pinned too, so that a restarted scheduler knows them."""
         objects = self.state.objects
         if isinstance(message, messages.Release):
             for identifier in message.ids:
                 objects.release(identifier, client.id)
             return
-        replicas = message.replicas if isinstance(message, messages.ReplicateResults) else [None] * len(message.ids)
         left = self.state.accounts.bytes_left(client.account)
-        for identifier, copies in list(zip(message.ids, replicas, strict=True))[: max(0, left // ENTRY_BYTES)]:
+        for identifier in message.ids[: max(0, left // ENTRY_BYTES)]:
             if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                 objects.pin(identifier, client.id)
-                if copies is not None:
-                    self.state.data.tracker.want(identifier, copies, is_stored=not copies)
+                if isinstance(message, messages.PersistResults):
+                    self.state.data.tracker.persist(identifier)
 
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
         if client.session is not None and (wrong := self._sessions.make_way(client, message)):

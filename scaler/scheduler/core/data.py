@@ -46,7 +46,7 @@ class ObjectTracker(Protocol):
     mail: Any
     unsettled: Any
     """Not empty if `take` must be called."""
-    replicas: Any
+    persisted: Any
     links: Any
     moved: Any
     transfers: Any
@@ -55,8 +55,8 @@ class ObjectTracker(Protocol):
 
     @property
     def directory(self) -> ObjectDirectory: ...
-    def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
-        """Keep this number of copies of an object. is_stored: one of them in the object storage."""
+    def persist(self, identifier: bytes) -> None:
+        """Keep a copy of a result in the object storage."""
 
     def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
         """Record a stored task result."""

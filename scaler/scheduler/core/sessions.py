@@ -97,7 +97,7 @@ class Sessions:
             known.note_connection(now, is_broken=False)
             client = known
         client.attach(where)
-        self._state.data.tracker.replicas.durable.add(client.id)
+        self._state.data.tracker.persisted.durable.add(client.id)
         return client
 
     def detach(self, client: ClientRecord, now: float) -> None:
@@ -110,7 +110,7 @@ class Sessions:
         client.session = DurableSession(name, now, where, found.labels)
         client.account.size_bytes += client.session.size_bytes
         client.detach(now)
-        self._state.data.tracker.replicas.durable.add(client.id)
+        self._state.data.tracker.persisted.durable.add(client.id)
 
     @staticmethod
     def end(client: ClientRecord) -> None:

@@ -391,11 +391,9 @@ class Tasks:
         """Note where a result is stored. Returns the outcome and the payload, which are others for a wrong id."""
         if not self._is_result(task.id, task.attempt, payload):
             return Outcome.OBJECT_LOST, b"its worker stored the result under another id"
-        spec, tracker, size_bytes = task.group.spec, self._state.data.tracker, stored_bytes(payload)
+        size_bytes = stored_bytes(payload)
         if size_bytes >= LARGE_BYTES or self._directory.is_used:
-            if spec.replicas > 1:
-                tracker.want(payload[1:17], spec.replicas)
-            tracker.stored(payload[1:17], size_bytes, worker.store, spec.name)
+            self._state.data.tracker.stored(payload[1:17], size_bytes, worker.store, task.group.spec.name)
         return outcome, payload
 
     def _go_on(self, worker: Worker, ended: Task, outcome: int, now: float) -> None:

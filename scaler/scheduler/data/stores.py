@@ -57,7 +57,7 @@ class HostStores:
         self._state, self._outbox = state, outbox
         self._lease_seconds = config.worker_timeout_seconds
         self._opens_at = state.now + RECOVERY_SECONDS
-        self.tracker.replicas.keeps_results = bool(config.state_directory)
+        self.tracker.persisted.keeps_all = bool(config.state_directory)
 
     # -- stores and workers come and go
 

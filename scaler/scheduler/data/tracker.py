@@ -31,7 +31,7 @@ from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
 from scaler.scheduler.data.directory import Directory
 from scaler.scheduler.data.mail import StoreMail
 from scaler.scheduler.data.moved import Moved
-from scaler.scheduler.data.replicas import Replicas
+from scaler.scheduler.data.persisted import PersistedResults
 from scaler.scheduler.data.transfer import (
     LONE,
     MAX_RUNS_OF_FETCH,
@@ -79,7 +79,7 @@ class Tracker:
         self.unreachable: dict[tuple[int, int], float] = {}
         """Expiry of known missing connections, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}
-        self.replicas = Replicas(directory, self.links, self.mail)
+        self.persisted = PersistedResults(directory, self.mail)
         self.directory = directory
         self.next_at = math.inf
         self.unsettled: dict[Transfer, None] = {}
@@ -122,7 +122,7 @@ class Tracker:
         """Record a stored task result. A small one in the object storage needs no entry."""
         is_known = store in self.links or store in self.awaited
         is_small = store == OBJECT_STORAGE and size_bytes < LARGE_BYTES
-        if is_known and (not is_small or self.replicas.find(identifier) is not None):
+        if is_known and not is_small:
             self.held(store, identifier, size_bytes).function = function
 
     def held(self, store: int, identifier: bytes, size_bytes: int) -> Copies:
@@ -183,17 +183,16 @@ class Tracker:
 
     def restored(self, identifier: bytes) -> None:
         """Record that a client put an object into the object storage again, since other recorded holders were wrong."""
-        is_wanted = identifier in self.transfers or self.replicas.find(identifier) is not None
-        if is_wanted or self.directory.find(identifier) is not None:
+        if identifier in self.transfers or self.directory.find(identifier) is not None:
             self.held(OBJECT_STORAGE, identifier, 0)
 
     # -- stores come and go
 
     def came(self, store: int, *, is_backend: bool = False) -> None:
         self.links[store] = Traffic(is_backend=is_backend)
-        self.backend = store if is_backend else self.backend
-        self.replicas.came(store)
-        self.wake_by(self.replicas.next_at)
+        if is_backend:
+            self.backend = store
+            self.persisted.places.add(store)
         self.awaited.discard(store)
         self.retry()
 
@@ -201,8 +200,8 @@ class Tracker:
         """Forget a store with its objects and fetches. host: of the store. is_back: it has reconnected, empty."""
         for identifier, copies in self.directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
-        self.replicas.gone(store)
-        self.wake_by(self.replicas.next_at)
+        self.persisted.gone(store)
+        self.wake_by(self.persisted.next_at)
         self.awaited.discard(store)
         link = self.links.get(store)
         if link is None:
@@ -242,8 +241,8 @@ class Tracker:
         self.next_at = min(self.next_at, at)
 
     def sweep(self) -> None:
-        self.replicas.settle(self.now)
-        self.next_at = min(self.unknown_from if self.now < self.unknown_from else math.inf, self.replicas.next_at)
+        self.persisted.settle(self.now)
+        self.next_at = min(self.unknown_from if self.now < self.unknown_from else math.inf, self.persisted.next_at)
         if self.unreachable:
             left = {pair: until for pair, until in self.unreachable.items() if until > self.now}
             self.wake_by(min(left.values(), default=math.inf))
@@ -274,20 +273,20 @@ class Tracker:
     def forget(self, identifiers: list[bytes]) -> None:
         """Forget objects, in the object storage and at all stores that have or fetch them."""
         self.mail.send(OBJECT_STORAGE, ForgetObjects(identifiers))
-        if self.directory.is_empty and not self.transfers and not self.replicas:
+        if self.directory.is_empty and not self.transfers and not self.persisted:
             return
         for identifier in identifiers:
             stores = self.directory.forget(identifier)
             if identifier in self.transfers:
                 stores = stores | self.transfers[identifier].fetches.keys()
                 self._end(self.transfers[identifier])
-            stores = stores | self.replicas.forget(identifier)
+            self.persisted.forget(identifier)
             for store in sorted(stores & self.links.keys() - {OBJECT_STORAGE, self.backend}):
                 self.mail.add(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
         self.directory.forget_owner(owner)
-        self.replicas.forget_owner(owner)
+        self.persisted.forget_owner(owner)
         for transfer in [each for each in self.transfers.values() if owner_of(each.id) == owner]:
             self._end(transfer)
 
@@ -623,26 +622,27 @@ class Tracker:
         self._refused(fetch.store, transfer.id)
 
     def _note_sole(self, identifier: bytes, left: Copies) -> None:
-        self.replicas.lost(identifier)
-        self.wake_by(self.replicas.next_at)
+        self.persisted.lost(identifier)
+        self.wake_by(self.persisted.next_at)
         if len(left.holders) == 1:
             [holder] = left.holders
             if holder in self.links and holder != self.backend:
                 self.mail.add(SoleCopies, holder, identifier)
 
-    # -- copies that are wanted
+    # -- persisted results
 
-    def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
-        self.replicas.want(identifier, copies, is_stored=is_stored)
-        self.wake_by(self.replicas.next_at)
+    def persist(self, identifier: bytes) -> None:
+        self.persisted.add(identifier)
+        self.wake_by(self.persisted.next_at)
 
     def _note_copy(self, identifier: bytes, store: int) -> None:
-        self.replicas.held(identifier, store)
-        self.wake_by(self.replicas.next_at)
+        self.persisted.held(identifier, store)
+        self.wake_by(self.persisted.next_at)
 
     def _refused(self, store: int, identifier: bytes) -> None:
-        self.replicas.refused(store, identifier, self.now)
-        self.wake_by(self.replicas.next_at)
+        if store == OBJECT_STORAGE:
+            self.persisted.refused(identifier, self.now)
+            self.wake_by(self.persisted.next_at)
 
     # -- laws
 
@@ -650,7 +650,7 @@ class Tracker:
         """Assert the invariants, after `take`. O(everything): for tests."""
         assert not self.unsettled, "all is settled at the end of a step"
         self.directory.check(self.links.keys() | self.awaited)
-        self.replicas.check()
+        self.persisted.check()
         runs = [run for each in self.transfers.values() for fetch in each.fetches.values() for run in fetch.runs]
         served = [(run, source) for source, link in self.links.items() for run in link.serves]
         assert {(run, run.source) for run in runs} == set(served), "a source serves the runs of its fetchers"

@@ -61,7 +61,6 @@ def is_busy(error: BaseException) -> bool:
         ({"tags": map(str, range(17))}, "a task has at most 16 tags, not 17"),
         ({"profiling": "yes"}, "profiling is 'yes', and must be True, False, or None"),
         ({"stream_output": 2}, "stream_output is 2, and must be"),
-        ({"replicas": 0}, "replicas is 0, and must be an integer from 1 to 16"),
         ({"expected_seconds": -1}, "expected_seconds is -1, and must be from 0 to 1e+09; 0 says nothing"),
     ],
 )
@@ -75,6 +74,8 @@ def test_a_keyword_that_is_no_option_is_a_type_error_that_names_those_that_are()
     given: Any = {"chunksize": 5}
     with pytest.raises(TypeError, match=r"'retrys'; did you mean 'retries'\? The options of tasks are"):
         options_of({"retrys": 5}, "options")  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(TypeError, match=r"'replicas'; client\.persist\(future\) keeps a second copy"):
+        options_of({"replicas": 2}, "options")  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match=r"map got an unexpected keyword argument 'chunksize'; the options .* retries"):
         options_of(given, "map")
 

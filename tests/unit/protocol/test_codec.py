@@ -22,7 +22,7 @@ Body: Any = capnp.load(str(SCHEMA)).Body
 ID = bytes(range(16))
 OTHER = bytes(range(16, 32))
 SPEC = m.Spec(function=ID)
-WIRE_SPEC: dict[str, Any] = {"function": ID, "retries": 3, "deliver": True, "replicas": 1}
+WIRE_SPEC: dict[str, Any] = {"function": ID, "retries": 3, "deliver": True}
 
 
 def said_by_a_peer(kind: str, **fields: Any) -> bytes:

@@ -1,0 +1,134 @@
+"""Results that are to outlive their hosts: when the object storage is told to get a copy, and when another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.ids import result_id
+from scaler.protocol.messages import (
+    AcknowledgeResults,
+    CopyObjects,
+    ObjectsHeld,
+    ObjectsUnwanted,
+    PersistResults,
+    Release,
+    stored_reference,
+)
+from scaler.scheduler.core.commands import StorageConnected
+from tests.unit.scheduler.test_durability import JournaledCluster
+from tests.unit.scheduler.test_stores import SIZE, Hosts
+
+
+class Copied(Hosts):
+    """A cluster of hosts that says which stores were told to copy anything."""
+
+    def asked(self) -> list[str]:
+        """Return the stores that were told to copy anything since the last call."""
+        found = [name for name, message in self.said if isinstance(message, CopyObjects)]
+        self.said.clear()
+        return found
+
+
+def test_a_persisted_result_is_copied_to_the_object_storage() -> None:
+    cluster = Copied(2)
+    result = cluster.made("w1")
+    cluster.say("client", PersistResults([result]))
+    assert cluster.asked() == ["storage"]
+    cluster.storage_says(ObjectsHeld([result], [SIZE]))
+    cluster.leave("s1")
+    assert cluster.asked() == []
+    assert cluster.holders(result) == {0}
+
+
+def test_a_restarted_object_storage_is_asked_for_persisted_results_again() -> None:
+    cluster = Copied(2)
+    result = cluster.made("w1")
+    cluster.say("client", PersistResults([result]))
+    cluster.storage_says(ObjectsHeld([result], [SIZE]))
+    cluster.asked()
+    cluster.step(StorageConnected())
+    assert cluster.asked() == ["storage"]
+
+
+def test_a_client_has_only_results_of_its_own_copied() -> None:
+    cluster = Copied(2)
+    result = cluster.made("w1")
+    cluster.client("other")
+    cluster.say("other", PersistResults([result]))
+    assert cluster.asked() == []
+
+
+def test_an_object_storage_without_room_is_asked_again_later_and_less_and_less_often() -> None:
+    cluster = Copied(1)
+    result = cluster.made("w1")
+    cluster.say("client", PersistResults([result]))
+    assert cluster.asked() == ["storage"]
+    times = 0
+    for _ in range(100):
+        cluster.storage_says(ObjectsUnwanted([result]))
+        cluster.wait(1.0, alive=["s1", "w1"])
+        times += len(cluster.asked())
+    assert 4 <= times <= 7
+
+
+def test_a_forgotten_result_is_copied_no_more() -> None:
+    cluster = Copied(1)
+    result = cluster.made("w1")
+    cluster.say("client", PersistResults([result]))
+    cluster.say("client", AcknowledgeResults(1))
+    cluster.say("client", Release([result]))
+    cluster.asked()
+    cluster.step(StorageConnected())
+    assert cluster.asked() == []
+    assert not cluster.state.data.tracker.persisted
+
+
+@pytest.mark.parametrize("stores_first", [True, False])
+def test_a_restarted_scheduler_has_what_clients_name_copied_when_a_store_names_it(stores_first: bool) -> None:
+    cluster = Copied(0)
+    result = result_id(cluster.task_id("client"), 1)
+    wanted = "client", PersistResults([result])
+    if not stores_first:
+        cluster.say(*wanted)
+    for name in ("s1", "s2"):
+        cluster.store(name, is_back=True)
+    cluster.say("s1", ObjectsHeld([result], [SIZE]))
+    if stores_first:
+        cluster.say(*wanted)
+    assert cluster.asked() == ["storage"]
+    cluster.say("client", Release([result]))
+    assert not cluster.state.data.tracker.persisted
+
+
+# -- durable sessions, and a scheduler with a journal
+
+
+def test_results_of_a_durable_session_are_copied_to_the_object_storage() -> None:
+    cluster = Copied(1)
+    cluster.client(session="nightly")
+    result = cluster.made("w1")
+    assert cluster.asked() == ["storage"]
+    cluster.storage_says(ObjectsHeld([result], [SIZE]))
+    cluster.leave("client")
+    cluster.leave("s1")
+    assert cluster.holders(result) == {0}
+
+
+def test_a_restarted_scheduler_has_results_of_a_durable_session_copied_whose_program_is_gone() -> None:
+    before = JournaledCluster()
+    before.client(session="nightly")
+    before.worker("w1")
+    [task] = before.submit("client")
+    result = result_id(task, 1)
+    before.finish("w1", task, payload=stored_reference(result, SIZE))
+    before.leave("client")
+    after = before.killed()
+    after.store("s1", is_back=True)
+    after.say("s1", ObjectsHeld([result], [SIZE]))
+    assert [message.ids for name, message in after.said if isinstance(message, CopyObjects)] == [[result]]
+
+
+def test_a_scheduler_with_a_journal_has_all_results_copied_to_the_object_storage() -> None:
+    cluster = Copied(1, state_directory="/state")
+    cluster.made("w1")
+    assert cluster.asked() == ["storage"]
