@@ -5,10 +5,9 @@ A *peer id* is 8 random bytes that a process chooses once. Every task and object
     owner (8 bytes: the client's peer id) | kind (2 bytes, big endian) | counter (6 bytes, big endian)
 
 Kind 0 is a task, 0xFFFF an uploaded object, 0xFFFE a cached result, and 1..0xFFFD the result of this attempt of the
-task with the same owner and counter. An alias of an object starts with `SHARED_OWNER` and ends with 8 unpredictable
-bytes. Content ids (functions and serializers) are BLAKE2b digests without an owner, verified by receivers, and never
-used in the object storage. In a durable session, task numbers start at a random number below 2^47. Tasks with a user's
-key have the key's digest, above 2^47, so resubmitting a key yields the same id.
+task with the same owner and counter. Content ids (functions and serializers) are BLAKE2b digests without an owner,
+verified by receivers, and never used in the object storage. In a durable session, task numbers start at a random number
+below 2^47. Tasks with a user's key have the key's digest, above 2^47, so resubmitting a key yields the same id.
 
 Invariants: ids are never reused; a result id determines its task and attempt; ids of two peers never collide.
 """
@@ -26,7 +25,6 @@ PEER_ID_BYTES = 8
 ID_BYTES = 16
 MAX_ATTEMPT = 0xFFFD
 
-SHARED_OWNER = bytes(PEER_ID_BYTES)  # Begins aliases of objects that every peer may read. No peer has this id.
 TASK_KIND = b"\x00\x00"  # bytes 8 and 9 of a task id
 _OBJECT_KIND = b"\xff\xff"
 _CACHED_KIND = b"\xff\xfe"

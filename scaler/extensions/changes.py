@@ -10,28 +10,26 @@ from scaler.scheduler.core.changes import (
     Incident,
     KeysRead,
     Noted,
-    ObjectLinked,
     TaskFailed,
     TaskRetried,
     TasksEnded,
     TasksStarted,
 )
-from scaler.scheduler.core.commands import AddRows, AliasObjects, Command, Perform
+from scaler.scheduler.core.commands import AddRows, Command, HoldObjects, Perform
 from scaler.scheduler.core.rooms import Now
 
 __all__ = [
     "Action",
     "AddRows",
     "AdmissionRefused",
-    "AliasObjects",
     "Closed",
     "Command",
     "Expelled",
+    "HoldObjects",
     "Incident",
     "KeysRead",
     "Noted",
     "Now",
-    "ObjectLinked",
     "Opened",
     "Perform",
     "TaskFailed",

@@ -38,13 +38,13 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """The bytes of one object. names: number of ids that refer to it; at 0 the bytes are freed."""
+    """The bytes of one object."""
 
     parts: list[int]
     frames: list[memoryview]
     size_bytes: int
     memory: Memory | None = None
-    names: int = 0
+    is_dropped: bool = False
     segment: Segment | None = None
     is_on_disk: bool = False
     """The frames are mapped from disk and do not count as memory."""
@@ -69,4 +69,4 @@ class Body:
         return self.frames
 
     def free(self) -> None:
-        self.frames, self.memory = [], None
+        self.frames, self.memory, self.is_dropped = [], None, True

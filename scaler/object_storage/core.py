@@ -1,7 +1,7 @@
 """Core of the object storage: peer events in, commands out. No sockets, no clock, no copies of payloads. Pure.
 
 Invariants (see `check` and `objects`): an id is either complete or awaited, never both; uploads, waiting gets, and
-bodies being sent belong to peers with a session; every put, link, get, and stat is answered unless the peer is gone.
+bodies being sent belong to peers with a session; every put, get, and stat is answered unless the peer is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from scaler.ids import SHARED_OWNER, cache_owner, is_cached, is_result, owner_of
+from scaler.ids import PEER_ID_BYTES, cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.net.identity import LOCAL
 from scaler.object_storage import commands as c
@@ -35,6 +35,8 @@ MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
 MAX_PUT_WAIT_SECONDS = 60.0
 """Maximum wait of a put while bodies are being spilled to disk."""
 PUT_POLL_SECONDS = 0.25
+NO_PEER = bytes(PEER_ID_BYTES)
+"""Putter of objects that no peer has put."""
 NOT_FOUND: Answer = (m.StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
@@ -219,12 +221,6 @@ class StorageCore:
                     self._put(peer, put, event)
             case m.GetObject() as get:
                 self._get(peer, get, now)
-            case m.LinkObject(request, object_id, target) if not (
-                self._may_put(peer, object_id) and self._may_put(peer, target)
-            ):
-                self._answer(peer, request, NOT_FOUND)
-            case m.LinkObject() as link:
-                self._link(peer, link)
             case m.ForgetObjects(object_ids):
                 self._forget(peer, object_ids)
             case m.ForgetOwner(owner) if peer.role is m.Role.SCHEDULER:
@@ -237,13 +233,6 @@ class StorageCore:
                 self._commands.append(c.SendToPeer(peer.id, self._status(request)))
             case _:
                 pass  # anything else, such as a heartbeat, only shows that the peer is alive
-
-    def _link(self, peer: StoragePeer, link: m.LinkObject) -> None:
-        result, text = self.objects.link(peer, link.id, link.target)
-        body = self.objects.body(link.id)
-        reply = m.StorageReply(link.request, result, text, [] if body is None else body.parts)
-        self._commands.append(c.SendToPeer(peer.id, reply))
-        self._serve_waiting(link.id)
 
     def _forget(self, peer: StoragePeer, object_ids: Sequence[bytes]) -> None:
         allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
@@ -403,7 +392,7 @@ class StorageCore:
         return (
             not peer.has_key
             or peer.role is not m.Role.CLIENT
-            or owner in (peer.id, SHARED_OWNER)
+            or owner == peer.id
             or peer.identity.may_see(self.key_of(owner))
         )
 
@@ -540,7 +529,7 @@ class StorageCore:
         if self.has_backend and body.size_bytes >= LARGE_BYTES:
             self._commands.append(c.WriteToBackend(object_id, body))
         if self._is_durable:
-            self._commands.append(c.PersistObject(object_id, body, SHARED_OWNER, self.key_of(owner_of(object_id)), 0))
+            self._commands.append(c.PersistObject(object_id, body, NO_PEER, self.key_of(owner_of(object_id)), 0))
 
     def _end_fetch(self, object_id: bytes) -> None:
         self.objects.reserve(-self._fetched.pop(object_id, 0))

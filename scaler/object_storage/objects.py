@@ -1,9 +1,8 @@
 """Table of objects, unfinished uploads, and waiting gets, within memory limits. Pure.
 
-Invariants (see `check`): used memory is the size of all bodies in memory, counted once each, plus the full size of all
-uploads, and never exceeds the limit; reserved bytes are the missing bytes of uploads; a body's name count equals the
-number of its ids; a complete id has no uploads. Ids are never reused (`ids.py`), so late bytes of a forgotten id are
-refused.
+Invariants (see `check`): used memory is the size of all bodies in memory plus the full size of all uploads, and never
+exceeds the limit; reserved bytes are the missing bytes of uploads; a complete id has no uploads. Ids are never reused
+(`ids.py`), so late bytes of a forgotten id are refused.
 """
 
 from __future__ import annotations
@@ -221,19 +220,6 @@ class StorageTable:
             self._uploads.move_to_end(upload)
         return DONE
 
-    def link(self, peer: StoragePeer, object_id: bytes, target: bytes) -> Answer:
-        body = self.body(target)
-        if object_id in self._objects:
-            return DONE
-        if object_id in self._forgotten:
-            return StorageResult.MISSING, "the object was forgotten before it was linked"
-        if body is None:
-            return StorageResult.MISSING, "there is no such object"
-        if len(self._objects) >= MAX_OBJECTS:
-            return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
-        self.store(object_id, body, peer.id)
-        return DONE
-
     def drop_stalled(self, before: float) -> None:
         while self._uploads:
             upload, (peer, object_id) = next(iter(self._uploads.items()))
@@ -282,17 +268,15 @@ class StorageTable:
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def drop(self, object_id: bytes) -> list[WaitingGet]:
-        """Drop an object and its uploads, and return its gets. The bytes are freed with their last name."""
+        """Drop an object and its uploads, and return its gets."""
         stored = self._objects.pop(object_id, None)
         if stored is not None:
             body = stored.body
             self._records_bytes -= _record_bytes(body.parts)
-            body.names -= 1
-            if not body.names:
-                if not body.is_on_disk:
-                    self.used_bytes -= body.size_bytes
-                self.spilling.drop(body)
-                body.free()
+            if not body.is_on_disk:
+                self.used_bytes -= body.size_bytes
+            self.spilling.drop(body)
+            body.free()
             self._tidy(object_id)
         self._drop_uploads(object_id)
         return self.take_gets(object_id)
@@ -347,8 +331,7 @@ class StorageTable:
         self._owners.setdefault(owner_of(object_id), set()).add(object_id)
         self._drop_uploads(object_id)
         self._records_bytes += _record_bytes(body.parts)
-        body.names += 1
-        if body.names == 1 and not body.is_on_disk:
+        if not body.is_on_disk:
             self.used_bytes += body.size_bytes
             self.spilling.use(body)
 
@@ -414,17 +397,18 @@ class StorageTable:
         assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
 
     def _check_sizes(self, uploads: Collection[UnfinishedUpload]) -> None:
-        names = Counter(stored.body for stored in self._objects.values())
-        assert all(body.names == count for body, count in names.items())
-        assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in names if not body.memory)
-        in_memory = sum(body.size_bytes for body in names if not body.is_on_disk)
+        bodies = {stored.body for stored in self._objects.values()}
+        assert len(bodies) == len(self._objects)
+        assert not any(body.is_dropped for body in bodies)
+        assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in bodies if not body.memory)
+        in_memory = sum(body.size_bytes for body in bodies if not body.is_on_disk)
         in_memory += self.fetched_bytes
         assert self.used_bytes == in_memory + sum(upload.size_bytes for upload in uploads) <= self._limit_bytes
         reserved: Counter[str | bytes] = Counter()
         for upload in uploads:
             reserved[upload.account] += upload.size_bytes - upload.received_bytes
         assert +reserved == +self._reserved
-        self.spilling.check(names.keys())
+        self.spilling.check(bodies)
         assert self._uploads.keys() == set(uploads)
         layouts = [stored.body.parts for stored in self._objects.values()] + [upload.parts for upload in uploads]
         assert self._records_bytes == sum(map(_record_bytes, layouts))

@@ -138,7 +138,7 @@ class BodySender:
         while peer.sending:
             sending = peer.sending[0]
             request, body = sending.message.request, sending.body
-            if body is not None and not body.names:
+            if body is not None and body.is_dropped:
                 reply = StorageReply(request, StorageResult.MISSING, "it was forgotten")
                 commands.append(SendToPeer(peer.id, reply))
                 peer.sending.popleft()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig
-from scaler.ids import SHARED_OWNER, is_cached, new_peer_id
+from scaler.ids import is_cached, new_peer_id
 from scaler.logs import RateLimitedLog
 from scaler.net.access import Access
 from scaler.net.connection import Opened, Received
@@ -192,7 +192,7 @@ class StorageServer:
             return refused
         if hello.role is m.Role.CLIENT and identity.has_key:
             token = self._access.owner_token(peer)
-            if peer == SHARED_OWNER or not token or not compare_digest(hello.owner_token, token):
+            if not token or not compare_digest(hello.owner_token, token):
                 text = (
                     f"the scheduler does not know key {identity.key} as {peer.hex()}: do scheduler and "
                     "object storage use the same keys directory?"

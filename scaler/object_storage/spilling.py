@@ -106,7 +106,7 @@ class Spilling:
     def moved(self, message: BodiesMoved, now: float) -> list[Body]:
         self._moving = None
         self._failure = message.failure
-        living = [body for body in message.bodies if body.names]
+        living = [body for body in message.bodies if not body.is_dropped]
         if message.failure:
             self._retry_at = now + RETRY_SECONDS
             for body in living:
@@ -118,7 +118,7 @@ class Spilling:
                 self._in_memory.move_to_end(body, last=False)
             return []
         for body, frames in zip(message.bodies, message.frames, strict=True):
-            if body.names:
+            if not body.is_dropped:
                 body.frames, body.memory, body.is_on_disk = frames, None, True
         return living
 

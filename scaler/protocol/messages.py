@@ -950,15 +950,6 @@ class GetObject(Message):
     size: f.Count64 = 0  # number of bytes; 0: all from offset on
 
 
-@message(40, to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
-class LinkObject(Message):
-    """Makes `id` another name of the bytes of `target`. A host's store does not answer the scheduler."""
-
-    request: f.Count64
-    id: f.Id
-    target: f.Id
-
-
 @message(41, to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
 class ForgetObjects(Message):
     """Names objects that the storage may drop."""
@@ -994,7 +985,7 @@ class StorageResult(StrEnum):
 
 @message(44, from_storage=OBJECT_PEERS, attachments=True)
 class StorageReply(Message):
-    """Answers PutObject and LinkObject, and GetObject with attachments: the next bytes of the object.
+    """Answers PutObject, and GetObject with attachments: the next bytes of the object.
 
     A large object arrives in several replies, in order.
     """

@@ -83,7 +83,7 @@ struct Body {
     taskLog @37 :TaskLog;
     putObject @38 :PutObject;
     getObject @39 :GetObject;
-    linkObject @40 :LinkObject;
+    removed40 @40 :Void;
     forgetObjects @41 :ForgetObjects;
     forgetOwner @42 :ForgetOwner;
     statStorage @43 :StatStorage;
@@ -769,15 +769,6 @@ struct GetObject {
   size @5 :UInt64;               # number of bytes; 0: all from offset on
 }
 
-struct LinkObject {
-  # Makes `id` another name of the bytes of `target`. A host's store does not answer the scheduler.
-  # scheduler -> store.
-  # client, worker, scheduler, store -> object storage.
-  request @0 :UInt64;
-  id @1 :Data;                   # 16 bytes
-  target @2 :Data;               # 16 bytes
-}
-
 struct ForgetObjects {
   # Names objects that the storage may drop.
   # scheduler -> store.
@@ -810,7 +801,7 @@ enum StorageResult {
 }
 
 struct StorageReply {
-  # Answers PutObject and LinkObject, and GetObject with attachments: the next bytes of the object.
+  # Answers PutObject, and GetObject with attachments: the next bytes of the object.
   #
   # A large object arrives in several replies, in order.
   # object storage -> client, worker, scheduler, store.

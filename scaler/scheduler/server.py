@@ -29,10 +29,10 @@ from scaler.scheduler.core.changes import AdmissionRefused, Change, Incident, No
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
     AddRows,
-    AliasObjects,
     AskPolicy,
     Command,
     Expel,
+    HoldObjects,
     Input,
     Perform,
     Publish,
@@ -78,7 +78,7 @@ class SchedulerServer:
         self._kept = STATE.start(self) if config.state_directory else None
         self.rooms = make_rooms(config, [] if self._kept is None else [self._kept.subscriber])
         self._elastic = Elastic(policy.allocation)
-        self._core = SchedulerCore(config, self.loop.time(), self._elastic, HostStores(), os.urandom(32), self.rooms)
+        self._core = SchedulerCore(config, self.loop.time(), self._elastic, HostStores(), self.rooms)
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self.files = FileWriter()
@@ -272,7 +272,7 @@ class SchedulerServer:
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()
-            case Send() | WriteJournal() | AliasObjects():
+            case Send() | WriteJournal() | HoldObjects():
                 raise AssertionError("done before")
             case _:
                 assert_never(command)

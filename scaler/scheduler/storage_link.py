@@ -11,9 +11,8 @@ from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import Message, Role, Server, StatStorage, StorageReply, StorageStatus
-from scaler.scheduler.core.changes import ObjectLinked
-from scaler.scheduler.core.commands import Input, ShellObserved, StorageConnected, StorageSaid
+from scaler.protocol.messages import Message, Role, Server, StatStorage, StorageStatus
+from scaler.scheduler.core.commands import Input, StorageConnected, StorageSaid
 
 
 class StorageLink:
@@ -63,8 +62,6 @@ class StorageLink:
                 case Received(_, StorageStatus() as figures):
                     self._is_asked = False
                     self.on_figures(figures, self._loop.time() - self._asked_at)
-                case Received(_, StorageReply(number, parts=parts)):
-                    inputs.append(ShellObserved([ObjectLinked(number, sum(parts))]))
                 case Received(_, message):
                     inputs.append(StorageSaid(message))
                 case Welcomed():

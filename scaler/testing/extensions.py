@@ -22,7 +22,7 @@ from scaler.monitor.rows import json_schema
 from scaler.monitor.tables import TABLES
 from scaler.net.identity import ANYONE
 from scaler.plugins import Extension, FoundTable, LogTable, load
-from scaler.scheduler.core.commands import AddRows, AliasObjects, Perform
+from scaler.scheduler.core.commands import AddRows, HoldObjects, Perform
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord
 from scaler.testing.simulation.actors import Chances
@@ -168,7 +168,7 @@ def same_input_same_output(contract: Contract) -> None:
 
 
 def commands_are_own(contract: Contract) -> None:
-    """Check that commands only add rows to the extension's tables, address its performer, or alias objects."""
+    """Check that commands only add rows to the extension's tables, address its performer, or hold objects."""
     extension = contract.extension
     logs = {log.name: log.kind for log in extension.logs}
     for call in contract.first[0] if extension.scheduler else ():
@@ -179,7 +179,7 @@ def commands_are_own(contract: Contract) -> None:
                     assert all(type(row) is logs[table] for row in rows), f"a row of {table!r} is of another kind"
                 case Perform(name, _) if name == extension.name and extension.performer:
                     pass
-                case AliasObjects():
+                case HoldObjects():
                     pass
                 case _:
                     raise AssertionError(f"{call.hook} returned {command!r}: neither AddRows nor Perform of its own")

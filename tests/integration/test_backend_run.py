@@ -23,7 +23,7 @@ SIZE = 3_000_000
 
 
 def body(content: bytes) -> Body:
-    return Body([len(content)], [memoryview(content)], len(content), names=1)
+    return Body([len(content)], [memoryview(content)], len(content))
 
 
 class Story:
@@ -94,7 +94,7 @@ def test_what_is_forgotten_while_it_is_written_does_not_stay(tmp_path: Path) -> 
         bodies = {each: body(bytes(SIZE)) for each in (gone, kept, of_others)}
         for object_id, each in bodies.items():
             it.run.write(object_id, each)
-        bodies[gone].names = 0
+        bodies[gone].is_dropped = True
         it.run.forget([gone])
         await soon(lambda: it.stored() == {kept.hex(), of_others.hex()})
         it.run.write(kept, bodies[kept])  # again, as a client does that has not seen the answer

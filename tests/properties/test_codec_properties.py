@@ -201,7 +201,6 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ObjectsRestored: st.builds(m.ObjectsRestored, IDS, IDS, TEXT),
     m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
     m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS, st.booleans(), U64, U64),
-    m.LinkObject: st.builds(m.LinkObject, U64, ID, ID),
     m.ForgetObjects: st.builds(m.ForgetObjects, IDS),
     m.ForgetOwner: st.builds(m.ForgetOwner, PEER),
     m.StatStorage: st.builds(m.StatStorage, U64),

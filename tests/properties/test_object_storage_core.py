@@ -180,11 +180,6 @@ class StorageAndPeers(RuleBasedStateMachine):
     def forget_owner(self, peer: bytes, owner: bytes) -> None:
         self.up[peer].append(SendRequest(m.ForgetOwner(owner)))
 
-    @rule(peer=peers, name=ids, of=ids)
-    def link(self, peer: bytes, name: bytes, of: bytes) -> None:
-        if not (may_put(peer, name) and may_put(peer, of)):  # what is its own has the content of its name
-            self.up[peer].append(SendRequest(m.LinkObject(0, name, of)))
-
     def begin(self, peer: bytes, call: StorageCall, wanted: bytes | None = None) -> None:
         self.pending[call] = wanted
         self.peer_step(peer, call)

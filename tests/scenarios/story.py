@@ -215,7 +215,7 @@ class Story:
                 return [f"stop: {text}"]
             case (
                 core_commands.AskPolicy()
-                | core_commands.AliasObjects()
+                | core_commands.HoldObjects()
                 | core_commands.Publish()
                 | core_commands.AddRows()
                 | core_commands.Perform()

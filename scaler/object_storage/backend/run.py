@@ -101,7 +101,7 @@ class BackendRun:
     def _write_next(self) -> None:
         while self._waiting and len(self._writing) < MAX_WRITES and self._pause is None:
             object_id, body = self._waiting.popitem(last=False)
-            if body.names:
+            if not body.is_dropped:
                 self._writing[object_id] = body
                 put = self._client.put(object_id, body.parts, list(body.all_frames()))
                 put.add_done_callback(lambda ended, each=object_id: self._written(each, ended))  # type: ignore[misc]
@@ -113,7 +113,7 @@ class BackendRun:
         error = ended.exception()
         if error is None:
             self.add([(object_id, body.size_bytes)])
-            if body.names:
+            if not body.is_dropped:
                 self._on_written([(object_id, body.size_bytes)])
             else:
                 self.forget([object_id])

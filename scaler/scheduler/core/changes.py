@@ -225,13 +225,6 @@ class ProcessMeasured(NamedTuple):
     rss_bytes: int = 0
 
 
-class ObjectLinked(NamedTuple):
-    """Answer to a LinkObject. size_bytes: size of the object; 0 if it is missing."""
-
-    number: int
-    size_bytes: int
-
-
 class Told(NamedTuple):
     """A document for the scheduler part of an extension from its performer: plain values, as in JSON."""
 
@@ -239,7 +232,7 @@ class Told(NamedTuple):
     document: Any
 
 
-Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasured | ObjectLinked | Told
+Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasured | Told
 
 
 class ClientJoined(NamedTuple):

@@ -76,7 +76,6 @@ class ClusterState:
         changes: Changes,
         scaling: Scaling,
         tracker: ObjectTracker,
-        secret: bytes = b"",
     ) -> None:
         self.now = now
         self.unix_at_zero = 0.0
@@ -101,8 +100,6 @@ class ClusterState:
         """By name, client's key, and items of the needs; most recently used last."""
         self.pools = WorkerPools()
         self.remembered: tuple[Remembered, ...] = ()
-        self.secret = secret
-        """Derives unguessable aliases of objects."""
 
     @property
     def moment(self) -> Now:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scaler.net.connection import ListenerEvent
 from scaler.net.identity import Identity
-from scaler.protocol.messages import Finished, Goodbye, Hello, LinkObject, Message, Refused, Submit
+from scaler.protocol.messages import Finished, Goodbye, Hello, Message, Refused, Submit
 from scaler.scheduler.core.changes import Change, Journaled, Observed
 from scaler.scheduler.core.durable import Label
 
@@ -172,14 +172,14 @@ class Perform(NamedTuple):
     work: Any
 
 
-class AliasObjects(NamedTuple):
-    """From an extension: make aliases before objects of this step are forgotten, and drop others.
+class HoldObjects(NamedTuple):
+    """From an extension: keep stored objects, also ones that this step would forget, and let others go.
 
-    An ObjectLinked answers each link.
+    A held object goes with its owner all the same.
     """
 
-    links: list[LinkObject]
-    dropped: list[bytes]
+    held: list[bytes]
+    released: list[bytes]
 
 
 class Stop(NamedTuple):
@@ -188,4 +188,4 @@ class Stop(NamedTuple):
     text: str
 
 
-Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | AddRows | Perform | AliasObjects | Stop
+Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | AddRows | Perform | HoldObjects | Stop

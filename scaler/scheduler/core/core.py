@@ -82,11 +82,10 @@ class SchedulerCore:
         now: float,
         scaling: Scaling,
         stores: Stores,
-        secret: bytes = b"",
         rooms: Rooms | None = None,
     ) -> None:
         rooms, self._scaling, self._stores = rooms or Rooms(), scaling, stores
-        self.state = ClusterState(now, KeyAccounts(config), rooms.changes, scaling, stores.tracker, secret)
+        self.state = ClusterState(now, KeyAccounts(config), rooms.changes, scaling, stores.tracker)
         self._config = config
         rooms.bind(self.state)
         self.state.remembered = rooms.remembered()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from scaler.protocol.messages import LinkObject, Message, StoreDetails
+from scaler.protocol.messages import Message, StoreDetails
 from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.state import StoreRecord, Worker
 
@@ -63,9 +63,6 @@ class ObjectTracker(Protocol):
 
     def restored(self, identifier: bytes) -> None:
         """Record that a client put an object into the object storage again."""
-
-    def link(self, link: LinkObject) -> int | None:
-        """Make an alias at a store that has the target. Returns the size; None: the object storage must make it."""
 
     def forget(self, identifiers: list[bytes]) -> None: ...
     def take(self) -> Sequence[tuple[int, Message]]:

@@ -1,11 +1,14 @@
 """Reference counts of registered functions, serializers, and stored objects.
 
 Invariants: an entry exists exactly while a client pins it, or a live task or group uses it. Dropping the last use makes
-the storage forget the object, once. Object ids are never reused, so this cannot hit a newer upload.
+the storage forget the object, once, as soon as no extension holds it. Object ids are never reused, so this cannot hit a
+newer upload.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
@@ -41,6 +44,9 @@ class ObjectTable:
         self.accounts: dict[bytes, KeyAccount] = {}
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
+        self._held: Counter[bytes] = Counter()
+        self._due: set[bytes] = set()
+        """Held objects without entry, which are forgotten once nothing holds them."""
 
     def knows(self, spec: Spec, client: bytes) -> bool:
         pins = self.pins.get(client, ())
@@ -88,6 +94,26 @@ class ObjectTable:
         """Make the storage forget a late result, unless a client has a reference to it."""
         if identifier not in self.stored:
             self.forgotten.append(identifier)
+
+    def hold(self, identifiers: Iterable[bytes]) -> None:
+        self._held.update(identifiers)
+
+    def let_go(self, identifiers: Iterable[bytes]) -> None:
+        for identifier in identifiers:
+            self._held[identifier] -= 1
+            if not self._held[identifier]:
+                del self._held[identifier]
+                if identifier in self._due:
+                    self._due.remove(identifier)
+                    self.forgotten.append(identifier)
+
+    def take_forgotten(self) -> list[bytes]:
+        """Return the objects to forget, and clear their list."""
+        forgotten, self.forgotten = self.forgotten, []
+        if self._held:
+            self._due.update(each for each in forgotten if each in self._held)
+            forgotten = [each for each in forgotten if each not in self._held]
+        return forgotten
 
     def release(self, identifier: bytes, client: bytes) -> None:
         pins = self.pins.get(client)

@@ -26,17 +26,16 @@ from scaler.scheduler.core.changes import (
     NO_CALLS,
     Expelled,
     FailureRecord,
-    ObjectLinked,
     ResultsRetained,
     TasksEnded,
 )
 from scaler.scheduler.core.chunk_counts import Calls
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
-    AliasObjects,
     AskPolicy,
     Command,
     Expel,
+    HoldObjects,
     Send,
     SendAnswer,
     SendToStorage,
@@ -282,16 +281,16 @@ class Outbox:
             self._missing.clear()
         from_rooms, last = self.rooms.deliver(self._state.now, self._state.unix_at_zero)
         for command in from_rooms:
-            if type(command) is AliasObjects:
-                self._alias(command)
+            if type(command) is HoldObjects:
+                self._state.objects.hold(command.held)
+                self._state.objects.let_go(command.released)
             else:
                 commands.append(command)
         objects = self._state.objects
         if objects.withdrawn:
             self.withdraw_functions()
         tracker = self._state.data.tracker
-        if objects.forgotten:
-            forgotten, objects.forgotten = objects.forgotten, []
+        if objects.forgotten and (forgotten := objects.take_forgotten()):
             tracker.forget(forgotten)
         if tracker.mail.messages or tracker.unsettled:
             peers = {record.number: record.id for record in self._state.data.stores.values()}
@@ -300,16 +299,6 @@ class Outbox:
         self._commands = []
         commands += last
         return commands
-
-    def _alias(self, asked: AliasObjects) -> None:
-        """Link each object at a store that has it, before everything else: it may be forgotten in this step."""
-        for link in reversed(asked.links):
-            size_bytes = self._state.data.tracker.link(link)
-            if size_bytes is None:
-                self._commands.insert(0, SendToStorage(link))
-            else:
-                self._state.changes.add(ObjectLinked, link.request, size_bytes)
-        self._state.objects.forgotten += asked.dropped
 
     def withdraw_functions(self) -> None:
         """Make workers drop unused functions. Call before placement: an id may be registered again."""

@@ -15,7 +15,7 @@ import math
 from itertools import islice
 
 from scaler.backoff import Backoff
-from scaler.ids import SHARED_OWNER, is_result, owner_of
+from scaler.ids import is_result, owner_of
 from scaler.protocol.messages import CopyObjects
 from scaler.scheduler.core.data import OBJECT_STORAGE
 from scaler.scheduler.data.directory import Directory
@@ -63,8 +63,7 @@ class PersistedResults:
             self.add(identifier)
 
     def _outlives_hosts(self, identifier: bytes) -> bool:
-        owner = owner_of(identifier)
-        return (owner in self.durable or (self.keeps_all and owner != SHARED_OWNER)) and is_result(identifier)
+        return (self.keeps_all or owner_of(identifier) in self.durable) and is_result(identifier)
 
     def lost(self, identifier: bytes) -> None:
         if identifier in self:

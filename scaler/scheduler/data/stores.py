@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from scaler.ids import SHARED_OWNER, owner_of
 from scaler.protocol import messages
 from scaler.protocol.messages import (
-    ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
     Message,
@@ -135,16 +133,7 @@ class HostStores:
                 self.tracker.mail.send(OBJECT_STORAGE, message)
         if holder is not None:
             for identifier, size_bytes in zip(message.ids, message.sizes, strict=True):
-                if owner_of(identifier) == SHARED_OWNER and self._is_stale(identifier, holder):
-                    self.tracker.mail.add(ForgetObjects, holder, identifier)
-                else:
-                    self.tracker.held(holder, identifier, size_bytes)
-
-    def _is_stale(self, identifier: bytes, store: int) -> bool:
-        """Return whether a host has an alias made for an earlier scheduler, whose failure records are gone."""
-        return (
-            store not in (OBJECT_STORAGE, self.tracker.backend) and self._state.data.directory.find(identifier) is None
-        )
+                self.tracker.held(holder, identifier, size_bytes)
 
     def _number(self, peer: bytes, now: float) -> int:
         """Return the number of a store. A new store is awaited from now on."""

@@ -22,7 +22,6 @@ from scaler.protocol.messages import (
     CopyObjects,
     FetchChunks,
     ForgetObjects,
-    LinkObject,
     Message,
     PushObjects,
     SoleCopies,
@@ -257,18 +256,6 @@ class Tracker:
             for link in self.links.values():
                 for fetch in link.fetches.values() if not link.gets else ():
                     self._wait(fetch)
-
-    def link(self, link: LinkObject) -> int | None:
-        """Make an alias at a store that has the target. Returns the size; None: the object storage must make it."""
-        copies = self.directory.find(link.target)
-        holders = set() if copies is None else copies.holders & self.links.keys() - {self.backend}
-        if copies is None or not holders or OBJECT_STORAGE in holders:
-            return None
-        holder = min(holders)
-        # Ahead of other messages: the target may be forgotten in this step.
-        self.mail.messages.setdefault(holder, []).insert(0, link)
-        self.held(holder, link.id, copies.size_bytes)
-        return copies.size_bytes
 
     def forget(self, identifiers: list[bytes]) -> None:
         """Forget objects, in the object storage and at all stores that have or fetch them."""

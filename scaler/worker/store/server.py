@@ -45,7 +45,7 @@ LOOK_SECONDS = 0.25
 _SCHEDULER = bytes(8)
 """Peer id of the scheduler in the store's core. Its messages arrive on the store's own connection."""
 _HELLO = own_hello(m.Role.SCHEDULER)
-FOR_CORE = (m.ForgetObjects, m.ForgetOwner, m.LinkObject, m.HeartbeatEcho)
+FOR_CORE = (m.ForgetObjects, m.ForgetOwner, m.HeartbeatEcho)
 _log = logging.getLogger(__name__)
 
 

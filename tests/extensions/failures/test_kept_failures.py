@@ -8,27 +8,22 @@ import pytest
 
 from scaler.extensions.failures import core as failures
 from scaler.extensions.failures.core import Failures
-from scaler.ids import owner_of
 from scaler.protocol.messages import (
     FailedTask,
     ForgetObjects,
-    ForgetOwner,
-    LinkObject,
-    ObjectsWanted,
     Outcome,
     ReadFailure,
+    Release,
     Spec,
     Submit,
     TaskGroup,
     stored_reference,
 )
-from scaler.scheduler.core.changes import ObjectLinked
-from scaler.scheduler.core.commands import Command, SendToStorage, ShellObserved
+from scaler.scheduler.core.commands import Command, SendToStorage
 from scaler.scheduler.core.explain import explain
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 from tests.unit.scheduler.test_events import Watched, rows
-from tests.unit.scheduler.test_stores import SIZE, Hosts, hosts_with_result
 
 RAISED = dump_exception(ValueError("smile 3"), "Traceback: in calibrate")
 MIB = 1024 * 1024
@@ -71,12 +66,10 @@ def ask(cluster: Cluster, client: str, task: bytes) -> FailedTask:
     return answer
 
 
-def links(cluster: Cluster) -> list[LinkObject]:
-    return [each for each in to_storage(cluster) if isinstance(each, LinkObject)]
-
-
-def to_storage(cluster: Cluster) -> list[object]:
-    return [command.message for command in cluster.commands if isinstance(command, SendToStorage)]
+def forgotten(cluster: Cluster) -> list[bytes]:
+    """Return the objects that the storage was told to forget."""
+    told = [command.message for command in cluster.commands if isinstance(command, SendToStorage)]
+    return [identifier for each in told if isinstance(each, ForgetObjects) for identifier in each.ids]
 
 
 def test_a_failure_keeps_its_story_however_many_tasks_succeed_after_it(cluster: KeepsFailures) -> None:
@@ -105,25 +98,20 @@ def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran(cluster: 
     assert answer.text == ""
 
 
-def test_objects_of_a_failure_are_kept_by_another_name_until_the_failure_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_a_failure_are_kept_until_the_failure_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "MAX_FAILURES", 2)
     cluster = KeepsFailures()
     client, worker = cluster.client(), cluster.worker("w")
     large = cluster.object_id(client)
     arguments = stored_reference(large, 5 * MIB)
     first, second = (fail(cluster, client, worker, arguments, references=(large,)) for _ in range(2))
-    (link,) = links(cluster)
-    assert (link.target, owner_of(link.id) == owner_of(large)) == (large, False)
-    cluster.step(ShellObserved([ObjectLinked(link.request, 5 * MIB)]))
-    cluster.leave(client)
-    assert ForgetOwner(cluster.peer(client)) in to_storage(cluster)
-    bob = cluster.client("bob")
-    answer = ask(cluster, bob, second)
-    assert answer.runs[0].payloads == [stored_reference(link.id, 5 * MIB)]
-    fail(cluster, bob, worker)
-    assert not any(isinstance(each, ForgetObjects) and link.id in each.ids for each in to_storage(cluster))
-    fail(cluster, bob, worker)
-    assert any(isinstance(each, ForgetObjects) and link.id in each.ids for each in to_storage(cluster))
+    cluster.say(client, Release([large]))
+    assert cluster.failures.held_bytes == 5 * MIB
+    assert ask(cluster, client, second).runs[0].payloads == [arguments]
+    fail(cluster, client, worker)
+    assert large not in forgotten(cluster)
+    fail(cluster, client, worker)
+    assert forgotten(cluster).count(large) == 1
     assert cluster.failures.find(first) is None
 
 
@@ -131,39 +119,17 @@ def test_only_so_much_is_kept_in_the_storage_for_failures_and_the_newest_ones_ha
     cluster: KeepsFailures,
 ) -> None:
     client, worker = cluster.client(), cluster.worker("w")
-    size = failures.MAX_PINNED_BYTES // 3
+    size = failures.MAX_HELD_BYTES // 3
 
-    def forgotten(sizes: list[int]) -> list[int]:
-        """Let tasks with objects of these sizes fail; return whose objects the storage may forget."""
+    def dropped(sizes: list[int]) -> list[int]:
+        """Let tasks with objects of these sizes fail, and release them; return which ones the storage may forget."""
         cluster.commands.clear()
-        for each in sizes:
-            large = cluster.object_id(client)
-            fail(cluster, client, worker, references=(large,))
-            cluster.step(ShellObserved([ObjectLinked(links(cluster)[-1].request, each)]))
-        names = [link.id for link in links(cluster)]
-        told = [name for each in to_storage(cluster) if isinstance(each, ForgetObjects) for name in each.ids]
-        return [names.index(name) for name in told if name in names]
+        names = [cluster.object_id(client) for _ in sizes]
+        for name, each in zip(names, sizes, strict=True):
+            fail(cluster, client, worker, stored_reference(name, each), references=(name,))
+            cluster.say(client, Release([name]))
+        return [names.index(name) for name in forgotten(cluster) if name in names]
 
-    assert forgotten([size] * 5) == [0, 1]
-    assert forgotten([4 * size, 1]) == [0]
-    assert cluster.failures.pinned_bytes <= failures.MAX_PINNED_BYTES
-
-
-def test_an_input_of_a_failed_task_that_only_a_host_has_gets_its_second_name_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failures = Failures()
-    monkeypatch.setattr(Hosts, "parts", (lambda: failures,))
-    cluster, result = hosts_with_result(2)
-    cluster.worker("w2")
-    [task] = cluster.submit("client", references=[(result,)])
-    [name] = [name for name in ("w1", "w2") if cluster.on(name)]
-    cluster.finish(name, task, outcome=Outcome.EXCEPTION, payload=b"\x04no exception")
-    [link] = cluster.told("s1", LinkObject)
-    assert link.target == result
-    assert not cluster.told("storage", LinkObject)
-    cluster.leave("client")
-    assert cluster.holders(result) | cluster.holders(link.id) == {1}
-    cluster.storage_says(ObjectsWanted([link.id]))
-    assert cluster.fetches("storage") == [(link.id, 1)]
-    assert failures.pinned_bytes == SIZE
+    assert dropped([size] * 5) == [0, 1]
+    assert dropped([4 * size, 1]) == [0]
+    assert cluster.failures.held_bytes <= failures.MAX_HELD_BYTES

@@ -163,7 +163,7 @@ def test_an_object_that_the_disk_refuses_is_dropped_and_reported() -> None:
 def test_cached_results_from_the_disk_count_and_each_is_reported_once_as_dropped(story: HostStory) -> None:
     results = [cached_id(cache_owner(""), name * 16) for name in (b"a", b"b", b"c", b"d")]
     for each in results[:2]:
-        story.core.restore(each, body(bytes(50)), CLIENT, "")
+        story.core.restore(each, body(bytes(50)), "")
     for each in results[2:]:
         story.puts(CLIENT, each, bytes(50))
     assert story.take_told() == [ReportDropped([results[0]]), ReportDropped([results[1]])]

@@ -155,28 +155,12 @@ def test_one_peer_cannot_wait_for_objects_without_end() -> None:
     assert replies(story.says(READER, m.GetObject(0, OBJECT, 9.0))) == [(READER, 0, "full")]
 
 
-# -- link and forget ---------------------------------------------------------------------------------------------------
-
-
-def test_a_link_is_another_name_and_the_bytes_live_as_long_as_one_of_them(story: Story) -> None:
-    story.puts(CLIENT, OBJECT, b"bytes")
-    story.says(READER, m.GetObject(1, OTHER, 5.0))
-    sent = story.says(CLIENT, m.LinkObject(2, OTHER, OBJECT))
-    assert replies(sent[:1]) == [(CLIENT, 2, "ok")]
-    assert contents(sent) == [(READER, 1, b"bytes")]
-    assert replies(story.says(CLIENT, m.LinkObject(3, OTHER, OBJECT))) == [(CLIENT, 3, "ok")]
-    assert status(story) == m.StorageStatus(99, 2, 5, 1000, 0)
-    story.says(SCHEDULER, m.ForgetObjects([OBJECT]))
-    assert contents(story.says(READER, m.GetObject(1, OTHER, 0.0))) == [(READER, 1, b"bytes")]
-    story.says(SCHEDULER, m.ForgetObjects([OTHER]))
-    assert status(story) == m.StorageStatus(99, 0, 0, 1000, 0, hits=1)
+# -- forget ---------------------------------------------------------------------------------------------------
 
 
 def test_an_object_that_was_forgotten_before_it_came_is_refused(story: Story) -> None:
     story.says(SCHEDULER, m.ForgetObjects([RESULT]))
     assert replies(story.puts(WORKER, RESULT, b"late")) == [(WORKER, 1, "missing")]
-    story.puts(CLIENT, OBJECT, b"x")
-    assert replies(story.says(CLIENT, m.LinkObject(2, RESULT, OBJECT))) == [(CLIENT, 2, "missing")]
 
 
 def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Story) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.ids import SHARED_OWNER, IdFactory, result_id
+from scaler.ids import IdFactory, result_id
 from scaler.net.identity import Identity
 from scaler.object_storage.core import UPLOAD_SECONDS
 from scaler.object_storage.objects import MIN_RECORDS_BYTES
@@ -55,17 +55,12 @@ def test_what_another_client_stores_first_never_replaces_the_real_object(story: 
     assert got(story, ALICE, RESULT) == [b"value"]
 
 
-def test_a_client_deletes_and_names_its_own_objects_only(story: Story) -> None:
-    mine = IdFactory(MALLORY).object()
+def test_a_client_deletes_its_own_objects_only(story: Story) -> None:
     story.says(MALLORY, m.ForgetObjects([OBJECT]))
     assert story.ignored == 1
-    for name, target in ((mine, OBJECT), (ABSENT, OBJECT), (mine, ABSENT)):
-        (answer,) = messages(story.says(MALLORY, m.LinkObject(1, name, target)))
-        assert (str(answer.result), answer.text, answer.parts) == ("missing", "there is no such object", [])
-    assert replies(story.says(ALICE, m.LinkObject(1, ABSENT, OBJECT))) == [(ALICE, 1, "ok")]
+    assert got(story, ALICE, OBJECT) == [b"secret"]
     story.says(ALICE, m.ForgetObjects([OBJECT]))
     assert got(story, ALICE, OBJECT) == []
-    assert got(story, ALICE, ABSENT) == [b"secret"]
 
 
 def test_a_worker_reaches_what_tasks_name_and_stores_results_but_no_uploads_of_clients(story: Story) -> None:
@@ -85,17 +80,6 @@ def test_sessions_of_one_key_are_one_user_and_an_admin_reads_and_deletes_everyth
     assert got(story, ALICE, OBJECT) == [b"secret"]
     story.says(ADMIN, m.ForgetObjects([OBJECT]))
     assert got(story, ALICE, OBJECT) == []
-
-
-def test_a_name_that_the_scheduler_gave_is_read_by_those_who_know_it(story: Story) -> None:
-    name = SHARED_OWNER + b"guess it"
-    story.says(MALLORY, m.GetObject(7, name, 5.0))
-    assert contents(story.says(SCHEDULER, m.LinkObject(1, name, OBJECT))) == [(MALLORY, 7, b"secret")]
-    assert replies(story.puts(MALLORY, SHARED_OWNER + b"another.", b"x")) == [(MALLORY, 1, "invalid")]
-    story.says(MALLORY, m.ForgetObjects([name]))
-    assert got(story, MALLORY, name) == [b"secret"]
-    story.says(SCHEDULER, m.ForgetObjects([name]))
-    assert got(story, MALLORY, name) == []
 
 
 def test_room_for_an_upload_that_does_not_go_on_is_given_back(story: Story) -> None:
