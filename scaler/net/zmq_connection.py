@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import zmq
 
 from scaler.net import transport as t
-from scaler.net.compression import Expander, PackingLoad
+from scaler.net.compression import PackingLoad, expanded
 from scaler.net.identity import ANYONE
 from scaler.net.kernel import received_bytes
 from scaler.net.keys import REVOKED, PeerKeys
@@ -91,7 +91,6 @@ class ZmqConnection(ZmqEnd):
         self._is_to_compress = False
         """Deferred until the descriptor is known: a busy ZeroMQ thread may report it after the first messages."""
         self._outgoing = Outgoing(has_checksums=keys is None)
-        self._expander = Expander()
         self._is_blocked = False
         self._broken = ""
         self._address = address
@@ -128,9 +127,8 @@ class ZmqConnection(ZmqEnd):
 
         def read_one() -> int:
             envelope, size = receive_envelope(self._socket, self, self._socket.recv(LAST, copy=False))
-            plain, growth = self._expander.take(checked(envelope) if self._keys is None else envelope)
-            if plain is not None:
-                inputs.append(plain)
+            plain, growth = expanded(checked(envelope) if self._keys is None else envelope)
+            inputs.append(plain)
             return size + growth
 
         if not self._read(read_one):

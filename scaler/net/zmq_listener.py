@@ -19,7 +19,7 @@ from scaler.config.addresses import is_loopback
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
-from scaler.net.compression import Expander, PackingLoad
+from scaler.net.compression import PackingLoad, expanded
 from scaler.net.identity import ANYONE, NOBODY, Identity
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
@@ -81,7 +81,7 @@ class ZmqLink:
         self.route = b""
         """ROUTER's name for the connection; empty before its first message."""
         self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)
-        self.expander: Expander | None = None
+        self.may_compress = False
         self._listener = listener
         self.is_limited = True
         self.read_bytes = 0
@@ -105,7 +105,7 @@ class ZmqLink:
         self.is_limited = False
         self._listener.welcome(self)
         if compresses:
-            self.expander = Expander()
+            self.may_compress = True
             self.outgoing.packer = packer_of(self.descriptor, self._listener.compression, self._listener.load)
 
     def cut(self) -> None:
@@ -298,9 +298,8 @@ class ZmqListener(ZmqEnd):
         envelope, size = receive_envelope(self._socket, link, header)
         link.read_bytes += size
         received = envelope if self.is_encrypted else checked(envelope)
-        plain, growth = (received, 0) if link.expander is None else link.expander.take(received)
-        if plain is not None:
-            self._inputs.append(plain)
+        plain, growth = expanded(received) if link.may_compress else (received, 0)
+        self._inputs.append(plain)
         return size + growth
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:

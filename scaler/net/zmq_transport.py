@@ -267,9 +267,7 @@ class Outgoing:
             if self.packer.is_used_up:
                 self.is_packing = True
                 return False
-            packed, is_whole = self.packer.pack(self._unpacked[0])
-            if is_whole:
-                self._unpacked.popleft()
+            packed = self.packer.pack(self._unpacked.popleft())
             self._unsent.append(with_checksum(packed) if self._has_checksums else packed)
         return False
 

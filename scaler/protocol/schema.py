@@ -25,13 +25,10 @@ One ZeroMQ message is an envelope: a header frame of 40 bytes (little endian: pr
 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 standard stream framing, not packed.
 
-Compression. When Hello and Welcome both say `zstd`, either side may compress frames. The header then has 5 more bytes
-for each frame, the body first: the frame's size when expanded (u32) and its lanes (u8), both 0 for a frame that travels
-as it is. A compressed frame is one frame of Zstandard with a window of at most 8 MiB. With n lanes, n above 1, it has
-every n-th byte from byte 0 on, then every n-th from byte 1 on, and so on, then the bytes that are over when the size is
-no multiple of n. The frames may come in several ZeroMQ messages: all but the last have one more byte behind the
-header, 1, and each has the header again, with the entries of its own frames. Limits count bytes as expanded; a checksum
-is of one message as sent.
+Compression. When Hello and Welcome both say `zstd`, either side may compress frames. The header then has 4 more bytes
+for each frame, the body first: the frame's size when expanded (u32), 0 for a frame that travels as it is. A compressed
+frame is one frame of Zstandard with a window of at most 8 MiB. Limits count bytes as expanded; a checksum is of one
+message as sent.
 
 Limits. A body has at most {MAX_CONTROL_BYTES} bytes, that of a batch ({_BATCHES})
 at most {MAX_BATCH_BYTES}. A reader checks the size first, then reads with a traversal limit of

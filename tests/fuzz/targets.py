@@ -24,7 +24,7 @@ from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.server import WebApp
 from scaler.net import transport as t
-from scaler.net.compression import Expander, Packer, PackingLoad
+from scaler.net.compression import Packer, PackingLoad, expanded
 from scaler.net.local import LocalTransport, PartialBytes
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.failures import failure_texts
@@ -129,7 +129,7 @@ _FRAME_SIZES = struct.Struct("<3H")
 
 def run_compressed(data: bytes) -> int:
     """Expand what a hostile peer sends over ZeroMQ once both sides have announced compression."""
-    expander, at, messages = Expander(), 0, 0
+    at, messages = 0, 0
     link = LocalTransport.__new__(LocalTransport)
     while at + _FRAME_SIZES.size <= len(data) and messages < 50:
         sizes = _FRAME_SIZES.unpack_from(data, at)
@@ -138,7 +138,7 @@ def run_compressed(data: bytes) -> int:
         at += sum(sizes)
         views = [memoryview(attachment)] if attachment else []
         envelope = t.EnvelopeReceived(link, header, body, views)
-        found, growth = expander.take(envelope)
+        found, growth = expanded(envelope)
         if isinstance(found, t.EnvelopeReceived) and found is not envelope:
             assert len(found.header) == HEADER_BYTES
             assert len(found.body) <= MAX_BATCH_BYTES
@@ -154,13 +154,7 @@ def compressed_seeds() -> tuple[bytes, ...]:
     found = []
     for body, *attachments in contents:
         packer = Packer(lambda: 0.0, PackingLoad(), lambda: 0.0, lambda: 0.0)
-        pieces, is_whole = [], False
-        while not is_whole:  # without `begin`, each frame is a piece
-            piece, is_whole = packer.pack(Envelope(bytes(HEADER_BYTES), body, attachments))
-            pieces.append(piece)
-        packer.begin()
-        pieces.append(packer.pack(Envelope(bytes(HEADER_BYTES), body, attachments))[0])
-        found.append(b"".join(map(_sized, pieces)))
+        found.append(_sized(packer.pack(Envelope(bytes(HEADER_BYTES), body, attachments))))
     return tuple(found)
 
 

@@ -97,7 +97,7 @@ async def test_a_peer_that_announced_nothing_gets_plain_frames_and_may_send_no_o
     assert len(first) == 40
     assert len(others[-1]) == OBJECT_BYTES
     body = encode(PutObject(1, bytes(16), [STORED], 0))
-    table = bytes(5) + STORED.to_bytes(4, "little") + b"\1"
+    table = bytes(4) + STORED.to_bytes(4, "little")
     for _ in range(MAX_MALFORMED_IN_A_ROW):
         peer.say(header(sequence=2, session=session) + table, body, compress(bytes(STORED)))
     await until(peer.was_cut)
@@ -109,7 +109,7 @@ async def test_a_frame_that_would_become_more_than_it_announces_costs_its_peer_t
     server = Servant("tcp://127.0.0.1:0", compression="on")
     peer = UnidentifiedPeer(server.address)
     session = await peer.greet(replace(own_hello(Role.CLIENT), compression=ZSTD))
-    table = bytes(5) + STORED.to_bytes(4, "little") + b"\1"
+    table = bytes(4) + STORED.to_bytes(4, "little")
     body = encode(PutObject(1, bytes(16), [STORED], 0))
     peer.say(header(sequence=1, session=session) + table, body, compress(bytes(STORED)))
     await until(lambda: server.saw(Received))
