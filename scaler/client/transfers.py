@@ -31,8 +31,6 @@ from scaler.object_storage.mapped_files import write_segment
 from scaler.protocol.messages import Welcome, stored_reference
 from scaler.serialization import Buffer, Parts, Serializer, dump_value, size_of
 
-LINKED_SECONDS = 2.0
-"""Time (seconds) that the storage waits for an object that the scheduler may have just linked."""
 DISK_PAUSE_SECONDS = 0.5
 """Pause (seconds) before a lost object is put again while the storage's disk is full."""
 MAX_COPIED_BYTES = 1024 * 1024
@@ -134,7 +132,7 @@ class ObjectTransfers:
 
         async def get() -> Parts:
             async with asyncio.timeout(seconds):
-                return [*await self.storage().get(identifier, LINKED_SECONDS)]
+                return [*await self.storage().get(identifier, 0.0)]
 
         try:
             return self._futures.run(get(), self._loop)

@@ -27,18 +27,16 @@ from scaler.object_storage.requests import (
     Requests,
     RequestsInput,
     SendRequest,
-    StatCall,
     StorageCall,
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
 from scaler.protocol.attachments import Buffer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, ForgetObjects, Role, Server, StorageReply, StorageStatus
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role, Server, StorageReply
 
 TIMEOUT_SECONDS = 60.0
 AWAY_SECONDS = 0.5
 """Interval at which blocking calls check the connection. A local storage silent for this long counts as away."""
 MAX_CALLS = 1_000_000
-IDS_PER_FORGET = 10_000
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
 """Larger objects are copied in another thread, so as not to block the loop."""
 
@@ -121,16 +119,6 @@ class StorageClient:
     def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[ByteRange]:
         """Get a byte range of an existing object; size 0: everything from offset on."""
         return self._begin(GetCall(object_id, 0.0, True, offset, size))
-
-    def stat(self) -> asyncio.Future[StorageStatus]:
-        return self._begin(StatCall())
-
-    def forget(self, object_ids: Sequence[bytes]) -> None:
-        """Make the storage drop these objects and refuse later puts of them. There is no reply."""
-        for start in range(0, len(object_ids), IDS_PER_FORGET):
-            self._inputs.append(ForgetObjects(list(object_ids[start : start + IDS_PER_FORGET])))
-        if not self._is_closed:
-            self._wakeups.soon()
 
     def close(self) -> None:
         """Close the connection. Pending calls fail with ClientClosedError. Idempotent."""

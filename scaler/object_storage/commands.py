@@ -33,21 +33,14 @@ class ExpirePeer(NamedTuple):
     text: str = ""
 
 
-class ReportIgnored(NamedTuple):
-    """Log the number of other owners' ids that a peer tried to forget."""
-
-    peer: bytes
-    ids: int
-
-
 class PersistObject(NamedTuple):
-    """Write an object to disk, then reply to its put. key: name of the owner's key, or ""."""
+    """Write an object to disk, then reply to the put of this peer, if any. key: name of the owner's key, or ""."""
 
     id: bytes
     body: Body
-    putter: bytes
     key: str
-    request: int
+    peer: bytes = b""
+    request: int = 0
 
 
 class ForgetPersisted(NamedTuple):
@@ -111,14 +104,5 @@ class WrittenToBackend(NamedTuple):
 
 StorageInput = ListenerEvent | ObjectNotPersisted | BodiesMoved | ObjectFetched | ObjectNotFetched | WrittenToBackend
 ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
-ForShell = (
-    SendToPeer
-    | ExpirePeer
-    | ReportIgnored
-    | PersistObject
-    | ForgetPersisted
-    | WriteToBackend
-    | ForgetInBackend
-    | SpillBodies
-)
+ForShell = SendToPeer | ExpirePeer | PersistObject | ForgetPersisted | WriteToBackend | ForgetInBackend | SpillBodies
 StorageCommand = ForShell | ToExchange

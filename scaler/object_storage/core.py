@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from scaler.ids import PEER_ID_BYTES, cache_owner, is_cached, is_result, owner_of
+from scaler.ids import cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.net.identity import LOCAL
 from scaler.object_storage import commands as c
@@ -35,8 +35,6 @@ MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
 MAX_PUT_WAIT_SECONDS = 60.0
 """Maximum wait of a put while bodies are being spilled to disk."""
 PUT_POLL_SECONDS = 0.25
-NO_PEER = bytes(PEER_ID_BYTES)
-"""Putter of objects that no peer has put."""
 NOT_FOUND: Answer = (m.StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
@@ -114,9 +112,9 @@ class StorageCore:
         self._copies: OrderedDict[bytes, None] = OrderedDict()
         """LRU of objects that other stores have as well."""
 
-    def restore(self, object_id: bytes, body: Body, putter: bytes, key: str) -> None:
+    def restore(self, object_id: bytes, body: Body, key: str) -> None:
         """Add an object found on disk. key: name of its owner's key, or ""."""
-        self.objects.store(object_id, body, putter)
+        self.objects.store(object_id, body)
         if is_cached(object_id):
             self._cache(object_id, body)
         if key:
@@ -193,7 +191,7 @@ class StorageCore:
             case c.ObjectFetched(object_id, body):
                 self._end_fetch(object_id)
                 if self.objects.body(object_id) is None and self._make_room(body.size_bytes):
-                    self.objects.store(object_id, body, b"")
+                    self.objects.store(object_id, body)
                     self._copies[object_id] = None
                     if object_id in self._kept:
                         self._keep(object_id, body)
@@ -222,27 +220,23 @@ class StorageCore:
             case m.GetObject() as get:
                 self._get(peer, get, now)
             case m.ForgetObjects(object_ids):
-                self._forget(peer, object_ids)
-            case m.ForgetOwner(owner) if peer.role is m.Role.SCHEDULER:
+                self._forget(object_ids)
+            case m.ForgetOwner(owner):
                 self._forget_owner(owner)
-            case m.CopyObjects() as wanted if peer.role is m.Role.SCHEDULER:
+            case m.CopyObjects() as wanted:
                 self._copy(wanted)
-            case m.ForgetOwner():
-                self._report_ignored(peer, 1)
             case m.StatStorage(request):
                 self._commands.append(c.SendToPeer(peer.id, self._status(request)))
             case _:
                 pass  # anything else, such as a heartbeat, only shows that the peer is alive
 
-    def _forget(self, peer: StoragePeer, object_ids: Sequence[bytes]) -> None:
-        allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
-        self._forget_persisted(allowed)
-        self._forget_in_backend(c.ForgetInBackend(allowed))
-        for object_id in allowed:
+    def _forget(self, object_ids: list[bytes]) -> None:
+        self._forget_persisted(object_ids)
+        self._forget_in_backend(c.ForgetInBackend(object_ids))
+        for object_id in object_ids:
             self._kept.pop(object_id, None)
             self._copies.pop(object_id, None)
             self._miss(self.objects.forget(object_id), "it was forgotten")
-        self._report_ignored(peer, len(object_ids) - len(allowed))
 
     def _forget_owner(self, owner: bytes) -> None:
         """Drop an owner's objects. Unlike forgotten ids, these may be put again if the owner returns."""
@@ -286,7 +280,7 @@ class StorageCore:
         if may_go and not self._cache(put.id, body):
             self._answer(peer, put.request, (m.StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
         elif self._is_durable:
-            self._commands.append(c.PersistObject(put.id, body, peer.id, self.key_of(owner_of(put.id)), put.request))
+            self._commands.append(c.PersistObject(put.id, body, self.key_of(owner_of(put.id)), peer.id, put.request))
         else:
             self._answer(peer, put.request, DONE)
 
@@ -402,21 +396,8 @@ class StorageCore:
             not peer.has_key
             or owner_of(object_id) == peer.id
             or (is_cached(object_id) and owner_of(object_id) == peer.cache_owner)
-            or peer.role is m.Role.SCHEDULER
             or (peer.role in {m.Role.WORKER, m.Role.STORE} and is_result(object_id))
         )
-
-    def _may_forget(self, peer: StoragePeer, object_id: bytes) -> bool:
-        # Workers put objects owned by clients, and may only forget objects that they put.
-        return (
-            peer.role is m.Role.SCHEDULER
-            or (peer.role is m.Role.CLIENT and (owner_of(object_id) == peer.id or peer.identity.is_admin))
-            or (peer.role is m.Role.WORKER and self.objects.is_from(object_id, peer))
-        )
-
-    def _report_ignored(self, peer: StoragePeer, count: int) -> None:
-        if count:
-            self._commands.append(c.ReportIgnored(peer.id, count))
 
     def _seen(self, name: bytes, clock: float) -> StoragePeer | None:
         peer = self._peers.get(name)
@@ -529,7 +510,7 @@ class StorageCore:
         if self.has_backend and body.size_bytes >= LARGE_BYTES:
             self._commands.append(c.WriteToBackend(object_id, body))
         if self._is_durable:
-            self._commands.append(c.PersistObject(object_id, body, NO_PEER, self.key_of(owner_of(object_id)), 0))
+            self._commands.append(c.PersistObject(object_id, body, self.key_of(owner_of(object_id))))
 
     def _end_fetch(self, object_id: bytes) -> None:
         self.objects.reserve(-self._fetched.pop(object_id, 0))

@@ -26,7 +26,7 @@ from zlib import crc32
 from scaler.component import report
 from scaler.errors import ScalerError
 from scaler.grammar import counted
-from scaler.ids import ID_BYTES, PEER_ID_BYTES
+from scaler.ids import ID_BYTES
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import SEGMENT_BYTES, Journal
 from scaler.journal.records import Replay, unreadable
@@ -47,7 +47,7 @@ LEFT_PART = 8
 CLOSE_SECONDS = 5.0
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
-_CONTENT = 1
+_CONTENT = 2
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +55,6 @@ class PersistedObject(NamedTuple):
     """An object on disk. key: name of its owner's key, or "". data: None if it is in a separate file."""
 
     id: bytes
-    putter: bytes
     key: str
     parts: list[int]
     checksum: int
@@ -63,7 +62,7 @@ class PersistedObject(NamedTuple):
 
     def to_bytes(self) -> bytes:
         text = json.dumps([self.key, self.parts, self.checksum, self.data is not None]).encode()
-        return b"".join((_HEAD.pack(_PUT, len(text)), self.id, self.putter, text, self.data or b""))
+        return b"".join((_HEAD.pack(_PUT, len(text)), self.id, text, self.data or b""))
 
 
 def _from_bytes(body: bytes) -> PersistedObject | list[bytes]:
@@ -74,10 +73,9 @@ def _from_bytes(body: bytes) -> PersistedObject | list[bytes]:
         if kind != _PUT:
             raise ValueError(f"kind {kind}")
         identifier = body[_HEAD.size : _HEAD.size + ID_BYTES]
-        text_at = _HEAD.size + ID_BYTES + PEER_ID_BYTES
+        text_at = _HEAD.size + ID_BYTES
         key, parts, checksum, is_inline = json.loads(body[text_at : text_at + size])
-        putter = body[text_at - PEER_ID_BYTES : text_at]
-        return PersistedObject(identifier, putter, key, parts, checksum, body[text_at + size :] if is_inline else None)
+        return PersistedObject(identifier, key, parts, checksum, body[text_at + size :] if is_inline else None)
     except (ValueError, struct.error) as error:
         raise unreadable(error) from error
 
@@ -212,17 +210,17 @@ class ObjectJournal:
         """Store an object, and answer its request after the sync."""
         identifier, body = command.id, command.body
         if identifier in self._writing:
-            self._writing[identifier].requests.append((command.putter, command.request))
+            self._writing[identifier].requests.append((command.peer, command.request))
             return
         if identifier in self._ids:
-            self._on_stored(command.putter, command.request)
+            self._on_stored(command.peer, command.request)
             return
         frames = body.memory.frames() if body.memory is not None else body.frames
         is_file = body.size_bytes >= MIN_FILE_BYTES
         data = None if is_file else b"".join(frames)
-        put = PersistedObject(identifier, command.putter, command.key, body.parts, 0, data)
+        put = PersistedObject(identifier, command.key, body.parts, 0, data)
         self._add(put)
-        writing = self._writing[identifier] = _Writing(put, [(command.putter, command.request)])
+        writing = self._writing[identifier] = _Writing(put, [(command.peer, command.request)])
         if is_file:
             self._jobs.put(partial(self._write_file, writing, frames))
         else:

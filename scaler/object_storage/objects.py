@@ -19,7 +19,6 @@ from scaler.object_storage.body import Body, Memory
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
 from scaler.object_storage.sending import (
     StoragePeer,
-    StoredObject,
     UnfinishedObject,
     UnfinishedUpload,
     WaitingGet,
@@ -106,7 +105,7 @@ class StorageTable:
         self._uploads: OrderedDict[UnfinishedUpload, tuple[StoragePeer, bytes]] = OrderedDict()
         """Ordered by time of the last progress, oldest first."""
         self._max_object_bytes = math.inf if max_object_bytes < 0 else max_object_bytes
-        self._objects: dict[bytes, StoredObject] = {}
+        self._objects: dict[bytes, Body] = {}
         self._unfinished: dict[bytes, UnfinishedObject] = {}
         self._owners: dict[bytes, set[bytes]] = {}  # complete and incomplete ids, by owner
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
@@ -117,12 +116,12 @@ class StorageTable:
         return len(self._objects)
 
     def body(self, object_id: bytes) -> Body | None:
-        stored = self._objects.get(object_id)
-        if stored is not None and not stored.body.is_whole():
+        body = self._objects.get(object_id)
+        if body is not None and not body.is_whole():
             self._damaged.append(object_id)
             self.drop(object_id)
             return None
-        return None if stored is None else stored.body
+        return body
 
     def take_damaged(self) -> list[bytes]:
         """Return and clear the list of objects dropped because their bytes on disk were damaged."""
@@ -173,10 +172,6 @@ class StorageTable:
     def owned_by(self, owner: bytes) -> list[bytes]:
         return list(self._owners.get(owner, ()))
 
-    def is_from(self, object_id: bytes, peer: StoragePeer) -> bool:
-        stored = self._objects.get(object_id)
-        return stored.putter == peer.id if stored is not None else object_id in peer.uploads
-
     def put(
         self, peer: StoragePeer, message: PutObject, attachments: Sequence[memoryview], memory: Memory | None = None
     ) -> Answer:
@@ -212,7 +207,7 @@ class StorageTable:
         upload.frames.extend(frame for frame in attachments if frame.nbytes)
         upload.received_bytes = end
         if end == upload.size_bytes:
-            self.store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory), peer.id)
+            self.store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory))
         else:
             upload.moved_at = peer.last_seen
             self._reserve(upload, upload.size_bytes - end)
@@ -256,7 +251,7 @@ class StorageTable:
         return self.used_bytes + size <= self._limit_bytes
 
     def sizes(self) -> list[tuple[bytes, int]]:
-        return [(object_id, stored.body.size_bytes) for object_id, stored in self._objects.items()]
+        return [(object_id, body.size_bytes) for object_id, body in self._objects.items()]
 
     def surplus(self, wanted_bytes: int) -> float:
         """Return the bytes to drop or spill to make room for wanted_bytes."""
@@ -269,9 +264,8 @@ class StorageTable:
 
     def drop(self, object_id: bytes) -> list[WaitingGet]:
         """Drop an object and its uploads, and return its gets."""
-        stored = self._objects.pop(object_id, None)
-        if stored is not None:
-            body = stored.body
+        body = self._objects.pop(object_id, None)
+        if body is not None:
             self._records_bytes -= _record_bytes(body.parts)
             if not body.is_on_disk:
                 self.used_bytes -= body.size_bytes
@@ -325,9 +319,9 @@ class StorageTable:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
         return None
 
-    def store(self, object_id: bytes, body: Body, putter: bytes) -> None:
+    def store(self, object_id: bytes, body: Body) -> None:
         """Add a complete object, regardless of limits."""
-        self._objects[object_id] = StoredObject(body, putter)
+        self._objects[object_id] = body
         self._owners.setdefault(owner_of(object_id), set()).add(object_id)
         self._drop_uploads(object_id)
         self._records_bytes += _record_bytes(body.parts)
@@ -397,7 +391,7 @@ class StorageTable:
         assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
 
     def _check_sizes(self, uploads: Collection[UnfinishedUpload]) -> None:
-        bodies = {stored.body for stored in self._objects.values()}
+        bodies = set(self._objects.values())
         assert len(bodies) == len(self._objects)
         assert not any(body.is_dropped for body in bodies)
         assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in bodies if not body.memory)
@@ -410,7 +404,7 @@ class StorageTable:
         assert +reserved == +self._reserved
         self.spilling.check(bodies)
         assert self._uploads.keys() == set(uploads)
-        layouts = [stored.body.parts for stored in self._objects.values()] + [upload.parts for upload in uploads]
+        layouts = [body.parts for body in self._objects.values()] + [upload.parts for upload in uploads]
         assert self._records_bytes == sum(map(_record_bytes, layouts))
 
     def _check_unfinished(self, peers: Collection[StoragePeer]) -> None:

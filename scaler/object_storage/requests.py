@@ -22,8 +22,6 @@ from scaler.protocol import messages as m
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
 MAX_ASKED = 10_000
-MAX_QUEUED_FORGETS = 10_000
-"""Forget messages queued while the storage is away. Objects of dropped messages are freed with their owner."""
 
 
 class ByteRange(NamedTuple):
@@ -31,7 +29,7 @@ class ByteRange(NamedTuple):
     frames: list[memoryview]
 
 
-Outcome = list[memoryview] | ByteRange | m.StorageStatus | ScalerError | None
+Outcome = list[memoryview] | ByteRange | ScalerError | None
 
 
 @dataclass(slots=True, eq=False)
@@ -74,13 +72,8 @@ class GetCall:
         return self.received_bytes >= (self.size or sum(self.sizes) - self.offset)
 
 
-@dataclass(slots=True, eq=False)
-class StatCall:
-    begun: float = field(init=False, default=math.inf)
-
-
-StorageCall = PutCall | GetCall | StatCall
-RequestsInput = StorageCall | m.ForgetObjects | ConnectorEvent
+StorageCall = PutCall | GetCall
+RequestsInput = StorageCall | ConnectorEvent
 
 
 class SendRequest(NamedTuple):
@@ -90,7 +83,7 @@ class SendRequest(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """A finished call. outcome: parts of a get, status of a stat, None for a put, or an error."""
+    """A finished call. outcome: parts of a get, None for a put, or an error."""
 
     call: StorageCall
     outcome: Outcome
@@ -116,10 +109,9 @@ class Requests:
         self._calls: dict[StorageCall, None] = {}  # in order of start
         self._gets: dict[StorageCall, None] = {}  # calls with a separate timeout
         self._puts: deque[PutCall] = deque()  # not fully sent
-        self._asks: deque[GetCall | StatCall] = deque()  # not sent
-        self._forgets: deque[m.ForgetObjects] = deque(maxlen=MAX_QUEUED_FORGETS)
+        self._unsent_gets: deque[GetCall] = deque()
         self._sent_frames: dict[int, tuple[PutCall, int]] = {}  # by request, with sizes in bytes
-        self._sent_asks: dict[int, GetCall | StatCall] = {}
+        self._sent_gets: dict[int, GetCall] = {}
         self._sent_bytes = 0
         self._last_request = 0
         self._commands: list[RequestsCommand] = []
@@ -129,19 +121,17 @@ class Requests:
             match item:
                 case Received(message=message, attachments=attachments):
                     self._received(message, attachments)
-                case PutCall() | GetCall() | StatCall():
+                case PutCall() | GetCall():
                     item.begun = now
                     has_own = isinstance(item, GetCall) and self._get_timeout_seconds is not None
                     (self._gets if has_own else self._calls)[item] = None
                     self._begin(item)
-                case m.ForgetObjects():
-                    self._forgets.append(item)
                 case Welcomed():
                     self._away_since = None
                     self._sent_frames.clear()
-                    self._sent_asks.clear()
+                    self._sent_gets.clear()
                     self._puts.clear()
-                    self._asks.clear()
+                    self._unsent_gets.clear()
                     self._sent_bytes = 0
                     for call in (*self._calls, *self._gets):
                         self._begin(call)
@@ -169,7 +159,7 @@ class Requests:
             return
         if isinstance(call, GetCall) and is_cached(call.id):
             call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids may be put again with other bytes
-        self._asks.append(call)
+        self._unsent_gets.append(call)
 
     def _give_up(self, away_since: float, now: float) -> float:
         next_at = math.inf
@@ -200,20 +190,16 @@ class Requests:
                 self._commands.append(CallEnded(call, outcome))
 
     def _send(self, now: float) -> None:
-        while self._forgets:
-            self._commands.append(SendRequest(self._forgets.popleft()))
-        while self._asks and len(self._sent_asks) < MAX_ASKED:
-            ask = self._asks.popleft()
-            if ask in self._calls or ask in self._gets:
+        while self._unsent_gets and len(self._sent_gets) < MAX_ASKED:
+            get = self._unsent_gets.popleft()
+            if get in self._calls or get in self._gets:
                 self._last_request += 1
-                self._sent_asks[self._last_request] = ask
-                question: m.Message = m.StatStorage(self._last_request)
-                if isinstance(ask, GetCall):
-                    left = max(0.0, ask.begun + ask.deadline_seconds - now)
-                    begun = ask.received_bytes
-                    is_sharing = bool(self.is_sharing) and not (ask.uses_frames or ask.is_range or begun)
-                    size = ask.size - begun if ask.size else 0
-                    question = m.GetObject(self._last_request, ask.id, left, is_sharing, ask.offset + begun, size)
+                self._sent_gets[self._last_request] = get
+                left = max(0.0, get.begun + get.deadline_seconds - now)
+                begun = get.received_bytes
+                is_sharing = bool(self.is_sharing) and not (get.uses_frames or get.is_range or begun)
+                size = get.size - begun if get.size else 0
+                question = m.GetObject(self._last_request, get.id, left, is_sharing, get.offset + begun, size)
                 self._commands.append(SendRequest(question))
         while self._puts:
             put = self._puts[0]
@@ -239,10 +225,8 @@ class Requests:
                 put, size = self._sent_frames.pop(request)
                 self._sent_bytes -= size
                 self._put_answered(put, message)
-            case m.StorageReply(request=request) if isinstance(get := self._sent_asks.get(request), GetCall):
-                self._get_answered(get, message, attachments)
-            case m.StorageStatus(request=request) if request in self._sent_asks:
-                self._end(self._sent_asks.pop(request), message)
+            case m.StorageReply(request=request) if request in self._sent_gets:
+                self._get_answered(self._sent_gets[request], message, attachments)
             case _:
                 pass  # reply to an ended call, or a keep-alive
 
@@ -274,7 +258,7 @@ class Requests:
                 self._end(get, ByteRange(get.sizes, get.frames))
             else:
                 self._end(get, get.frames if reply.shared else assemble(get.sizes, get.frames))
-        del self._sent_asks[reply.request]
+        del self._sent_gets[reply.request]
 
 
 def _error(object_id: bytes, reply: m.StorageReply) -> ScalerError:

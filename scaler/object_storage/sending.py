@@ -19,12 +19,6 @@ MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class StoredObject:
-    body: Body
-    putter: bytes
-
-
-@dataclass(slots=True, eq=False)
 class UnfinishedUpload:
     """A peer's incomplete object. Its full size counts as used from the first frame on."""
 

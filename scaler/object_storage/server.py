@@ -17,7 +17,6 @@ from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig
 from scaler.ids import is_cached, new_peer_id
-from scaler.logs import RateLimitedLog
 from scaler.net.access import Access
 from scaler.net.connection import Opened, Received
 from scaler.net.identity import Identity
@@ -118,7 +117,6 @@ class StorageServer:
             spill.check_writable()
         self._disk_thread = ThreadPoolExecutor(1, "spill")
         self._durable = self._open_journal(state_directory) if state_directory else None
-        self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
         self.transfers = Transfers(self._core, self._on_events, self._tell_scheduler, self._connect_to_store)
         self._scheduler = b""
         self._is_known = False
@@ -157,7 +155,7 @@ class StorageServer:
             on_failure=self._disk_changed,
         )
         for found, body in journal.recover():
-            self._core.restore(found.id, body, found.putter, found.key)
+            self._core.restore(found.id, body, found.key)
             if self._backend is not None and body.size_bytes >= LARGE_BYTES and not is_cached(found.id):
                 self._backend.write(found.id, body)
         return journal
@@ -261,8 +259,6 @@ class StorageServer:
                 self._listener.forget(peer, m.Refused(m.RefusalReason.EXPIRED, text))
             case SpillBodies():
                 self._spill(command)
-            case c.ReportIgnored(peer, count):
-                self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
             case c.PersistObject() | c.ForgetPersisted() | c.WriteToBackend() | c.ForgetInBackend():
                 raise AssertionError("the core was told that no disk and no backend keeps its objects")
             case _:

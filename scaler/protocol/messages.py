@@ -950,7 +950,7 @@ class GetObject(Message):
     size: f.Count64 = 0  # number of bytes; 0: all from offset on
 
 
-@message(41, to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
+@message(41, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
 class ForgetObjects(Message):
     """Names objects that the storage may drop."""
 

@@ -769,7 +769,7 @@ struct GetObject {
 struct ForgetObjects {
   # Names objects that the storage may drop.
   # scheduler -> store.
-  # client, worker, scheduler, store -> object storage.
+  # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
 }
 

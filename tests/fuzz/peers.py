@@ -26,7 +26,7 @@ from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.identity import LOCAL
 from scaler.net.questions import Questions
 from scaler.net.versions import own_hello
-from scaler.object_storage.requests import GetCall, PutCall, Requests, RequestsInput, StatCall
+from scaler.object_storage.requests import GetCall, PutCall, Requests, RequestsInput
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode
 from scaler.protocol.session import SESSION_ID_BYTES, Envelope, OutboxLimits
@@ -158,7 +158,7 @@ class _StoragePeer:
         self._now += 0.1
         calls: list[RequestsInput] = []
         if isinstance(event, Welcomed | Resumed):
-            calls = [PutCall(OBJECT, [memoryview(b"value")]), GetCall(OBJECT, 5.0), StatCall(), GetCall(OBJECT, 5.0)]
+            calls = [PutCall(OBJECT, [memoryview(b"value")]), GetCall(OBJECT, 5.0), GetCall(OBJECT, 5.0)]
         self._core.step([event, *calls], self._now)
 
     def end(self) -> None:

@@ -1,7 +1,8 @@
-"""An object storage as a process of its own, as its command starts it."""
+"""An object storage as a process of its own, as its command starts it, and a client with what its scheduler may do."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from scaler.ids import new_peer_id
+from scaler.net.connection import ConnectorEvent, Received
+from scaler.net.connector import SocketConnector
+from scaler.net.versions import own_hello
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.messages import ForgetObjects, Role, StatStorage, StorageStatus
 
 COMMAND = "import sys; from scaler.cli import object_storage_server; sys.exit(object_storage_server())"
 
@@ -26,6 +34,37 @@ class StorageProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+class ObservedStorage(StorageClient):
+    """A client of a storage, which also speaks as its scheduler."""
+
+    def __init__(self, address: str, peer: bytes) -> None:
+        super().__init__(address, peer, Role.CLIENT)
+        self._arrived = asyncio.Queue[ConnectorEvent]()
+        self._scheduler = SocketConnector(
+            address,
+            peer=new_peer_id(),
+            hello=own_hello(Role.SCHEDULER),
+            on_events=self._heard,
+        )
+
+    def _heard(self, events: list[ConnectorEvent]) -> None:
+        for event in events:
+            self._arrived.put_nowait(event)
+
+    def forget(self, ids: list[bytes]) -> None:
+        self._scheduler.send(ForgetObjects(ids))
+
+    async def stat(self) -> StorageStatus:
+        self._scheduler.send(StatStorage(1))
+        while not isinstance(event := await self._arrived.get(), Received) or type(event.message) is not StorageStatus:
+            pass
+        return event.message
+
+    def close(self) -> None:
+        self._scheduler.close()
+        super().close()
 
 
 @contextmanager

@@ -12,10 +12,10 @@ import pytest
 
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError
 from scaler.ids import IdFactory, cached_id, new_peer_id
-from scaler.object_storage.client import BlockingStorage, StorageClient
+from scaler.object_storage.client import BlockingStorage
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Role
-from tests.integration.storage_rig import storage_process
+from tests.integration.storage_rig import ObservedStorage, storage_process
 
 PEER = new_peer_id()
 MADE = IdFactory(PEER)
@@ -49,7 +49,7 @@ def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
 
     async def main() -> None:
         with storage_process() as storage:
-            client = StorageClient(storage.address, PEER, Role.CLIENT)
+            client = ObservedStorage(storage.address, PEER)
             await client.put(MADE.object(), [b"warm up"])
             before = storage.rss_bytes()
             await client.put(object_id, [b"pickle", content])
@@ -83,7 +83,7 @@ def test_gets_and_puts_outlive_a_restart_of_the_storage() -> None:
         object_id = MADE.object()
         with storage_process() as storage:
             address = storage.address
-            client = StorageClient(address, PEER, Role.CLIENT)
+            client = ObservedStorage(address, PEER)
             await client.put(MADE.object(), [b"it works"])
             get = client.get(object_id, 20.0)
             await client.stat()

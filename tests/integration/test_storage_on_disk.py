@@ -15,11 +15,11 @@ import pytest
 from scaler.errors import LimitError, ObjectLostError, ScalerError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.journal.journal import SEGMENT_BYTES
-from scaler.object_storage.client import BlockingStorage, StorageClient
+from scaler.object_storage.client import BlockingStorage
 from scaler.object_storage.durable import MIN_FILE_BYTES, compact
 from scaler.object_storage.server import StorageServer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
-from tests.integration.storage_rig import StorageProcess, storage_process
+from tests.integration.storage_rig import ObservedStorage, StorageProcess, storage_process
 from tests.waiting import soon
 
 LARGE = [b"pickle", os.urandom(2 * MIN_FILE_BYTES)]
@@ -36,12 +36,12 @@ class Owner:
         return BlockingStorage(storage.address, self.peer, Role.CLIENT, timeout_seconds=timeout_seconds)
 
 
-def run(path: Path, test: Callable[[StorageClient], Awaitable[None]], owner: Owner) -> None:
+def run(path: Path, test: Callable[[ObservedStorage], Awaitable[None]], owner: Owner) -> None:
     """Run a storage of this process with a client, and end it in an orderly way."""
 
     async def whole() -> None:
         server = StorageServer("tcp://127.0.0.1:0", 1 << 30, state_directory=str(path))
-        client = StorageClient(server.addresses[0], owner.peer, Role.CLIENT)
+        client = ObservedStorage(server.addresses[0], owner.peer)
         try:
             await asyncio.wait_for(test(client), 30)
         finally:
@@ -57,7 +57,7 @@ def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(t
     kept = {owner.ids.object(): parts for parts in ([b"small"], LARGE, [], many_messages)}
     forgotten = {owner.ids.object(): parts for parts in ([b"small"], LARGE)}
 
-    async def first(client: StorageClient) -> None:
+    async def first(client: ObservedStorage) -> None:
         for identifier, parts in (kept | forgotten).items():
             await client.put(identifier, parts)
         before = (await client.stat()).state_bytes
@@ -67,7 +67,7 @@ def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(t
         assert before - status.state_bytes == sum(map(len, LARGE))
         assert status.state_bytes == SEGMENT_BYTES + sum(map(len, [*LARGE, *many_messages]))
 
-    async def second(client: StorageClient) -> None:
+    async def second(client: ObservedStorage) -> None:
         for identifier, parts in kept.items():
             assert [bytes(part) for part in await client.get(identifier, 0.0)] == parts
         for identifier in forgotten:
@@ -89,15 +89,15 @@ def test_a_file_whose_bytes_have_changed_is_not_there_and_can_be_put_again(tmp_p
     damaged, cut = owner.ids.object(), owner.ids.object()
     files = tmp_path / "objects" / "files"
 
-    async def put(client: StorageClient) -> None:
+    async def put(client: ObservedStorage) -> None:
         for identifier in (damaged, cut):
             await client.put(identifier, LARGE)
 
-    async def get(client: StorageClient) -> None:
+    async def get(client: ObservedStorage) -> None:
         for identifier in (damaged, cut):
             assert [bytes(part) for part in await client.get(identifier, 0.0)] == LARGE
 
-    async def miss(client: StorageClient) -> None:
+    async def miss(client: ObservedStorage) -> None:
         for identifier in (damaged, cut):
             with pytest.raises(ObjectLostError):
                 await client.get(identifier, 0.0)
@@ -123,7 +123,7 @@ def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_bytes, f_frsize=1, f_blocks=disk_bytes))
     refused, stored = owner.ids.object(), owner.ids.object()
 
-    async def test(client: StorageClient) -> None:
+    async def test(client: ObservedStorage) -> None:
         async def has_room() -> bool:
             return not (await client.stat()).disk_failure
 

@@ -164,7 +164,7 @@ class SimulatedStorage:
     def _recover(self, machine: Machine) -> None:
         self._journal = self._open(machine)
         for found, body in self._journal.recover():
-            self._core.restore(found.id, body, found.putter, found.key)
+            self._core.restore(found.id, body, found.key)
 
     def _open(self, machine: Machine) -> ObjectJournal:
         path = machine.path / "objects"

@@ -10,7 +10,6 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.net.identity import LOCAL, Identity
 from scaler.object_storage.commands import (
     ExpirePeer,
-    ReportIgnored,
     SendToPeer,
     StorageInput,
 )
@@ -57,7 +56,6 @@ class Story:
         """Those that have not ended."""
         self.now = 100.0
         self.expired: list[bytes] = []
-        self.ignored = 0
         roles = {CLIENT: Role.CLIENT, READER: Role.CLIENT, WORKER: Role.WORKER, SCHEDULER: Role.SCHEDULER}
         self.step(*(Opened(peer, hello(role)) for peer, role in roles.items()))
 
@@ -72,8 +70,6 @@ class Story:
                     self.expired.append(peer)
                 case SpillBodies():
                     self.writes.append(command)
-                case ReportIgnored(_, count):
-                    self.ignored += count
         self.core.check()
         return sent
 

@@ -103,7 +103,7 @@ def test_memory_is_freed_with_its_object() -> None:
     del memory
     story.says(CLIENT, m.GetObject(2, OBJECT, 0.0))
     assert reference() is not None
-    story.says(CLIENT, m.ForgetObjects([OBJECT]))
+    story.says(SCHEDULER, m.ForgetObjects([OBJECT]))
     assert reference() is None
     assert used_bytes(story) == 0
 

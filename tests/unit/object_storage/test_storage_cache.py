@@ -6,7 +6,7 @@ import pytest
 
 from scaler.ids import cache_owner, cached_id
 from scaler.net.identity import Identity
-from scaler.protocol.messages import ForgetObjects, GetObject, Role
+from scaler.protocol.messages import GetObject, Role
 from tests.unit.object_storage.storage_story import CLIENT, Story, contents, replies
 
 ALICE, MALLORY, WORKER = b"alice---", b"mallory-", b"worker--"
@@ -45,7 +45,7 @@ def test_a_result_that_is_larger_than_the_cache_is_refused_and_drops_no_other(st
     assert not got(story, CLIENT, result_of("b"))
 
 
-def test_results_belong_to_a_key_and_no_other_peer_puts_reads_or_drops_them(story: Story) -> None:
+def test_results_belong_to_a_key_and_no_other_peer_puts_or_reads_them(story: Story) -> None:
     story.opens(ALICE, Role.CLIENT, OF_ALICE)
     story.opens(MALLORY, Role.CLIENT, OF_MALLORY)
     story.opens(WORKER, Role.WORKER, OF_WORKER)
@@ -54,7 +54,6 @@ def test_results_belong_to_a_key_and_no_other_peer_puts_reads_or_drops_them(stor
         assert replies(story.puts(peer, of_alice, b"evil")) == [(peer, 1, "invalid")]
     story.puts(ALICE, of_alice, b"value")
     assert not got(story, MALLORY, of_alice)
-    story.says(MALLORY, ForgetObjects([of_alice]))
     story.leaves(ALICE)
     story.opens(b"alice--2", Role.CLIENT, OF_ALICE)
     assert got(story, b"alice--2", of_alice) == [b"value"]

@@ -115,7 +115,7 @@ def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
 def test_a_full_storage_refuses_and_takes_again_when_there_is_room(story: Story) -> None:
     story.puts(CLIENT, OBJECT, bytes(600))
     assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "full")]
-    story.says(CLIENT, m.ForgetObjects([OBJECT]))
+    story.says(SCHEDULER, m.ForgetObjects([OBJECT]))
     assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "ok")]
 
 
@@ -172,18 +172,6 @@ def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Sto
     story.says(READER, m.GetObject(1, MADE.object(), 50.0))
     assert replies(story.says(SCHEDULER, m.ForgetOwner(CLIENT))) == [(READER, 1, "missing")]
     assert status(story) == m.StorageStatus(99, 1, 3, 1000, 0)
-
-
-def test_peers_forget_only_what_is_theirs(story: Story) -> None:
-    story.puts(CLIENT, OBJECT, b"1")
-    story.puts(WORKER, RESULT, b"22")
-    story.says(READER, m.ForgetObjects([OBJECT, RESULT]))
-    story.says(WORKER, m.ForgetObjects([OBJECT]))
-    story.says(READER, m.ForgetOwner(CLIENT))
-    assert (status(story).objects, story.ignored) == (2, 4)
-    story.says(WORKER, m.ForgetObjects([RESULT]))
-    story.says(CLIENT, m.ForgetObjects([OBJECT]))
-    assert (status(story).objects, story.ignored) == (0, 4)
 
 
 # -- slow readers ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from scaler.object_storage.requests import (
     Requests,
     RequestsCommand,
     SendRequest,
-    StatCall,
     StorageCall,
 )
 from scaler.protocol import messages as m
@@ -106,23 +105,21 @@ def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_
     requests: Requests,
 ) -> None:
     chunk = bytes(m.MAX_ATTACHED_BYTES)
-    put, get, stat = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0), StatCall()
-    requests.step([put, get, stat], 0.0)
-    requests.step([reply(3), content(1, b"half", parts=[8])], 1.0)
+    put, get = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0)
+    requests.step([put, get], 0.0)
+    requests.step([reply(2), content(1, b"half", parts=[8])], 1.0)
     messages = said(requests.step([Broken(SERVER), WELCOMED], 4.0))
     assert [(type(message).__name__, message.request) for message in messages] == [
-        ("GetObject", 6),
-        ("StatStorage", 7),
-        ("PutObject", 8),
-        ("PutObject", 9),
+        ("GetObject", 5),
+        ("PutObject", 6),
+        ("PutObject", 7),
     ]
-    assert (messages[0].deadline_seconds, messages[0].offset, messages[2].offset) == (5.0, 4, 0)
-    late = [reply(4), content(1, b"late", parts=[], offset=4)]  # of the old session: counts for nothing
+    assert (messages[0].deadline_seconds, messages[0].offset, messages[1].offset) == (5.0, 4, 0)
+    late = [reply(3), content(1, b"late", parts=[], offset=4)]  # of the old session: counts for nothing
     assert ended(requests.step(late, 4.0)) == []
-    status = m.StorageStatus(7, 1, 2, 3, 4)
-    answers = [content(6, b"full", parts=[8], offset=4), Received(SERVER, status), reply(8), reply(9)]
-    outcomes = ended(requests.step(answers, 5.0)) + ended(requests.step([reply(10)], 5.0))
-    assert outcomes == [(get, [b"halffull"]), (stat, status), (put, None)]
+    answers = [content(5, b"full", parts=[8], offset=4), reply(6), reply(7)]
+    outcomes = ended(requests.step(answers, 5.0)) + ended(requests.step([reply(8)], 5.0))
+    assert outcomes == [(get, [b"halffull"]), (put, None)]
 
 
 def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) -> None:

@@ -27,6 +27,8 @@ SCHEDULER, STORAGE = Server.SCHEDULER, Server.OBJECT_STORAGE
         (SCHEDULER, m.Role.SCHEDULER, m.Hello),
         (SCHEDULER, m.Role.CLIENT, m.PutObject),
         (STORAGE, m.Role.CLIENT, m.ForgetOwner),
+        (STORAGE, m.Role.CLIENT, m.ForgetObjects),
+        (STORAGE, m.Role.WORKER, m.ForgetObjects),
         (STORAGE, m.Role.MONITOR, m.GetObject),
         (STORAGE, m.Role.MANAGER, m.Hello),
     ],
