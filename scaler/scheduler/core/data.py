@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,10 +29,10 @@ class Copies:
 class ObjectDirectory(Protocol):
     is_used: bool
     """Whether any host has a store. If not, the object storage has everything, and only large objects are here."""
-    largest: Any
 
     def __len__(self) -> int: ...
     def find(self, identifier: bytes) -> Copies | None: ...
+    def largest(self, most: int, may_see: Callable[[bytes], bool] = ...) -> list[tuple[bytes, Copies]]: ...
     def lost_with(self, identifier: bytes) -> str:
         """Return the host that was lost with the only copy of an object, or an empty string."""
 

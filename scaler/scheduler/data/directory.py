@@ -6,19 +6,25 @@ is assumed to be in the object storage, with unknown size. Changing one object i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from heapq import nlargest
+from itertools import islice
+
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.scheduler.core.data import Copies
-from scaler.scheduler.data.largest import LargestObjects
 
 MAX_LOST = 50_000
 """Lost objects whose host is remembered."""
+MAX_LOOKS = 30_000
+"""Large objects among which the largest are found. Among more, the selection is arbitrary."""
 
 
 class Directory:
     def __init__(self) -> None:
         self.is_used = False
-        self.largest = LargestObjects()
+        self._large: dict[bytes, dict[bytes, Copies]] = {}
+        """Objects of at least LARGE_BYTES, by owner."""
         self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self._by_store: dict[int, dict[bytes, Copies]] = {}
         self._lost: dict[bytes, str] = {}
@@ -46,7 +52,7 @@ class Directory:
         if size_bytes and not copies.size_bytes:
             copies.size_bytes = size_bytes
             if size_bytes >= LARGE_BYTES:
-                self.largest.add(identifier, copies)
+                self._large.setdefault(owner_of(identifier), {})[identifier] = copies
         copies.holders.add(store)
         self._by_store.setdefault(store, {})[identifier] = copies
         return copies
@@ -88,7 +94,7 @@ class Directory:
         return copies.holders
 
     def forget_owner(self, owner: bytes) -> None:
-        self.largest.drop_owner(owner)
+        self._large.pop(owner, None)
         for identifier, copies in self._by_owner.pop(owner, {}).items():
             for store in copies.holders:
                 del self._by_store[store][identifier]
@@ -96,10 +102,18 @@ class Directory:
     def _forget_entry(self, identifier: bytes) -> None:
         objects = self._by_owner[owner_of(identifier)]
         copies = objects.pop(identifier)
+        owner = owner_of(identifier)
         if copies.size_bytes >= LARGE_BYTES:
-            self.largest.discard(identifier, copies)
+            del self._large[owner][identifier]
+            if not self._large[owner]:
+                del self._large[owner]
         if not objects:
-            del self._by_owner[owner_of(identifier)]
+            del self._by_owner[owner]
+
+    def largest(self, most: int, may_see: Callable[[bytes], bool] = lambda _owner: True) -> list[tuple[bytes, Copies]]:
+        """Return the largest objects of these owners, largest first."""
+        large = (item for owner, objects in self._large.items() if may_see(owner) for item in objects.items())
+        return nlargest(most, islice(large, MAX_LOOKS), key=lambda item: item[1].size_bytes)
 
     def check(self, stores: set[int]) -> None:
         """Assert the invariants. stores: numbers of all stores. O(everything): for tests."""
@@ -112,11 +126,12 @@ class Directory:
         }
         assert filed == held, "objects are filed under the stores that have them"
         assert {store for store, _ in held} <= stores, "a store that has gone has nothing"
-        known = [item for objects in self._by_owner.values() for item in objects.items()]
-        large = {each for each, copies in known if copies.size_bytes >= LARGE_BYTES}
-        assert large == {each for each, _ in self.largest.largest(self.largest.owners, len(known) + 1)}
+        assert all(self._large.values()), "an owner without large objects is listed"
+        assert self._large.keys() <= self._by_owner.keys(), "an owner without objects is listed"
         for owner, objects in self._by_owner.items():
             assert objects, f"owner {owner.hex()} has no object and is listed"
+            large = {each: copies for each, copies in objects.items() if copies.size_bytes >= LARGE_BYTES}
+            assert self._large.get(owner, {}) == large, f"the large objects of owner {owner.hex()} are listed"
             for identifier, copies in objects.items():
                 assert owner_of(identifier) == owner, f"object {identifier.hex()} is filed under another owner"
                 assert copies.holders, f"object {identifier.hex()} has no holder and is listed"

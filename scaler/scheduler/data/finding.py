@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from scaler.ids import is_result, is_task, owner_of, task_of
 from scaler.protocol.data_rows import ObjectRow
@@ -31,8 +32,7 @@ def answer(state: ClusterState, question: FindObjects, client: ClientRecord) -> 
         may_see = [each for each in question.named if state.may_see(client, each)]
         found = [known for each in may_see if (known := _known(state, each)) is not None]
     else:
-        owners = [each for each in state.data.directory.largest.owners if state.may_see(client, each)]
-        found = state.data.directory.largest.largest(owners, question.most)
+        found = state.data.directory.largest(question.most, partial(state.may_see, client))
     hosts, rows, left = host_names(state), [], MAX_BYTES
     for identifier, copies in found:
         text = json.dumps([*_row(state, identifier, copies)[:-1], _holders(copies, hosts)])
@@ -47,7 +47,7 @@ def largest_rows(state: ClusterState, most: int) -> list[ObjectRow]:
     hosts = host_names(state)
     return [
         _row(state, identifier, copies)._replace(holders=", ".join(_holders(copies, hosts)[:MAX_SHOWN]))
-        for identifier, copies in state.data.directory.largest.largest(state.data.directory.largest.owners, most)
+        for identifier, copies in state.data.directory.largest(most)
     ]
 
 

@@ -90,7 +90,7 @@ def test_the_largest_of_many_are_found_at_once_and_in_order() -> None:
         directory.add(number.to_bytes(16, "big"), size_bytes, number % 3)
     for number in range(0, len(sizes), 2):
         directory.forget(number.to_bytes(16, "big"))
-    found = [copies.size_bytes for _, copies in directory.largest.largest(directory.largest.owners, 100)]
+    found = [copies.size_bytes for _, copies in directory.largest(100)]
     assert found == sorted(sizes[1::2], reverse=True)[:100]
     directory.check({0, 1, 2})
 
@@ -102,7 +102,7 @@ def test_many_objects_of_one_size_hold_up_the_scheduler_no_longer_than_ten_milli
     times = []
     for _ in range(3):
         began_at = time.thread_time()
-        found = directory.largest.largest(directory.largest.owners, 1_000)
+        found = directory.largest(1_000)
         times.append(time.thread_time() - began_at)
         assert len(found) == 1_000
     assert min(times) < 0.010
