@@ -107,7 +107,6 @@ def findings(model: Model) -> list[FindingRow]:
         *_failing_workers(window),
         *_failing_functions(window),
         *_full_storage(window),
-        *_leaking_functions(window),
     ]
     found += [row for part in model.parts for row in part.findings()]
     return sorted(found, key=lambda row: (-row.slots_lost, row.kind, row.subject))[:MAX_FINDINGS]
@@ -261,25 +260,6 @@ def _failing_functions(window: _Window) -> Iterator[FindingRow]:
         advice = f"Correct the cause before more of them run, and try it with one task: scaler run-again {same[0].id}."
         page = "docs/client.md#run-a-failed-task-again"
         yield FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name))
-
-
-def _leaking_functions(window: _Window) -> Iterator[FindingRow]:
-    """Each task of a function leaks memory into its processor, in all states of the window."""
-    for row in window.last.functions:
-        known = [each for state in window.states for each in state.functions if each.name == row.name]
-        if not (row.leak_bytes and row.live) or len(known) < len(window.states) or not all(r.leak_bytes for r in known):
-            continue
-        text = (
-            f"Each task of {called(row.name)} leaves {sized(row.leak_bytes)} behind, in {row.leak_processors:,} of "
-            f"{counted(row.leak_judged, 'processor')} that ran enough of them"
-            f"{f'; one had {sized(row.memory_peak_bytes)}' if row.memory_peak_bytes else ''}."
-        )
-        advice = (
-            "Look for lists, caches and callbacks that grow with each call. Until that is corrected, let the worker "
-            "manager replace processors between tasks, with max_processor_memory_growth."
-        )
-        page = "docs/monitoring.md#memory-use"
-        yield FindingRow("leaking_function", row.name, text, advice, page)
 
 
 def _full_storage(window: _Window) -> list[FindingRow]:

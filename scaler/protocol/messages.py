@@ -731,9 +731,6 @@ class FunctionUse:
     samples: f.Count64  # taken while its tasks ran, or after only its tasks had run
     mean_bytes: f.Count64  # mean resident memory in the samples
     peak_bytes: f.Count64  # peak resident memory
-    growth_bytes: f.Count64 = 0  # memory retained per task in growing processors
-    judged: f.Count32 = 0  # processors with a verdict about growth
-    growing: f.Count32 = 0  # growing processors among these
 
 
 @message(21, to_scheduler=(WORKER,), sequenced=False)

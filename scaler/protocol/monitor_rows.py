@@ -309,8 +309,6 @@ _PEAK_HELP = "Highest peak of a processor's memory reached while only its tasks 
 _PEAK = Column("Peak mem.", "bytes", 2, _PEAK_HELP, zero_is_none=True)
 _MEAN_HELP = "Mean memory of a processor while its tasks run"
 _MEAN_MEMORY = Column("Mean mem.", "bytes", 3, _MEAN_HELP, zero_is_none=True)
-_LEAK_HELP = "Memory that each task leaves allocated in its processor"
-_LEAK = Column("Leak per task", "bytes", 2, _LEAK_HELP, zero_is_none=True)
 
 
 class FunctionRow(NamedTuple):
@@ -332,9 +330,6 @@ class FunctionRow(NamedTuple):
     p50_before_seconds: Annotated[float | None, Column(unit="seconds", help=_BEFORE_HELP)] = None
     memory_peak_bytes: Annotated[int, _PEAK] = 0
     memory_mean_bytes: Annotated[int, _MEAN_MEMORY] = 0
-    leak_bytes: Annotated[int, _LEAK] = 0
-    leak_processors: Annotated[int, Column(help="Processors in which its tasks leak memory")] = 0
-    leak_judged: Annotated[int, Column(help="Processors measured for leaks")] = 0
     job_ended: Annotated[int, Column(help="Ended calls of its current or last job")] = 0
     job_failed: Annotated[int, Column(help="Failed calls in job_ended")] = 0
     job_cancelled: Annotated[int, Column(help="Cancelled calls in job_ended")] = 0

@@ -567,9 +567,6 @@ struct FunctionUse {
   samples @1 :UInt64;            # taken while its tasks ran, or after only its tasks had run
   meanBytes @2 :UInt64;          # mean resident memory in the samples
   peakBytes @3 :UInt64;          # peak resident memory
-  growthBytes @4 :UInt64;        # memory retained per task in growing processors
-  judged @5 :UInt32;             # processors with a verdict about growth
-  growing @6 :UInt32;            # growing processors among these
 }
 
 struct WorkerHeartbeat {

@@ -9,9 +9,8 @@ bytes of the page unchanged. All other datagrams are a `Note`.
 
 The page shows the running task and contains unsent results, so that the agent can read results that are held up behind
 a long task or left by a dead processor. Its words (u64, little endian): tasks begun, start of the last one (monotonic
-nanoseconds), tasks finished, number of the current batch of results, rows in it; then `TaskGrowth`: measurements, spec
-number, bytes before and after the task. Rows and payloads of the batch follow. Only the processor writes. Each word is
-written atomically, after the data that it announces.
+nanoseconds), tasks finished, number of the current batch of results, rows in it. Rows and payloads of the batch follow.
+Only the processor writes. Each word is written atomically, after the data that it announces.
 """
 
 from __future__ import annotations
@@ -257,15 +256,6 @@ class Snapshot(NamedTuple):
     finished: int
 
 
-class TaskGrowth(NamedTuple):
-    """Private memory of a processor before and after one task. measured: number of measurements so far."""
-
-    measured: int
-    spec: int
-    before_bytes: int
-    after_bytes: int
-
-
 def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[bytes]) -> bytes:
     head = RESULTS.pack(ToAgent.RESULTS, len(rows), batch, sum(map(len, payloads)))
     return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
@@ -293,11 +283,11 @@ def skip_rows(results: Results, count: int) -> Results:
 
 MAX_ROWS = 256
 MAX_PAYLOAD_BYTES = 48 * 1024
-_WORDS_BYTES = 128
+_WORDS_BYTES = 64
 _PAYLOADS_AT = _WORDS_BYTES + MAX_ROWS * RESULT.size
 _PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
 
-_BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS, _MEASURED, _SPEC, _BEFORE, _AFTER = range(9)
+_BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
 
 
 def make_page() -> int:
@@ -316,12 +306,6 @@ class PageReader:
     def snapshot(self) -> Snapshot:
         words = self._words
         return Snapshot(words[_BEGUN], words[_BEGUN_AT] / 1e9, words[_FINISHED])
-
-    def growth(self) -> TaskGrowth | None:
-        """Return the last measured task; None if there is none or it is being written."""
-        words = self._words
-        growth = TaskGrowth(words[_MEASURED], words[_SPEC], words[_BEFORE], words[_AFTER])
-        return growth if growth.measured and words[_MEASURED] == growth.measured else None
 
     def unsent(self) -> Results | None:
         """Return a copy of unsent results; None if there are none or they are being sent. Raises ProtocolError."""
@@ -347,7 +331,7 @@ class PageWriter:
         self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES))
         self._words = self._view[:_WORDS_BYTES].cast("Q")
         self._socket = results
-        self._begun = self._finished = self._rows = self._at = self._batch = self._measured = 0
+        self._begun = self._finished = self._rows = self._at = self._batch = 0
         self.oldest_ns = 0
         """Time at which the oldest unsent result was added; 0: none."""
 
@@ -376,13 +360,6 @@ class PageWriter:
             if not self.oldest_ns:
                 self.oldest_ns = now_ns
         words[_FINISHED] = self._finished
-
-    def note_growth(self, spec: int, before_bytes: int, after_bytes: int) -> None:
-        words = self._words
-        words[_MEASURED] = 0
-        words[_SPEC], words[_BEFORE], words[_AFTER] = spec, before_bytes, after_bytes
-        self._measured += 1
-        words[_MEASURED] = self._measured
 
     def flush(self) -> None:
         if self._rows:

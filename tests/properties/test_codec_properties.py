@@ -95,7 +95,7 @@ DETAILS = (
 PROCESSOR = st.builds(
     m.ProcessorStatus, U32, PERCENT, U64, st.booleans(), st.booleans(), OPTIONAL_ID, running_seconds=SECONDS
 )
-USE = st.builds(m.FunctionUse, TEXT, U64, U64, U64, U64, U32, U32)
+USE = st.builds(m.FunctionUse, TEXT, U64, U64, U64)
 SESSION = st.builds(m.SessionRow, PEER, TEXT, TEXT, st.booleans(), TEXT, U64, U64, U64, U64, SECONDS)
 UNIT = st.builds(m.UnitStatus, TEXT, st.sampled_from(m.UnitState), U32, SECONDS, TEXT)
 

@@ -32,7 +32,6 @@ def loads(draw: st.DrawFn, name: str) -> Load:
         age_seconds=draw(st.sampled_from([1.0, 61.0, 500.0])),
         running=draw(st.integers(0, 4)),
         ran=draw(st.booleans()),
-        leak_bytes=draw(st.sampled_from([0, 0, 0, 2**20])),
     )
 
 
@@ -105,8 +104,6 @@ def truth(run: Run, row: FindingRow) -> bool:
         case "failing_function":  # it fails by itself, and not because of one worker
             is_only = run.workers == 1  # then the cause may be either
             return load.ran and (load.failed_share >= 0.5 or is_only) and (load.messages == 1 or is_only)
-        case "leaking_function":
-            return load.leak_bytes > 0
         case "full_storage":
             return run.stored_share >= 0.9 and not run.spilled_bytes
     return False

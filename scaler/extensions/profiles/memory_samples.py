@@ -10,7 +10,7 @@ from scaler.extensions.profiles.usage import MemoryUsage, ProcessorSample
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.shell import Agent
 from scaler.worker.agent.state import PooledProcessor, ProcessorState
-from scaler.worker.frames import PageReader, Snapshot, TaskGrowth
+from scaler.worker.frames import Snapshot
 
 SAMPLE_SECONDS = 0.5
 SUSPENDED_SAMPLE_SECONDS = 10.0
@@ -21,10 +21,8 @@ class MemorySampler:
     def __init__(self, agent: Agent, pool: ProcessorPool) -> None:
         self._agent = agent
         self._pool = pool
-        self._usage = MemoryUsage(agent.config.garbage_collect_interval_seconds)
-        self._measured: dict[int, int] = {}
+        self._usage = MemoryUsage()
         self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
-        self._names: dict[int, str] = {}
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
         agent.on_heartbeat.append(self._usage.complete)
@@ -50,23 +48,12 @@ class MemorySampler:
             memory = resident_memory(pid)
             if memory is not None:
                 functions = ("", set[str]()) if processor is None else take_functions(processor, page.snapshot())
-                sample = found[number] = ProcessorSample(*memory, *functions, self._growth(number, page))
+                sample = found[number] = ProcessorSample(*memory, *functions)
                 if is_suspended:
-                    suspended[number] = now + SUSPENDED_SAMPLE_SECONDS, sample._replace(ended=(), growth=None)
+                    suspended[number] = now + SUSPENDED_SAMPLE_SECONDS, sample._replace(ended=())
         self._suspended = suspended
-        self._measured = {number: self._measured.get(number, 0) for number in found}
         if found:
-            self._usage.take(now, found)
-
-    def _growth(self, number: int, page: PageReader) -> tuple[str, TaskGrowth] | None:
-        growth = page.growth()
-        if growth is None or growth.measured == self._measured.get(number, 0):
-            return None
-        self._measured[number] = growth.measured
-        if growth.spec not in self._names:
-            self._names = self._pool.function_names()
-        name = self._names.get(growth.spec)
-        return None if name is None else (name, growth)
+            self._usage.take(found)
 
 
 def take_functions(processor: PooledProcessor, snapshot: Snapshot) -> tuple[str, set[str]]:

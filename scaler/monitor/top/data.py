@@ -25,7 +25,6 @@ FUNCTION_COLUMNS = (
     "trend_percent",
     "memory_peak_bytes",
     "memory_mean_bytes",
-    "leak_bytes",
 )
 
 

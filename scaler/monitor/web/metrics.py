@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -178,22 +178,16 @@ class Metrics(Collector):
         text = "Median, 95th percentile, and maximum duration of a function's tasks."
         labels = ("function", "quantile")
         yield GaugeMetricFamily, "scaler_function_duration_quantile_seconds", text, labels, spread
-        yield from self._function_memory([row for row in rows if row.memory_peak_bytes])
+        kinds = (("peak", "memory_peak_bytes"), ("mean", "memory_mean_bytes"))
+        text = "Peak and mean memory of a processor while a function's tasks run."
+        known = [row for row in rows if row.memory_peak_bytes]
+        sizes = [(row.name, kind, getattr(row, name)) for row in known for kind, name in kinds]
+        yield GaugeMetricFamily, "scaler_function_memory_bytes", text, ("function", "statistic"), sizes
         left = [(row.name, row.left_seconds) for row in rows if row.left_seconds is not None]
         text = "Estimated seconds until a function's tasks end."
         yield GaugeMetricFamily, "scaler_function_left_seconds", text, ("function",), left
         text = "Durations of a function's tasks."
         yield SummaryMetricFamily, "scaler_function_duration_seconds", text, ("function",), times
-
-    @staticmethod
-    def _function_memory(rows: Sequence[FunctionRow]) -> Iterator[Family]:
-        kinds = (("peak", "memory_peak_bytes"), ("mean", "memory_mean_bytes"))
-        text = "Peak and mean memory of a processor while a function's tasks run."
-        sizes = [(row.name, kind, getattr(row, name)) for row in rows for kind, name in kinds]
-        yield GaugeMetricFamily, "scaler_function_memory_bytes", text, ("function", "statistic"), sizes
-        text = "Memory that each of a function's tasks leaves allocated in its processor."
-        leaks = [(row.name, row.leak_bytes) for row in rows]
-        yield GaugeMetricFamily, "scaler_function_leak_bytes", text, ("function",), leaks
 
     def _admit(self, status: Status) -> None:
         if status.incarnation != self._incarnation:

@@ -188,9 +188,6 @@ class ExecutorBase(ABC):
             self._forgotten([self._specs.popitem(last=False)[1]], set())
         return known
 
-    def function_names(self) -> dict[int, str]:
-        return {known.number: known.wire.name for known in self._specs.values()}
-
     def forget_functions(self, identifiers: set[bytes]) -> None:
         for identifier in identifiers:
             self.functions.pop(identifier, None)

@@ -107,12 +107,9 @@ class GarbagePolicy:
         config: WorkerConfig,
         free: Callable[[], None],
         report_worn: Callable[[str], None],
-        note_growth: Callable[[int, int, int], None],
         now_ns: int,
     ) -> None:
-        """free: drops caches. report_worn: requests a replacement of this processor, with a reason. note_growth:
-        receives a spec number, and private memory before and after one of its tasks."""
-        self._note_growth = note_growth
+        """free: drops caches. report_worn: requests a replacement of this processor, with a reason."""
         self._interval_ns = int(config.garbage_collect_interval_seconds * 1e9)
         self._threshold_bytes = config.trim_memory_threshold_bytes
         self._max_growth_bytes = config.max_processor_memory_growth
@@ -125,13 +122,8 @@ class GarbagePolicy:
         self.pause_ns: int | None = None
         """Idle time before the next call of `idle`; None: none before the next task."""
         self._is_checked = True
-        self._measured_bytes = 0
-        """Private memory after the last task; 0: not measured."""
 
-    def after_task(self, spec: int, now_ns: int) -> None:
-        if self._measured_bytes:  # measured before this task, so the growth is from this task alone
-            self._note_growth(spec, self._measured_bytes, private_bytes())
-            self._measured_bytes = 0
+    def after_task(self, now_ns: int) -> None:
         self.pause_ns, self._is_checked = CHECK_NS, False
         if now_ns - self._checked_ns >= CHECK_NS:
             self._check(now_ns)
@@ -144,7 +136,6 @@ class GarbagePolicy:
             return
         self._trim()
         self._collected_ns = now_ns
-        self._measured_bytes = private_bytes()
         self.pause_ns = None
 
     def _check(self, now_ns: int) -> None:
@@ -161,7 +152,6 @@ class GarbagePolicy:
             self._trim_above = 0
         if self._max_growth_bytes:
             self._check_growth()
-        self._measured_bytes = private_bytes()
 
     def _trim(self) -> None:
         self._free()
@@ -224,9 +214,7 @@ class _Processor:
             ToProcessor.FORGET: self._functions.forget,
             ToProcessor.STORAGE: self._use_storage,
         }
-        self._garbage = GarbagePolicy(
-            config, self._drop_caches, self._report_worn, results.note_growth, time.monotonic_ns()
-        )
+        self._garbage = GarbagePolicy(config, self._drop_caches, self._report_worn, time.monotonic_ns())
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
         self._printing = PrintForwarder(lambda: self.context.task_id, control.send)
@@ -364,7 +352,7 @@ class _Processor:
         if spec.is_sent_at_once or self.context.is_suspended:
             results.flush()
         self.context.end_task()
-        self._garbage.after_task(number, ended_ns)
+        self._garbage.after_task(ended_ns)
         return None if outcome else payload
 
     def _has_changed(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaler.extensions.profiles.core import Profiles
-from scaler.extensions.profiles.memory import FunctionMemories, FunctionMemory, Leak
+from scaler.extensions.profiles.memory import FunctionMemories, FunctionMemory
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
@@ -30,23 +30,14 @@ def test_the_mean_is_that_of_all_samples_and_the_peak_the_largest() -> None:
     assert (memory_of(usage).samples, memory_of(usage).mean_bytes, memory_of(usage).peak_bytes) == (50, 160, 600)
 
 
-def test_a_function_leaks_where_it_does_so_in_half_of_the_processors_that_are_judged() -> None:
-    usage = FunctionMemories()
-    usage.take(b"a", [FunctionUse("f", 1, 1, 1, 3_000, judged=2, growing=2)])
-    assert memory_of(usage).leak == Leak(3_000, 2, 2)
-    usage.take(b"b", [FunctionUse("f", 1, 1, 1, 0, judged=3, growing=0)])
-    assert memory_of(usage).leak == Leak(0, 2, 5)
-
-
 def test_the_rows_of_functions_and_workers_have_their_memory() -> None:
     cluster = ClusterWithProfiles()
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client, name="f")
-    cluster.say(worker, beat(FunctionUse("f", 10, 100, 500, 7, judged=3, growing=2)))
+    cluster.say(worker, beat(FunctionUse("f", 10, 100, 500)))
     (row,) = document(cluster)["functions"]
     assert [row[name] for name in ("memory_peak_bytes", "memory_mean_bytes")] == [500, 100]
-    assert [row[name] for name in ("leak_bytes", "leak_processors", "leak_judged")] == [7, 2, 3]
     (row,) = document(cluster)["workers"]
     assert (row["memory_mean_bytes"], row["memory_peak_bytes"]) == (5, 7)
     cluster.leave(worker)
-    assert document(cluster)["functions"][0]["leak_bytes"] == 7
+    assert document(cluster)["functions"][0]["memory_peak_bytes"] == 500

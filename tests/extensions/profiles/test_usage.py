@@ -5,17 +5,14 @@ from __future__ import annotations
 from scaler.extensions.profiles.memory_samples import take_functions
 from scaler.extensions.profiles.usage import MAX_FUNCTIONS, MAX_REPORTED, MemoryUsage, ProcessorSample
 from scaler.protocol.messages import FunctionUse
-from scaler.worker.frames import TaskGrowth
 from tests.unit.worker.story import Story, task_id
 
-MIB = 1024**2
 
-
-def sampled(*samples: ProcessorSample, usage: MemoryUsage | None = None) -> dict[str, FunctionUse]:
+def sampled(*samples: ProcessorSample) -> dict[str, FunctionUse]:
     """Return what is reported after these samples of one processor, by function."""
-    usage = usage or MemoryUsage(0.0)
-    for second, sample in enumerate(samples):
-        usage.take(float(second), {1: sample})
+    usage = MemoryUsage()
+    for sample in samples:
+        usage.take({1: sample})
     return {use.function: use for use in usage.report()}
 
 
@@ -46,46 +43,20 @@ def test_what_a_task_leaves_behind_is_no_memory_of_the_function_that_runs_next()
 
 
 def test_of_many_functions_those_that_were_used_last_are_known_and_a_report_is_small() -> None:
-    usage = MemoryUsage(0.0)
+    usage = MemoryUsage()
     for number in range(MAX_FUNCTIONS + 10):
-        usage.take(0.0, {1: ProcessorSample(1, 1, f"f{number}", [])})
+        usage.take({1: ProcessorSample(1, 1, f"f{number}", [])})
     reports = [usage.report() for _ in range(MAX_FUNCTIONS // MAX_REPORTED)]
     assert all(len(report) == MAX_REPORTED for report in reports)
     assert usage.report() == []
     assert {use.function for report in reports for use in report} == {f"f{n}" for n in range(10, MAX_FUNCTIONS + 10)}
 
 
-def grow(usage: MemoryUsage, number: int, left: int, tasks: int = 50) -> None:
-    """Have a processor run tasks that leave something behind."""
-    for count in range(1, tasks + 1):
-        growth = TaskGrowth(count, 1, count * left, (count + 1) * left)
-        usage.take(float(count), {number: ProcessorSample(MIB, MIB, "f", ["f"], ("f", growth))})
-
-
-def test_what_tasks_leave_behind_is_told_with_the_processors_of_which_it_is_known() -> None:
-    usage = MemoryUsage(garbage_collect_seconds=10.0)
-    grow(usage, 1, MIB)
-    (use,) = usage.report()
-    assert (use.growth_bytes, use.growing, use.judged) == (MIB, 1, 1)
-
-
-def test_the_evidence_of_a_processor_that_is_gone_stays_until_another_one_tells_otherwise() -> None:
-    usage = MemoryUsage(0.0)
-    grow(usage, 1, MIB)
-    usage.report()
-    grow(usage, 2, 0, tasks=20)  # too few to know
-    assert usage.report()[0].growth_bytes == MIB
-    grow(usage, 2, 0)
-    (use,) = usage.report()
-    assert (use.growth_bytes, use.growing, use.judged) == (0, 0, 1)
-
-
 def test_a_peak_before_the_agent_knows_of_the_task_is_that_of_the_task() -> None:
-    usage = MemoryUsage(0.0)
-    usage.take(0.0, {1: ProcessorSample(10, 10, "", ())})
-    usage.take(0.5, {1: ProcessorSample(90, 90, "", ())})
-    usage.take(1.0, {1: ProcessorSample(20, 90, "", ("large",))})
-    assert [use.peak_bytes for use in usage.report()] == [90]
+    found = sampled(
+        ProcessorSample(10, 10, "", ()), ProcessorSample(90, 90, "", ()), ProcessorSample(20, 90, "", ("large",))
+    )
+    assert found["large"].peak_bytes == 90
 
 
 def test_the_task_of_a_processor_is_known_between_reports_of_its_results() -> None:

@@ -34,7 +34,6 @@ class Load:
     running: int = 0
     ran: bool = True
     """False: an input of each has failed, so no worker ran it."""
-    leak_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,6 @@ class Run:
                     "ended": round((load.per_second + (0 if place else self.cancelled_per_second)) * past),
                     "failed": round(self.failed_per_second(load) * past),
                     "seconds_total": load.per_second * past * load.seconds,
-                    "memory_peak_bytes": 300 * 2**20,
-                    "leak_bytes": load.leak_bytes,
-                    "leak_processors": 3 if load.leak_bytes else 0,
-                    "leak_judged": 4,
                 }
                 for place, load in enumerate(self.loads)
             ],

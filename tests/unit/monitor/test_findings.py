@@ -141,19 +141,6 @@ def test_tasks_that_wait_for_their_inputs_for_most_of_their_time() -> None:
     assert kinds(Run([Load("read", 20, 0.016, running=4, inputs_share=0.6)])) == []  # 9.6 ms
 
 
-def test_a_function_whose_tasks_leave_memory_behind_is_named_while_it_has_tasks() -> None:
-    leaking = Load("report", 5, 0.2, running=1, leak_bytes=1_258_291)
-    row = only(Run([leaking]))
-    assert (row.kind, row.subject) == ("leaking_function", "report")
-    assert row.text == (
-        "Each task of report() leaves 1.2 MiB behind, in 3 of 4 processors that ran enough of them; one had 300 MiB."
-    )
-    assert "max_processor_memory_growth" in row.advice
-    assert kinds(Run([replace(leaking, running=0)])) == []
-    none = {"functions": [{"name": "report", "running": 1}]}
-    assert kinds(Run([leaking], odd_state=none)) == []  # it is not known for long
-
-
 def test_slots_without_a_task_while_others_need_what_they_do_not_offer() -> None:
     row = only(NEEDS)
     assert (row.kind, row.subject) == ("lacking_capabilities", "train")

@@ -1,18 +1,12 @@
 // Clients and the functions that they call.
 
 import { fill, h, href, panel } from "./dom.js";
-import { NONE, bytes, count, counted, percent, short, span } from "./format.js";
+import { NONE, count, percent, short, span } from "./format.js";
 import { noTasks } from "./notices.js";
 import { addedPanels } from "./panels.js";
 import { profileOf } from "./profile.js";
 import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
-
-/** Memory that each task leaks, and the number of affected processors. */
-function leak(row) {
-  if (!row.leak_bytes) return NONE;
-  return { text: bytes(row.leak_bytes), class: "bad", title: `each task leaves ${bytes(row.leak_bytes)} behind, in ${count(row.leak_processors)} of ${counted(row.leak_judged, "processor")} that ran enough of them` };
-}
 
 const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
 const SLOWER = 25;  // percent
@@ -29,7 +23,6 @@ const FUNCTIONS = columns("functions", {
   failed: FAILED,
   progress_percent: { class: "progress", show: progress, draw: drawProgress },
   left_seconds: { show: left },
-  leak_bytes: { show: leak },
   tasks_per_second: { show: (row) => (row.tasks_per_second ? short(row.tasks_per_second) : NONE) },
   trend_percent: { show: trend },
 });
