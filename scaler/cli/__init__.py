@@ -33,7 +33,6 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler show": (f"{_SHOW}show",),
     "scaler explain": (f"{_SHOW}explain",),
     "scaler logs": (f"{_SHOW}logs",),
-    "scaler run-again": ("scaler.client.commands:run_again",),
     "scaler replay": ("scaler.client.commands:replay_bundle",),
     "scaler sessions": ("scaler.client.commands:sessions",),
     "scaler trace": ("scaler.extensions.timeline.command:trace_file",),

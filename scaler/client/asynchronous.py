@@ -52,14 +52,13 @@ def _iterated(
 
 
 def _asked(
-    method: Callable[Concatenate[Client, P], T], late: Callable[[T], object] = lambda _: None
+    method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Return a method of `Client` as a coroutine function, which runs in a thread. late: receives the value if
-    cancelled."""
+    """Return a method of `Client` as a coroutine function, which runs in a thread."""
 
     @functools.wraps(method)
     async def call(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await _in_thread(client._asking, partial(method, client._open, *args, **kwargs), late)
+        return await _in_thread(client._asking, partial(method, client._open, *args, **kwargs))
 
     return call
 
@@ -176,16 +175,10 @@ class AsyncClient(AsyncCalls):
     history = _asked(Client.history)
     tasks = _asked(Client.tasks)
     cancel = _asked(Client.cancel)
-    retry = _asked(Client.retry, late=lambda futures: [each.cancel() for each in futures])
     run = _asked(Client.run)
     restart_workers = _asked(Client.restart_workers)
     progress = _asked(Client.progress)
     clear = _asked(Client.clear)
-
-    async def run_again(self, task: ScalerFuture | bytes | str) -> Any:
-        """Run a failed task again, like `Client.run_again`, and return the value of the new task."""
-        future = await _in_thread(self._asking, partial(self._open.run_again, task), late=ScalerFuture.cancel)
-        return await future
 
     @property
     def identity(self) -> bytes:

@@ -13,18 +13,27 @@ from collections.abc import Callable
 from importlib.metadata import distributions
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from scaler._version import __version__
-from scaler.client.again import WhatRan, id_of_task, what_ran
 from scaler.client.chunks import MapFunction
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, check_future
 from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.loop import ClientLoop
-from scaler.errors import ProtocolError, UsageError
-from scaler.ids import content_id
+from scaler.errors import ObjectLostError, ProtocolError, UsageError
+from scaler.ids import content_id, show, task_id_of
 from scaler.paths import local_path
-from scaler.protocol.messages import Explain, Explained, ReadLog, Spec, TaskLog
+from scaler.protocol.messages import (
+    Explain,
+    Explained,
+    FailedTask,
+    ReadFailure,
+    ReadLog,
+    Spec,
+    TaskLog,
+    is_function_id,
+    is_stored,
+)
 from scaler.serialization import (
     Parts,
     describe,
@@ -45,6 +54,52 @@ _MANIFEST = "manifest.json"
 _ARGUMENTS = "arguments.bin"
 _FUNCTION, _SERIALIZER, _CODE = "function.bin", "serializer.bin", "code.bin"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+
+
+class WhatRan(NamedTuple):
+    spec: Spec
+    functions: list[Parts]
+    arguments: Parts
+    inputs: list[Parts]
+
+
+def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
+    """Return the function and values of a failed task. verb: for errors. Raises UsageError and ObjectLostError."""
+    found = loop.ask(ReadFailure(task), FailedTask)
+    cannot = f"task {show(task)} cannot {verb}"
+    if not found.runs:
+        raise UsageError(f"{cannot}: {found.text}")
+
+    def parts(payload: bytes, what: str) -> Parts:
+        if not is_stored(payload):
+            return [*parts_of(payload)]
+        try:
+            return loop.transfers.fetch(payload[1:17])
+        except ObjectLostError as error:
+            raise ObjectLostError(
+                f"{cannot}: {what} is gone: its client disconnected or released it ({error})"
+            ) from None
+
+    if not all(is_stored(payload) or is_function_id(each, payload) for each, payload in found.functions):
+        raise ObjectLostError(f"{cannot}: the scheduler sent a different function")
+    [run] = found.runs
+    [payload] = run.payloads
+    what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}
+    functions = [parts(each, what_of[identifier]) for identifier, each in found.functions if identifier in what_of]
+    # Large arguments are a stored object as well, the last reference of the task.
+    stored = payload[:17] if is_stored(payload) else None
+    inputs = [each for each in (run.inputs[0] if run.inputs else ()) if each[:17] != stored]
+    values = [parts(each, f"input {number}") for number, each in enumerate(inputs)]
+    return WhatRan(run.spec, functions, parts(payload, "the object with its arguments"), values)
+
+
+def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
+    if issubclass(type(task), str):
+        return task_id_of(cast("str", task))
+    if type(task) is bytes:
+        return task_id_of(task.hex())
+    check_future(task)
+    return cast("ScalerFuture", task).task_id
 
 
 def environment() -> dict[str, object]:
@@ -131,7 +186,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
                 code=bytes(16) if has_code else b"",
             )
             written = str(manifest["environment_of_client"]["python"])
-            ran = WhatRan(spec, functions, parts(_ARGUMENTS), inputs, b"")
+            ran = WhatRan(spec, functions, parts(_ARGUMENTS), inputs)
     except UsageError:
         raise
     except OSError as error:
@@ -147,6 +202,11 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
 # -- replay
 
 _uploaded = UploadedModules()
+
+
+def replay_task(loop: ClientLoop, task: ScalerFuture | bytes | str, *, pdb: bool) -> Any:
+    """Replay a failed task of the cluster. Raises UsageError and ObjectLostError."""
+    return replay(what_ran(loop, id_of_task(task), "be replayed"), pdb=pdb)
 
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:

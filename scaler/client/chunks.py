@@ -36,11 +36,9 @@ NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 class ItemLimits(NamedTuple):
     timeout_seconds: float
     retry_on: bytes
-    leaves: bool = True
-    """Whether the client resends items that the chunk leaves. If not, every item is called and has an outcome."""
 
 
-NO_LIMITS = ItemLimits(0.0, b"", leaves=False)
+NO_LIMITS = ItemLimits(0.0, b"")
 
 
 class ChunkResults(Sequence[Any], serialization.ManyCalls):
@@ -187,7 +185,7 @@ def call_each(function: MapFunction, items: Sequence[Any], limits: ItemLimits = 
     began = time.monotonic()
     with _Alarm(seconds) as alarm:
         for position in range(done, len(items)):
-            if seconds and limits.leaves and time.monotonic() - began >= seconds:
+            if seconds and time.monotonic() - began >= seconds:
                 left[position] = False
                 results.add(None)
                 continue
@@ -202,7 +200,7 @@ def call_each(function: MapFunction, items: Sequence[Any], limits: ItemLimits = 
             except BaseException as error:
                 if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
                     raise  # the chunk runs again when its input is there again
-                if limits.leaves and asks_to_retry(error, lambda error: serialization.load_retry_on(retry_on)(error)):  # noqa: PLW0108
+                if retry_on and asks_to_retry(error, lambda error: serialization.load_retry_on(retry_on)(error)):  # noqa: PLW0108
                     left[position] = True
                     results.add(None)
                 else:
@@ -270,10 +268,6 @@ class MapFunction(Unchanging):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MapFunction, (self._function, self.name, self.spread, self.limits)
-
-    def without_leaving(self) -> MapFunction:
-        limits = self.limits and self.limits._replace(leaves=False)
-        return MapFunction(self._function, self.name, self.spread, limits)
 
     # -- on a worker
 

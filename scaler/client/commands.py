@@ -1,4 +1,4 @@
-"""`scaler run-again`, `scaler replay`, and `scaler sessions`."""
+"""`scaler replay` and `scaler sessions`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from scaler.ids import show
 from scaler.protocol import messages as m
 from scaler.registry import find_only
 from scaler.security import CREDENTIALS_VARIABLE
-from scaler.serialization import describe
-from scaler.serialization.exceptions import remote_traceback
 from scaler.serialization.tracebacks import user_traceback
 from scaler.texts import aligned, escaped_lines
 
@@ -38,23 +36,6 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 def address_of(given: str | None, environment: Mapping[str, str]) -> str:
     """Return the given address, SCALER_ADDRESS, or the address of the only cluster."""
     return given or environment.get("SCALER_ADDRESS") or find_only().address
-
-
-def run_again(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a failed task again; print its result or traceback, and return the exit code."""
-    parser = bare_parser(program, "Run a failed task again, and print its result or its traceback.")
-    parser.add_argument("task", metavar="TASK_ID")
-    add_address(parser)
-    found = parser.parse_intermixed_args(arguments)
-    with Client(address_of(found.address, environment)) as client:
-        future = client.run_again(found.task)
-        error = future.exception()
-        if error is None:
-            sys.stdout.write(f"{escaped_lines(repr(future.result()))}\n")
-            return 0
-        trace = remote_traceback(error)
-        sys.stderr.write(escaped_lines(f"{describe(error) if trace is None else trace.text.strip()}\n"))
-        return 1
 
 
 def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:

@@ -6,8 +6,7 @@ A function pickled by value is serialized again if its snapshot has changed, and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -67,17 +66,6 @@ class TemplateTable:
             self.clear()  # the storage had no space for the function, and may have space now
             return self.template(function, options, parent)
         return template
-
-    def of_parts(self, spec: Spec, functions: Sequence[serialization.Parts], parent: bytes) -> TaskTemplate:
-        """Return the template of tasks of this spec. functions: the function, then serializer and code, if any."""
-        registered = tuple(map(self._register, functions))
-        serializer = serialization.load_serializer(functions[1]) if spec.serializer else None
-        spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0, failed=0)
-        if serializer is not None:
-            spec = replace(spec, serializer=registered[1].id)
-        if spec.code:
-            spec = replace(spec, code=registered[-1].id)
-        return TaskTemplate(spec, registered, serializer)
 
     @property
     def code(self) -> bytes:

@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any, overload
 
 from scaler.client import answers
-from scaler.client.again import id_of_task, run_again, what_ran
 from scaler.client.connect import room
 from scaler.client.future import ScalerFuture, check_future, error_of
 from scaler.client.options import check_integer, check_seconds, iterated
@@ -151,20 +150,10 @@ class ClusterQuestions(TaskCalls):
         stacks = read_document(document) if document["of"] else StackProfile()
         return answers.TaskProfile(document["name"], document["of"], stacks)
 
-    def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
-        """Run a failed task again with its function, options, and arguments; return the future of the new task.
-
-        task: a future, or a task id as bytes or hexadecimal text. The task may belong to another client, even a
-        disconnected one. The scheduler keeps the last 1,000 failed tasks. For `map`, the whole chunk runs again. Raises
-        UsageError for a task that the scheduler no longer has, and ObjectLostError that names the missing input.
-        """
-        self._check_open()
-        return run_again(self._loop, self._futures, self._templates, id_of_task(task), self._parent())
-
     def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
         """Write a failed task into a file: function, arguments, inputs, environment, output, traceback.
 
-        task: as in `run_again`. `scaler replay PATH` runs the task from a shell. The file contains the values that the
+        task: as in `replay`. `scaler replay PATH` runs the task from a shell. The file contains the values that the
         task received. Raises UsageError, also if the file cannot be written, and ObjectLostError that names the missing
         input.
         """
@@ -175,16 +164,18 @@ class ClusterQuestions(TaskCalls):
     def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
         """Run a failed task in this process with its inputs; return its value or raise its exception.
 
-        task: as in `run_again`. pdb: open the debugger where the exception is raised. For `map`, the chunk runs up to
-        the failing item. Raises UsageError, ObjectLostError that names the missing input, and SerializationError.
+        task: a future, or a task id as bytes or hexadecimal text. The task may belong to another client, even a
+        disconnected one. The scheduler keeps the last 1,000 failed tasks. pdb: open the debugger where the exception is
+        raised. For `map`, the chunk runs up to the failing item. Raises UsageError for a task that the scheduler no
+        longer has, ObjectLostError that names the missing input, and SerializationError.
         """
         self._check_open()
-        return room("bundle").replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
+        return room("bundle").replay_task(self._loop, task, pdb=pdb)
 
     def cluster(self) -> answers.ClusterSnapshot:
         """Return workers, managers, clients, functions, tasks, storage, and scheduler, with the rows of the web page.
 
-        Each list has `to_pandas()`. Raises UnreachableError and RefusedError, like `tasks`, `report`, `retry`, and
+        Each list has `to_pandas()`. Raises UnreachableError and RefusedError, like `tasks`, `report`, and
         `wait_for_workers`, and UsageError inside a task.
         """
         snapshot: answers.ClusterSnapshot = self._status().state()
@@ -235,22 +226,6 @@ class ClusterQuestions(TaskCalls):
         if tag is not None and self._session is not None:
             found.update(self._session.find(None, None, tag))
         return sum(future.cancel() for future in found)
-
-    def retry(self, name: str | None = None, *, tag: str | None = None) -> list[ScalerFuture]:
-        """Run this client's failed tasks with this name or tag again, like `run_again`; return the new futures.
-
-        The futures are in the order of submission. Skips tasks that failed because an input failed: retry the input
-        instead. The scheduler keeps the last 1,000 failed tasks. Raises UsageError unless exactly one argument is
-        given.
-        """
-        if (name is None) == (tag is None):
-            raise UsageError("give the name or the tag of the tasks to run again")
-        own = self._futures.ids.owner.hex()
-        failed = self._status().tasks(name, "failed", tag)
-        # Task ids of a client ascend, so sorting them restores the order of submission.
-        return [
-            self.run_again(task) for task in sorted(row.id for row in failed if row.id.startswith(own) and row.worker)
-        ]
 
     def run(
         self,

@@ -37,7 +37,6 @@ _COMMANDS = {
     "show": "print a table: workers, tasks, failures, costs, objects, logs, and more",
     "explain": "explain why a task waits, or how it ended",
     "logs": "print a task's output, or the workers' latest warnings",
-    "run-again": "run a failed task again",
     "replay": "run the failed task of a bundle locally, optionally in a debugger",
     "sessions": "list, show, cancel, and remove durable sessions",
     "trace": "write a timeline of the cluster for Perfetto",

@@ -257,8 +257,8 @@ def _failing_functions(window: _Window) -> Iterator[FindingRow]:
             f"{ran.failed:,} of {counted(ran.ended, 'task')} of {called(name)} that ended in {window.past} failed; "
             f"{times:,} of the {len(failed):,} that are listed with: {most if len(said) > 1 else said.pop()[:MAX_TEXT]}"
         )
-        advice = f"Correct the cause before more of them run, and try it with one task: scaler run-again {same[0].id}."
-        page = "docs/client.md#run-a-failed-task-again"
+        advice = f'Correct the cause before more of them run, and replay one task: client.replay("{same[0].id}").'
+        page = "docs/client.md#replay-a-failed-task"
         yield FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name))
 
 

@@ -1036,7 +1036,7 @@ class Named(Message):
 
 @message(49, to_scheduler=CLIENTS)
 class ReadFailure(Inquiry):
-    """Asks for the function and arguments of a failed task, to run it again. Answered by FailedTask."""
+    """Asks for the function and arguments of a failed task, to replay it. Answered by FailedTask."""
 
     task: f.Id
     number: f.Count64 = 0
@@ -1048,7 +1048,7 @@ class FailedTask(Reply):
 
     task: f.Id
     functions: Functions  # its function and serializer
-    runs: list[RunGroup]  # one, with only this task; none if it cannot run again
+    runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
     text: f.Display = ""  # why it cannot, display text
     number: f.Count64 = 0
 

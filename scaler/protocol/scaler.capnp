@@ -843,7 +843,7 @@ struct Named {
 }
 
 struct ReadFailure {
-  # Asks for the function and arguments of a failed task, to run it again. Answered by FailedTask.
+  # Asks for the function and arguments of a failed task, to replay it. Answered by FailedTask.
   # client, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
   number @1 :UInt64;
@@ -854,7 +854,7 @@ struct FailedTask {
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   functions @1 :List(AnnouncedFunction);  # its function and serializer
-  runs @2 :List(RunGroup);       # one, with only this task; none if it cannot run again
+  runs @2 :List(RunGroup);       # one, with only this task; none if it cannot be replayed
   text @3 :Text;                 # why it cannot, display text
   number @4 :UInt64;
 }

@@ -31,7 +31,7 @@ def told(server: WebServer) -> None:
     server.monitor.logs[LAST] = log
 
 
-def test_failures_are_grouped_and_lead_to_their_tasks_with_traceback_output_and_how_to_run_them_again(
+def test_failures_are_grouped_and_lead_to_their_tasks_with_traceback_output_and_how_to_replay_them(
     server: WebServer, windows: Windows
 ) -> None:
     told(server)
@@ -51,9 +51,7 @@ def test_failures_are_grouped_and_lead_to_their_tasks_with_traceback_output_and_
     tasks.first.get_by_role("link").first.click()
     page.get_by_text("Traceback: in calibrate").wait_for()
     page.get_by_text("no smile here").wait_for()
-    again = page.get_by_role("region", name="Run again").inner_text()
-    assert f"scaler run-again {LAST} tcp://127.0.0.1:8516" in again
-    assert f'client.run_again("{LAST}").result()' in again
+    assert f'client.replay("{LAST}", pdb=True)' in page.get_by_role("region", name="Replay").inner_text()
 
 
 def test_a_task_that_ran_more_than_once_says_how_its_earlier_attempts_ended(

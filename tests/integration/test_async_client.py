@@ -275,9 +275,6 @@ async def test_what_a_client_tells_and_does_is_awaited(address: str, tmp_path: P
         assert [row.name for row in (await client.cluster()).clients if row.id == client.identity.hex()] == ["telling"]
         assert [row.state for row in await client.tasks(tag="prefix")] == ["exception"]
         assert str(await client.logs(failed)) == ""
-        with pytest.raises(KeyError):
-            await client.run_again(failed)
-        assert [future.task_id != failed.task_id for future in await client.retry("telling")] == [True, True]
         assert (await client.bundle(failed, tmp_path / "bundle")).is_file()
         with pytest.raises(KeyError):
             await client.replay(failed)

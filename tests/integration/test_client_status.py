@@ -65,7 +65,7 @@ def test_the_state_of_the_cluster_has_its_rows(cluster: SchedulerClusterCombo) -
         assert "give it the scheduler's address" in client.submit(nested_status).result()
 
 
-def test_tasks_are_listed_and_run_again_by_tag(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_tasks_are_listed_by_tag(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     path = str(tmp_path / "there")
     with Client(cluster.get_address()) as client:
         tagged = client.options(tags=("nightly", "a, b"))
@@ -78,10 +78,6 @@ def test_tasks_are_listed_and_run_again_by_tag(cluster: SchedulerClusterCombo, t
         assert {row.tags for row in client.tasks(tag="nightly")} == {"nightly, a, b"}
         until(lambda: client.tasks(tag="night", state="done"))
         assert not client.tasks(tag="nigh")
-        Path(path).touch()
-        assert client.gather(client.retry(tag="nightly")) == [1.0, 0.5]
-        with pytest.raises(UsageError, match="name or the tag"):
-            client.retry()
 
 
 def test_unfinished_tasks_of_a_name_are_cancelled(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ DEEP = 100_000
         (lambda client: client.get({"a": 1}, 5), "keys is 5, and must be iterable"),
         (lambda client: client.explain(unittest.mock.Mock()), "<Mock .* is not a future"),
         (lambda client: client.logs(unittest.mock.Mock()), "<Mock .* is not a future"),
-        (lambda client: client.run_again(unittest.mock.Mock()), "<Mock .* is not a future"),
+        (lambda client: client.replay(unittest.mock.Mock()), "<Mock .* is not a future"),
         (lambda client: client.upload(unittest.mock.Mock()), "not <Mock"),
         (lambda client: client.options(priority=RaisesAlways()).submit(abs, 1), "priority is <RaisesAlways instance"),
         (lambda client: client.submit_verbose(abs, 5), r"args is 5, and must be a tuple .* such as \(5,\)"),

@@ -145,7 +145,6 @@ def test_a_python_client_runs_a_failed_task_of_another_language_again(
     assert failure(peer, task).type == "FileNotFoundError"
     path.write_text("five!")
     with Client(address, insecure_no_auth=True) as python:
-        assert python.run_again(task.hex()).result(20) == 5
         assert python.replay(task.hex()) == 5
         assert replay(read_bundle(python.bundle(task.hex(), tmp_path / "task.bundle"))[0], pdb=False) == 5
 

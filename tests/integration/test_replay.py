@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.errors import UsageError
-from tests.integration.test_run_again import failures_of
+from scaler.errors import ObjectLostError, UsageError
+from scaler.ids import content_id
+from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.top.panels import as_json
+from scaler.object_storage.server import EmbeddedStorage
+from scaler.protocol.messages import FailedTask, ReadFailure, RunGroup, Spec, stored_reference
+from tests.integration.client_rig import RigScheduler
 
 BIG = 3_000_000
 
@@ -34,10 +43,37 @@ def made(size: int) -> bytes:
     return bytes(size)
 
 
+def fail_behind(gate: str) -> None:
+    """Fail once there is this file."""
+    while not Path(gate).exists():
+        threading.Event().wait(0.01)
+    raise FileNotFoundError("no market data")
+
+
 def skew(path: str, number: int) -> int:
     if number == 1 and not Path(path).exists():
         raise ValueError(f"skew {number}")
     return number
+
+
+def failures_of(cluster: SchedulerClusterCombo) -> list[dict[str, Any]]:
+    """Return the groups of failures that a new monitor sees, the newest first."""
+
+    async def see() -> str:
+        news = asyncio.Event()
+        monitor = MonitorConnection(cluster.get_monitor_address(), news.set)
+        try:
+            async with asyncio.timeout(20):
+                while not monitor.model.task_count:
+                    await news.wait()
+                    news.clear()
+            return as_json(monitor.model, "")
+        finally:
+            monitor.close()
+
+    found = json.loads(asyncio.run(see()))["failures"]
+    assert isinstance(found, list)
+    return found
 
 
 def test_a_failed_task_runs_here_with_its_inputs(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
@@ -58,7 +94,8 @@ def test_a_failed_task_runs_here_with_its_inputs(cluster: SchedulerClusterCombo,
         here = os.getpid()
         assert [client.replay(task) for task in failed] == [(5, here), (BIG, here), (BIG + 5, here)]
         assert client.replay(coroutine) == 0
-        assert client.replay(failed[0].task_id.hex()) == (5, here)
+    with Client(cluster.get_address()) as another:
+        assert another.replay(failed[0].task_id.hex()) == (5, here)
 
 
 def test_of_a_map_the_item_that_fails_raises_where_it_is(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
@@ -73,15 +110,41 @@ def test_of_a_map_the_item_that_fails_raises_where_it_is(cluster: SchedulerClust
         assert client.replay(chunk) == [0, 1]
 
 
+def test_an_input_that_is_gone_is_named() -> None:
+    task, function = b"another." + bytes(8), pickle.dumps(made)
+    spec = Spec(function=content_id(function), name="total")
+    inputs = pickle.dumps(1), stored_reference(task[:8] + b"\xff" * 8, BIG)
+    run = RunGroup(spec, [task], [1], [pickle.dumps(())], [inputs])
+    storage = EmbeddedStorage("tcp://127.0.0.1:0")
+    try:
+        with RigScheduler(storage=storage) as rig, Client(rig.address) as client, ThreadPoolExecutor() as threads:
+            asked = threads.submit(client.replay, task)
+            number = rig.next(ReadFailure).number
+            rig.say(FailedTask(task, [(spec.function, function)], [run], number=number))
+            with pytest.raises(ObjectLostError, match=f"task {task.hex()} cannot be replayed: input 1 is gone"):
+                asked.result()
+    finally:
+        storage.close()
+
+
 def test_a_task_that_did_not_fail_is_not_replayed(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     with Client(cluster.get_address()) as client:
         done = client.submit(made, 1)
         done.result()
-        with pytest.raises(UsageError, match="cannot be replayed: it ended"):
+        with pytest.raises(UsageError, match=r"cannot be replayed: it ended .*; only a task that ran and failed can"):
             client.replay(done)
         with pytest.raises(UsageError, match="cannot be bundled: it ended"):
             client.bundle(done, tmp_path / "none.zip")
         assert not (tmp_path / "none.zip").exists()
+        first = client.submit(fail_behind, str(tmp_path / "gate"))
+        blocked = client.submit(made, first)
+        assert client.explain(blocked), "the scheduler has the task"
+        (tmp_path / "gate").touch()
+        blocked.exception()
+        with pytest.raises(UsageError, match=r"it did not run because its input fail_behind \(\w+\) failed"):
+            client.replay(blocked)
+        with pytest.raises(UsageError, match="'17' is no task id"):
+            client.replay("17")
 
 
 def test_a_bundle_shows_what_failed_and_runs_it_without_a_cluster(

@@ -78,11 +78,3 @@ def test_a_call_that_takes_too_long_is_interrupted_and_those_after_it_are_left()
     assert "on_signal" not in str(error.__cause__)
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("items", [[-1, 0, 2], [2, -1]])
-def test_a_chunk_that_runs_again_by_itself_leaves_nothing(items: list[int]) -> None:
-    again = chunk(inverse, limits=ItemLimits(LONG_SECONDS, ON_VALUE_ERRORS)).without_leaving()
-    with pytest.raises(ItemsFailedError) as caught:
-        again(items)
-    assert len(caught.value.results.failures) == len([each for each in items if each < 1])

@@ -168,7 +168,7 @@ def test_a_function_that_fails_again_and_again_with_one_message() -> None:
     assert "360 of 600 tasks of buggy() that ended in the last 30 s failed" in row.text
     assert row.text.endswith("with: ValueError: bad a")
     load = BAD_FUNCTION.loads[0]
-    assert f"run-again {0:016x}" in row.advice
+    assert f'client.replay("{0:016x}' in row.advice
     assert kinds(Run([replace(load, failed_share=0.45)])) == []
     assert kinds(Run([replace(load, messages=2)])) == []
     assert kinds(Run([replace(load, ran=False)])) == []  # their inputs are to be corrected

@@ -2,7 +2,7 @@
 
 import { ask, fill, h, href, setText } from "./dom.js";
 import { count } from "./format.js";
-import { again, nothing } from "./notices.js";
+import { nothing, replay } from "./notices.js";
 import { columns, table } from "./table.js";
 import { TASKS } from "./tasks.js";
 
@@ -58,7 +58,7 @@ function failures(store, place) {
     list.update(tasks);
     setText(heading, group ? `${count(group.times)} × ${group.text}` : "These failures are not kept any more");
     setText(counted, group ? `in ${group.function}` : "");
-    if (group && group.task !== newest) fill(how, again(store, group.task));
+    if (group && group.task !== newest) fill(how, replay(group.task));
     newest = group?.task ?? "";
   }
 

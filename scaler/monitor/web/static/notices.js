@@ -31,10 +31,9 @@ export function noTasks(store) {
   ];
 }
 
-/** How to rerun a failed task, because this page is read-only. */
-export function again(store, id) {
-  return panel("Run again", {}, h("p", {}, "With the same arguments, from a shell or from Python:"),
-    code(`scaler run-again ${id} ${schedulerAddress(store)}`), code(`client.run_again("${id}").result()`));
+/** How to debug a failed task. */
+export function replay(id) {
+  return panel("Replay", {}, h("p", {}, "In your own process, with the same arguments, from Python:"), code(`client.replay("${id}", pdb=True)`));
 }
 
 export const nothing = (title, text) => [h("h3", {}, title), h("p", {}, text)];

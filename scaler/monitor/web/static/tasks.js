@@ -2,7 +2,7 @@
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, clock, count, glyph, isOver, isQueued, micros, shortId, span, stateClass, stateName } from "./format.js";
-import { again, noTasks, nothing } from "./notices.js";
+import { noTasks, nothing, replay } from "./notices.js";
 import { profileOf } from "./profile.js";
 import { columns, table } from "./table.js";
 import { waiting } from "./waiting.js";
@@ -222,7 +222,7 @@ export function task(store, place) {
       ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
       ["Id", h("code", {}, row.id)],
     ].filter(Boolean).map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
-    if (row.failed && row.attempt > 0 && !how.firstChild) fill(how, again(store, row.id));
+    if (row.failed && row.attempt > 0 && !how.firstChild) fill(how, replay(row.id));
     // The lines after the first are attempts and frames.
     const [first, ...more] = row.text.split("\n");
     const lines = [...more, row.traceback].filter(Boolean).join("\n");
