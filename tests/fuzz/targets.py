@@ -35,6 +35,7 @@ from scaler.serialization import parts_of
 from scaler.worker.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.worker.frames import (
     MAX_ROWS,
+    RESULT,
     Note,
     PageReader,
     ToAgent,
@@ -212,7 +213,7 @@ def run_page(data: bytes) -> int:
 
 
 def page_seeds() -> tuple[bytes, ...]:
-    row = struct.pack("<16sHBBQQQQIQI", b"goodclie00000000", 1, 0, 0, 10, 0, 0, 100, 0, 0, 3)
+    row = RESULT.pack(b"goodclie00000000", 1, 0, 0, 10, 0, 0, 100, 0, 0, 0, 0, 3)
     return tuple(struct.pack("<5Q24x", 1, 10**9, 1, 0, count) + row * count for count in (0, 1, 3, MAX_ROWS))
 
 
