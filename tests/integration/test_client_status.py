@@ -91,7 +91,7 @@ def test_unfinished_tasks_of_a_name_are_cancelled(cluster: SchedulerClusterCombo
         other.result()
         assert client.cancel("waiting") == 0
         for arguments in ({}, {"name": "a", "tag": "b"}):
-            with pytest.raises(UsageError, match="give the name or the tag"):
+            with pytest.raises(UsageError, match="pass the name or tag"):
                 client.cancel(**arguments)
         assert client.cancel(tag="b") == 0
 
