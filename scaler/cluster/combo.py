@@ -18,7 +18,7 @@ from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
-from scaler.config.compatibility import rename_arguments
+from scaler.config.compatibility import rename_arguments, without_retired
 from scaler.config.load import model_of
 from scaler.config.monitors import WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SpillConfig, scheduler_model
@@ -75,6 +75,7 @@ def _with_settings(constructor: C) -> C:
 
     @functools.wraps(constructor)
     def checked(self: object, *arguments: Any, **given: Any) -> None:
+        given = without_retired(given)
         names = tuple(given.get("extensions") or ())
         added = {item.name: item for item in fields(scheduler_model(names))} if names else {}
         if unknown := next((name for name in given if name not in known and name not in added), None):

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from functools import cache
+from typing import TypeVar
 
 from scaler.config.setting import Alias
 from scaler.errors import UsageError
 
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 ADAPTERS = {"native_worker_adapter": "baremetal_native", "symphony_worker_adapter": "symphony"}
 """Deprecated worker manager sections, and their types."""
 GUI = "gui"  # deprecated section of the web server
+RETIRED = {
+    "broadcast_interval_seconds": (),
+    "garbage_collect_interval_seconds": ("-gc",),
+    "io_threads": ("-it",),
+    "load_balance_seconds": ("-ls",),
+    "load_balance_trigger_times": ("-lbt",),
+    "status_report_interval_seconds": ("-sri",),
+    "task_log_max_size": (),
+    "trim_memory_threshold_bytes": ("-tm",),
+}
+"""Settings that are accepted everywhere without effect, and their short flags."""
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
 _GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
+
+
+def without_retired(values: Mapping[str, T]) -> dict[str, T]:
+    for key in values.keys() & RETIRED:
+        _warn(f"{key} is no longer needed and has no effect")
+    return {key: value for key, value in values.items() if key not in RETIRED}
+
+
+@cache
+def _warn(text: str) -> None:
+    _log.warning(text)
 
 
 def rename_arguments(arguments: MutableMapping[str, object]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from scaler._version import __version__
+from scaler.config.compatibility import RETIRED, without_retired
 from scaler.config.files import title_of
 from scaler.config.load import variable_of
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
@@ -37,7 +38,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
     if extra:
         raise UsageError(f"unexpected argument {extra[0]!r}; -h shows what is expected")
     flags: dict[str, object] = {}
-    for name, value in vars(namespace).items():
+    for name, value in without_retired(vars(namespace)).items():
         key = name.removeprefix(_POSITIONAL)
         if key in flags:
             raise UsageError(f"{key} is given twice: as {value!r} and as {flags[key]!r}")
@@ -64,6 +65,8 @@ def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: 
         if item.group not in groups:
             groups[item.group] = parser.add_argument_group(item.group)
         _add(groups[item.group], item, documented[item.name])
+    for key, short_flags in RETIRED.items():
+        parser.add_argument(*short_flags, flag_of(key), dest=key, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from scaler.config.compatibility import RETIRED, without_retired
 from scaler.config.files import ConfigFile, Section, title_of
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
 from scaler.errors import ConfigError, nearest
@@ -85,7 +86,7 @@ def _by_setting(
     known: _Known, values: Mapping[str, object], where: str, shown: Callable[[str], str], *, text: bool
 ) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
-    for key, value in values.items():
+    for key, value in without_retired(values).items():
         if key not in known:
             raise ConfigError(f"{where}unknown key {key!r}{nearest(key, list(known))}")
         origin = f"{where}{shown(key)}"
@@ -105,7 +106,7 @@ def _environment(model: type[SettingsModel], sources: Sources, known: _Known) ->
         if not variable.startswith(prefix) or variable == variable_of(model, "type"):
             continue  # the type of a worker manager comes from its table or command
         key = variable.removeprefix(prefix).lower()
-        if key in known:
+        if key in known or key in RETIRED:
             found[key] = text
         # Kubernetes sets variables with this prefix for a service of this name, so only near matches are errors.
         elif near := get_close_matches(key, known, n=1, cutoff=NEAR_VARIABLE):

@@ -12,8 +12,6 @@ from scaler.config.setting import LoggingConfig, Setting
 from scaler.config.values import Check, Name, Names, Range, Seconds
 from scaler.registry import find, find_only, is_name
 
-MAX_LISTED_TASKS = 10_000  # limit of the monitors' model
-
 
 def _monitor_address(value: str) -> str:
     return find(value).monitor_address if is_name(value) else check_server_address(value)
@@ -61,10 +59,6 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     """File with the private key of the certificate (PEM, without a password); must be readable only by its owner."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
     """Additional host names for browsers, such as the name of a proxy. Requests for unknown hosts are refused."""
-    broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
-    """Minimum interval between updates to browsers."""
-    task_log_max_size: Annotated[int, Range(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
-    """Number of recent tasks on the page."""
 
     def check(self) -> None:
         super().check()

@@ -13,7 +13,6 @@ from scaler.config.security import SecurityConfig
 from scaler.config.setting import LoggingConfig, Setting, SettingsModel
 from scaler.config.values import (
     Address,
-    Count,
     EventLoop,
     Limit,
     LimitOrNone,
@@ -111,17 +110,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     max_bytes_per_client: Annotated[
         Limit, Setting(default_text="a quarter of the machine's memory", metavar="BYTES")
     ] = field(default_factory=lambda: default_memory_limit_bytes() // 2)
-    """Maximum bytes of arguments, functions, and results that the scheduler itself holds per key; -1: no limit."""
-    max_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
-        default_factory=default_memory_limit_bytes
-    )
-    """Maximum bytes of arguments, functions, and results that the scheduler itself holds in total; -1: no limit."""
-    max_connections_per_client: Annotated[Limit, Setting(metavar="COUNT")] = 20_000
-    """Maximum concurrent connections of clients, workers, and worker managers per key; -1: no limit."""
-    max_connections: Annotated[Limit, Setting(metavar="COUNT")] = 60_000
-    """Maximum concurrent connections of all keys together; -1: no limit."""
-    max_sessions_per_hour: Annotated[Limit, Setting(metavar="COUNT")] = 100_000
-    """Maximum sessions that one key may open per hour. Reconnecting within the lease does not count."""
+    """Maximum bytes of arguments, functions, and results that the scheduler itself holds per key; -1: no limit. All
+    keys together may use half of the machine's memory, or this limit if it is larger."""
     client_timeout_seconds: Annotated[Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
     """Time without contact after which a client is lost. Its tasks are cancelled, and its objects are released after
     object_retention_seconds."""
@@ -131,16 +121,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     """How long to keep the objects of a lost client, in case the client reconnects."""
     session_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 604_800.0
     """How long to keep an unused durable session after its last task has ended."""
-    load_balance_seconds: Annotated[Seconds, Setting("-ls", metavar="SECONDS")] = 1.0
-    """Interval between checks for idle workers while tasks are queued on busy ones."""
-    load_balance_trigger_times: Annotated[Count, Setting("-lbt", metavar="COUNT")] = 2
-    """Number of consecutive checks that must find an imbalance before queued tasks are moved."""
     event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
     """Event loop: Python's own (builtin) or uvloop."""
-    io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
-    """Number of ZeroMQ I/O threads. Local peers do not use them."""
-    status_report_interval_seconds: Annotated[Seconds, Setting("-sri", metavar="SECONDS")] = 1.0
-    """Interval between status reports to monitors. Events are reported within 0.25 s."""
     policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"
     """Scaling policy: simple, waterfall_v1, target_v1, or one installed under scaler.scaling_policies."""
     policy_content: Annotated[
@@ -151,6 +133,11 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
     """Directory of the journal, which preserves tasks and results across restarts and power loss. Belongs to one
     scheduler, and is readable only by its owner. Needs 128 MiB plus twice the size of unfinished tasks and results."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Limit of max_bytes_per_client for all keys together."""
+        return max(default_memory_limit_bytes(), self.max_bytes_per_client)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -29,7 +29,6 @@ WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
 LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"  # file descriptor for the text of a fatal error
 UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH_JOB_ID"}
 """Environment variables that are unique to a unit. The ECS variable holds the metadata endpoint of the task."""
-GIBIBYTE = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +43,6 @@ class ProcessorSettings(SettingsModel):
     store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
     """Directory to which a host's store spills objects that exist nowhere else, up to half of the free disk space. The
     files have no names. auto: the first of TMPDIR, /tmp, and /var/tmp that is not in memory; empty: never spill."""
-    garbage_collect_interval_seconds: Annotated[Seconds, Setting("-gc", metavar="SECONDS")] = 30.0
-    """Interval between garbage collections in an idle processor."""
-    trim_memory_threshold_bytes: Annotated[Bytes, Setting("-tm", metavar="BYTES")] = GIBIBYTE
-    """Above this size, a processor returns unused memory to the system when it collects garbage."""
     memory_limit_bytes: Annotated[
         Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
     ] = 0
@@ -98,8 +93,6 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     """A worker exits after this long without contact to the scheduler, or without work while its manager is away."""
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
     """Function to call in each processor, service, or job before its first task: module.path:function(literals)."""
-    io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
-    """Number of ZeroMQ I/O threads. Local peers do not use them."""
     event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
     """Event loop: Python's own (builtin) or uvloop."""
 

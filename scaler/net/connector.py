@@ -183,7 +183,7 @@ class ConnectorShell(Shell[ConnectorCore]):
 class SocketConnector(ConnectorShell):
     """A `connection.Connector` on the running loop. Sends heartbeats, except for workers and managers."""
 
-    def __init__(  # noqa: PLR0913 (its settings)
+    def __init__(
         self,
         address: str,
         *,
@@ -191,18 +191,15 @@ class SocketConnector(ConnectorShell):
         hello: Hello,
         on_events: Callable[[list[ConnectorEvent]], None],
         outbox: OutboxLimits | None = None,
-        io_threads: int = 1,
         keys: Callable[[], PeerKeys | None] = lambda: None,
         uses_local: bool = True,
         compression: str = "off",
     ) -> None:
         """Start connecting. on_events is called from the loop, never from the constructor. hello.resume is set by the
         connector. keys: called for each connection over ZeroMQ; returns None without encryption. uses_local: see
-        `Access`. io_threads: of the process's ZeroMQ context; only its first user sets them. Raises UsageError for a
-        malformed address."""
+        `Access`. Raises UsageError for a malformed address."""
         self._address = check_server_address(address)
         self._is_name = is_name(address)
-        self._io_threads = io_threads
         self._keys = keys
         self._uses_local = self._tries_local = uses_local
         self._context: Context | None = None
@@ -231,7 +228,7 @@ class SocketConnector(ConnectorShell):
 
             # Kept between attempts: releasing the context waits for ZeroMQ's thread, which may be resolving a name.
             if self._context is None:
-                self._context = acquire_context(self._io_threads)
+                self._context = acquire_context()
                 self._at_close.callback(release_context)
                 # A server that starts at the same time may be listening by now.
                 if (local := self._dial_locally()) is not None:

@@ -94,7 +94,7 @@ class Listener(Shell[ListenerCore]):
 class SocketListener(Listener):
     """Lives on the loop that is running at construction, and belongs to its thread."""
 
-    def __init__(  # noqa: PLR0913 (its settings)
+    def __init__(
         self,
         addresses: Iterable[str],
         *,
@@ -102,15 +102,13 @@ class SocketListener(Listener):
         admit: Admission,
         on_events: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
-        io_threads: int = 1,
         has_local_listener: bool = False,
         keys: ServerKeys | None = None,
         compression: str = "off",
     ) -> None:
         """Bind to all addresses. on_events is called from the loop, never from the constructor. keys: None admits every
-        peer, unencrypted. io_threads: of the process's ZeroMQ context; only its first user sets them.
-        has_local_listener: lets peers of this host and user connect without ZeroMQ. Raises UsageError, with nothing
-        bound, for an address that is malformed, in use, or not of this host."""
+        peer, unencrypted. has_local_listener: lets peers of this host and user connect without ZeroMQ. Raises
+        UsageError, with nothing bound, for an address that is malformed, in use, or not of this host."""
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
         most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)
@@ -118,7 +116,7 @@ class SocketListener(Listener):
         core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session, most, announced)
         super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
         self._keys = keys
-        self._zmq = ZmqListener(addresses, io_threads, self._wakeups, keys, compression)
+        self._zmq = ZmqListener(addresses, self._wakeups, keys, compression)
         self.addresses = self._zmq.addresses
         # Behind a wildcard, local peers may use any of the host's addresses.
         known = {name for address in self.addresses for name in addresses_here(address)}

@@ -149,13 +149,12 @@ class ZmqListener(ZmqEnd):
     def __init__(
         self,
         addresses: Iterable[str],
-        io_threads: int,
         wakeups: Wakeups,
         keys: ServerKeys | None,
         compression: str,
     ) -> None:
         """Bind to all addresses, or raise UsageError with none bound. keys: None admits every peer, unencrypted."""
-        context = acquire_context(io_threads)
+        context = acquire_context()
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
         self.compression = compression

@@ -80,12 +80,12 @@ _users = 0
 _authenticator: tuple[Context, Authenticator] | None = None
 
 
-def acquire_context(io_threads: int) -> Context:
-    """Return the process's context; release it with `release_context`. The first call sets io_threads."""
+def acquire_context() -> Context:
+    """Return the process's context; release it with `release_context`."""
     global _users  # noqa: PLW0603 (there is one context in a process)
     with _lock:
         if not _contexts or _contexts[-1][1] != os.getpid():
-            _contexts.append((zmq.Context(io_threads=io_threads), os.getpid()))
+            _contexts.append((zmq.Context(), os.getpid()))
             _users = 0
         _users += 1
         return _contexts[-1][0]

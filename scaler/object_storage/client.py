@@ -62,7 +62,6 @@ class StorageClient:
         owner_token: bytes = b"",
         timeout_seconds: float = TIMEOUT_SECONDS,
         get_timeout_seconds: float | None = None,
-        io_threads: int = 1,
     ) -> None:
         """Start connecting. owner_token: from a client's Welcome. Raises UsageError on a malformed address."""
         self.address = address
@@ -78,7 +77,6 @@ class StorageClient:
             peer=peer,
             hello=replace(own_hello(role), owner_token=owner_token),
             on_events=self._on_events,
-            io_threads=io_threads,
             keys=access.to(Server.OBJECT_STORAGE, address),
             uses_local=access.uses_local,
             compression=access.compression,

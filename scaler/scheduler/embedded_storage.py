@@ -16,7 +16,6 @@ def embed(frame: SchedulerFrame) -> StoragePart:
             beside(config.bind_address, 1, ".storage"),
             spill=SpillSpace.of(config),
             security=config,
-            io_threads=config.io_threads,
             state_directory=config.state_directory,
         )
     except UsageError as error:

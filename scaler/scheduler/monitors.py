@@ -51,6 +51,8 @@ from scaler.scheduler.tables import fitting
 MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Bytes in a monitor's outbox above which reports to it are skipped."""
+STATUS_SECONDS = 1.0
+"""Interval of status reports."""
 EVENTS_SECONDS = 0.25
 """Delay of events between two status reports, if there are few."""
 LOG_BYTES = 768 * 1024
@@ -73,7 +75,6 @@ class Monitors(MonitorsPart):
     def __init__(self, frame: SchedulerFrame) -> None:
         self._frame = frame
         self._loop = frame.loop
-        self._interval_seconds = frame.config.status_report_interval_seconds
         self._welcome = frame.welcome(Role.MONITOR)
         self._events = Events()
         logs = [log for each in extensions(frame.config.extensions) for log in each.logs]
@@ -93,7 +94,7 @@ class Monitors(MonitorsPart):
         self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that must be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS
-        self._timer = self._loop.call_later(self._interval_seconds, self._tick)
+        self._timer = self._loop.call_later(STATUS_SECONDS, self._tick)
 
     @property
     def address(self) -> str:
@@ -101,7 +102,7 @@ class Monitors(MonitorsPart):
 
     def add(self, changes: Iterable[Change]) -> None:
         self._events.add(changes, time.time())
-        if changes and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
+        if changes and self._events_timer is None and self._monitors and self._pause_seconds < STATUS_SECONDS:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
 
     def add_rows(self, table: str, rows: Sequence[Any]) -> None:
@@ -235,7 +236,7 @@ class Monitors(MonitorsPart):
         return ServerStatus(at, at - time.monotonic(), vitals.incarnation, *parts)
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(self._interval_seconds, self._tick)
+        self._timer = self._loop.call_later(STATUS_SECONDS, self._tick)
         for peer, monitor in list(self._monitors.items()):
             if self._loop.time() - monitor.broken_at > self._welcome.lease_seconds:
                 self._listener.forget(peer)
@@ -256,7 +257,7 @@ class Monitors(MonitorsPart):
         ended = report.listed + report.dropped if report is not None else 0
         # Lengthen the pause with the size of the report, which limits the rows per second.
         share = max(report.rows, ended) / MAX_TASK_ROWS if report is not None else 0.0
-        self._pause_seconds = max(EVENTS_SECONDS, share * self._interval_seconds)
+        self._pause_seconds = max(EVENTS_SECONDS, share * STATUS_SECONDS)
         events = MonitorEvents(report.document()) if report is not None else None
         for peer, monitor in list(self._monitors.items()):
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:

@@ -155,7 +155,6 @@ class SchedulerServer:
             server_kind=Server.SCHEDULER,
             admit=admit,
             on_events=on_events,
-            io_threads=self.config.io_threads,
             has_local_listener=has_local_listener,
             keys=self._access.keys,
             compression=self._access.compression,

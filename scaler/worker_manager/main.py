@@ -77,7 +77,6 @@ def _connect(
         peer=new_peer_id(),
         hello=hello,
         on_events=on_events,
-        io_threads=config.io_threads,
         keys=access.to(Server.SCHEDULER, config.scheduler_address),
         compression=access.compression,
     )

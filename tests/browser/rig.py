@@ -8,12 +8,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 from scaler.errors import UnreachableError
 from scaler.extensions.history.minutes import Row
 from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
+from scaler.monitor.web import server
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
@@ -95,7 +97,7 @@ class WebServer:
     ) -> None:
         """web_host: beyond loopback, the page asks for the token, although it listens on loopback here, too."""
         self.monitor = monitor or FakeMonitor()
-        self._settings = web_config(broadcast_interval_seconds=interval_seconds, web_host=web_host)
+        self._settings, self._interval_seconds = web_config(web_host=web_host), interval_seconds
         self._token = token
         self._port = 0
         self.url = ""
@@ -154,7 +156,8 @@ class WebServer:
     def _serve(self, listening: socket.socket, started: threading.Event) -> None:
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
-            self._app = WebApp(cast("MonitorConnection", self.monitor), self._settings, self._token)
+            with patch.object(server, "BROADCAST_SECONDS", self._interval_seconds):
+                self._app = WebApp(cast("MonitorConnection", self.monitor), self._settings, self._token)
             self._stop = asyncio.Event()
             started.set()
             await serve(self._app, listening, self._stop, self._app.close, None)

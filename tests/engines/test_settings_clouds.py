@@ -174,7 +174,6 @@ def test_units_are_told_all_that_their_manager_was_told(
         "task_timeout_seconds": 9.0,
         "death_timeout_seconds": 77.0,
         "preload": "os:getpid()",
-        "io_threads": 2,
         "event_loop": "uvloop",
         "logging_level": "ERROR",
         "logging_format": "json",

@@ -68,7 +68,7 @@ def completed(bash_script: str, line: str, folder: Path) -> list[str]:
         ("scaler_scheduler -el u", ["uvloop"]),
         ("scaler_scheduler tcp://127.0.0.1:1 --prot", ["--protected"]),
         ("scaler_scheduler --bind", ["--bind-address"]),
-        ("scaler_scheduler --io-threads ", []),
+        ("scaler_ui --web-port ", []),
         ("scaler_scheduler -c ", ["cloud.toml", "more", "my cluster.toml"]),
         ("scaler_scheduler -c cloud.toml --logging-l", ["--logging-level"]),
         ("scaler_scheduler -lcf n", ["notes.txt"]),

@@ -27,7 +27,6 @@ from scaler.protocol.messages import Details, Hello, Message, MonitorStatus, Ref
 from scaler.scheduler.server import SchedulerServer
 
 WAIT_SECONDS = 15.0
-_IO_THREAD = "ZMQbg/IO"
 
 MessageT = TypeVar("MessageT")
 
@@ -110,12 +109,6 @@ def command(
         assert running.stop() in (0, -signal.SIGTERM), running.errors()
     finally:
         running.close()
-
-
-def io_threads(pid: int) -> int:
-    """Return how many threads of a process move bytes between sockets and it."""
-    names = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
-    return sum(name.startswith(_IO_THREAD) for name in names)
 
 
 # -- a scheduler in this process, and peers that a test plays

@@ -155,7 +155,7 @@ def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
     assert set(parameters) == keys | {"address", "n_workers", "per_worker_queue_size", "name", "web_port"}, (
         "where libraries look"
     )
-    assert parameters["load_balance_seconds"].default == SchedulerConfig.load_balance_seconds
+    assert parameters["client_timeout_seconds"].default == SchedulerConfig.client_timeout_seconds
 
 
 def test_a_forked_child_ends_nothing() -> None:

@@ -38,7 +38,7 @@ def scheduler_of(launcher: Launcher) -> psutil.Process:
 @pytest.fixture
 def file(tmp_path: Path, ports: ReservedPorts) -> Path:
     path = tmp_path / "stack.toml"
-    return write_stack(path, ports.address(), state_directory=tmp_path / "state", status_report_interval_seconds=0.1)
+    return write_stack(path, ports.address(), state_directory=tmp_path / "state")
 
 
 def wait_and_touch(gate: Path, path: Path) -> str:

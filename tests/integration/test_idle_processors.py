@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
+from scaler.worker.processor import main
 from tests.waiting import until
 
 SECONDS = 20
@@ -19,9 +20,10 @@ SIZE_BYTES = 100_000_000
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with (
-        SchedulerClusterCombo(n_workers=1, garbage_collect_interval_seconds=0.5) as combo,
+        SchedulerClusterCombo(n_workers=1) as combo,
         Client(combo.get_address(), timeout_seconds=SECONDS) as connected,
     ):
+        connected.submit(setattr, main, "COLLECT_NS", 500_000_000).result(SECONDS)
         yield connected
 
 

@@ -19,17 +19,16 @@ import pytest
 from scaler import Client
 from scaler.protocol.messages import Role
 from tests.conftest import Run
-from tests.integration.settings_rig import Peer, command, document_where, io_threads
+from tests.integration.settings_rig import Peer, command, document_where
 from tests.waiting import within
 
-SCHEDULER = {"event_loop": "uvloop", "io_threads": 3, "protected": False, "status_report_interval_seconds": 0.05}
+SCHEDULER = {"event_loop": "uvloop", "protected": False}
 WORKERS = {
     "worker_manager_id": "odd",
     "per_worker_capabilities": "linux,gpu=2",
     "per_worker_task_queue_size": 5,
     "heartbeat_interval_seconds": 0.1,
     "death_timeout_seconds": 20.0,
-    "io_threads": 3,
     "event_loop": "uvloop",
 }
 LOGGING = {"logging_format": "json", "logging_level": "DEBUG"}
@@ -136,17 +135,6 @@ def test_workers_offer_what_they_were_told_to_offer(world: World, client: Client
     told = world.status(lambda told: told["tasks"]["ready"] == 1)
     assert {worker["capabilities"] for worker in told["workers"]} == {"gpu=2,linux"}
     impossible.cancel()
-
-
-def test_a_scheduler_uses_the_threads_it_was_told_and_those_who_come_through_its_door_none(
-    world: World, client: Client
-) -> None:
-    pids = world.pids()
-    threads = {component: io_threads(pids[component]) for component in ("scheduler", "worker_manager", "worker")}
-    assert threads["scheduler"] == 3
-    # Workers that started before the scheduler may have found no door yet.
-    assert threads["worker_manager"] in (0, 3)
-    assert threads["worker"] in (0, 3)
 
 
 def test_every_process_writes_its_log_to_every_path_in_the_format_asked_for(world: World, client: Client) -> None:

@@ -34,7 +34,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.worker.processor.context import current
-from tests.integration.settings_rig import Command, command, io_threads
+from tests.integration.settings_rig import Command, command
 from tests.integration.worker_rig import Rig, play
 from tests.waiting import until, wait_for_file, within
 
@@ -161,19 +161,6 @@ def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(
         assert all(worker.unit_id.startswith(socket.gethostname()) for worker in scheduler.workers)
 
     on_a_played_scheduler(tmp_path, story, *manager("-mtc", "2", "-his", "0.05"))
-
-
-def test_manager_and_workers_use_the_threads_they_were_told(tmp_path: Path) -> None:
-    async def story(scheduler: PlayedScheduler, running: Command) -> None:
-        def threads() -> list[int]:
-            others = (io_threads(process.pid) for process in running.descendants())
-            return [io_threads(running.pid), *filter(None, others)]
-
-        await scheduler.until(lambda: scheduler.workers)
-        await scheduler.until(lambda: threads() == [3, 3])  # a thread has its name a moment after it has begun
-
-    flags = ("--mode", "fixed", "-n", "1", "-it", "3", "--insecure-no-auth")
-    on_a_played_scheduler(tmp_path, story, *manager(*flags), is_local=False)
 
 
 def test_workers_use_the_object_storage_that_they_are_told_and_otherwise_the_advertised_one() -> None:

@@ -24,7 +24,6 @@ from tests.unit.monitor.web_rig import Browser
 from tests.waiting import until, within
 
 WAIT_SECONDS = 10.0
-FAST = ("-sri", "0.1")
 
 
 class Page:
@@ -80,14 +79,14 @@ class Page:
 
 @contextmanager
 def scheduler(ports: ReservedPorts, directory: Path) -> Iterator[Command]:
-    with command("scheduler", ports.address(), *FAST, directory=directory) as running:
+    with command("scheduler", ports.address(), directory=directory) as running:
         running.addresses()
         yield running
 
 
 @contextmanager
 def web_ui(ports: ReservedPorts, directory: Path, *more: str) -> Iterator[Page]:
-    flags = ("--port", "0", "--broadcast-interval-seconds", "0.05", *more)
+    flags = ("--port", "0", *more)
     with command("ui", ports.address(2), *flags, directory=directory) as running:
         page = Page(running.addresses()["web page"])
         try:

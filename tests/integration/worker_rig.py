@@ -188,8 +188,6 @@ def play(
     *,
     storage: str = "",
     with_storage: bool = False,
-    trim: int = 2**30,
-    gc: float = 30.0,
     **config: Any,
 ) -> None:
     """Run a story with a worker, and see that nothing of the worker is left. with_storage: with a real storage."""
@@ -197,8 +195,6 @@ def play(
         scheduler_address="tcp://127.0.0.1:1",
         worker_manager_id="manager",
         unit_id="unit",
-        trim_memory_threshold_bytes=trim,
-        garbage_collect_interval_seconds=gc,
         **config,
     )
     fork_server = start_fork_server(made)

@@ -83,7 +83,6 @@ COMBO = dict.fromkeys(
     "logging_paths": ("/dev/stderr",),
     "per_worker_capabilities": "",
     "max_bytes_per_client": None,
-    "max_bytes": None,
 }
 """Arguments of the combo that are no settings, or whose defaults differ from theirs."""
 MADE_FOR_USERS = (

@@ -41,6 +41,10 @@ from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import ConnectionRow
 
 BUG = "this is a bug in scaler; please report it with the lines of the web server's log"
+BROADCAST_SECONDS = 0.5
+"""Minimum interval between updates to browsers."""
+TASK_ROWS = 500
+"""Recent tasks on the page."""
 WARN_SECONDS = 2.0
 """Time without an answer from the scheduler before a warning."""
 
@@ -53,14 +57,13 @@ class WebApp:
     def __init__(self, monitor: MonitorConnection, config: WebUiConfig, token: str | None = None) -> None:
         """token: login token. None: only this user on this machine may read."""
         self._monitor = monitor
-        self._config = config
         self._loop = asyncio.get_running_loop()
         self._status = monitor.model.status
         self._updated_at = self._loop.time() if self._status.at else None
         self._restarts = 0
         self._connected = False
-        encoder = DeltaEncoder(monitor.model, self.connection, config.task_log_max_size)
-        self.broadcast = Broadcast(encoder, config.broadcast_interval_seconds)
+        encoder = DeltaEncoder(monitor.model, self.connection, TASK_ROWS)
+        self.broadcast = Broadcast(encoder, BROADCAST_SECONDS)
         wrong = RateLimitedLog(_log, logging.WARNING, self._loop)
         login = Login(
             token or secrets.token_urlsafe(),
@@ -99,8 +102,8 @@ class WebApp:
             incarnation=str(incarnation) if incarnation else "",  # JavaScript has no integers of this size
             restarts=self._restarts,
             age_seconds=None if self._updated_at is None else self._loop.time() - self._updated_at,
-            interval_seconds=self._config.broadcast_interval_seconds,
-            task_rows=self._config.task_log_max_size,
+            interval_seconds=BROADCAST_SECONDS,
+            task_rows=TASK_ROWS,
             version=__version__,
         )
 

@@ -17,6 +17,10 @@ from scaler.protocol.messages import Spec
 from scaler.scheduler.core.rules import Rules
 
 HOUR_SECONDS = 3600.0
+MAX_PEERS = 60_000
+MAX_PEERS_OF_KEY = 20_000
+MAX_SESSIONS_PER_HOUR = 100_000
+"""Sessions that one key may open per hour. Reconnecting within the lease does not count."""
 MAX_OWNERS = 65_536
 """Peer ids whose keys are remembered: connected peers, and the most recent other ones."""
 ENTRY_BYTES = 256
@@ -53,24 +57,23 @@ class KeyAccounts:
     def __init__(self, config: Rules) -> None:
         self.owners: OrderedDict[bytes, str] = OrderedDict()
         self._config = config
+        self._max_bytes = config.max_bytes
         self._sessions: dict[bytes, KeyAccount] = {}
         self._accounts: dict[str, KeyAccount] = {}
 
     def refusal(self, peer: bytes, identity: Identity, now: float) -> str:
         if self.owners.get(peer, identity.key) != identity.key:
             return f"the peer id {peer.hex()} belongs to another client"
-        config, account = self._config, self._accounts.get(identity.key)
-        if 0 <= config.max_connections <= len(self._sessions):
-            return f"max_connections is {config.max_connections}, and the scheduler has that many peers"
+        account = self._accounts.get(identity.key)
+        if len(self._sessions) >= MAX_PEERS:
+            return f"the scheduler has {MAX_PEERS} peers, its limit"
         if account is None:
             return ""
-        if 0 <= config.max_connections_per_client <= account.sessions:
-            limit = config.max_connections_per_client
-            return f"max_connections_per_client is {limit}, and key {identity.key} has that many peers"
-        if 0 <= config.max_sessions_per_hour <= account.opened and now - account.hour_began_at < HOUR_SECONDS:
+        if account.sessions >= MAX_PEERS_OF_KEY:
+            return f"key {identity.key} has {MAX_PEERS_OF_KEY} peers, the limit of a key"
+        if account.opened >= MAX_SESSIONS_PER_HOUR and now - account.hour_began_at < HOUR_SECONDS:
             minutes = (HOUR_SECONDS - (now - account.hour_began_at)) / 60
-            limit = config.max_sessions_per_hour
-            text = f"max_sessions_per_hour is {limit}, and the key {identity.key} has opened as many"
+            text = f"key {identity.key} has opened {MAX_SESSIONS_PER_HOUR} sessions within an hour"
             return f"{text}: wait {counted(round(minutes), 'minute')}"
         return ""
 
@@ -105,14 +108,11 @@ class KeyAccounts:
         return limit - account.tasks if limit >= 0 else sys.maxsize
 
     def bytes_left(self, account: KeyAccount) -> int:
-        config = self._config
-        left = config.max_bytes_per_client - account.size_bytes if config.max_bytes_per_client >= 0 else sys.maxsize
-        if config.max_bytes >= 0:
-            kept = 0
-            for each in self._accounts.values():
-                kept += each.size_bytes
-            left = min(left, config.max_bytes - kept)
-        return left
+        left = self._max_bytes
+        for each in self._accounts.values():
+            left -= each.size_bytes
+        own = self._config.max_bytes_per_client
+        return min(left, own - account.size_bytes) if own >= 0 else left
 
     def tasks_limit(self, account: KeyAccount) -> str:
         return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and key {account.key} has that many"
@@ -120,8 +120,8 @@ class KeyAccounts:
     def bytes_limit(self, account: KeyAccount) -> str:
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)
         is_own = own >= 0 and own - account.size_bytes == left
-        text = f"max_bytes_per_client is {own}" if is_own else f"max_bytes is {self._config.max_bytes}"
-        return f"{text}, and the scheduler already holds that much"
+        limit = f"max_bytes_per_client is {own}" if is_own else f"the limit of all keys is {self._max_bytes}"
+        return f"{limit}, and the scheduler already holds that much"
 
     def is_flooded(self, account: KeyAccount) -> bool:
         """Return whether a key is so far beyond its limit that even rejecting its tasks takes too much memory."""

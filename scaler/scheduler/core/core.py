@@ -91,7 +91,7 @@ class SchedulerCore:
         self.state.remembered = rooms.remembered()
         self._outbox = Outbox(self.state, rooms)
         self._tasks = Tasks(self.state, self._outbox)
-        self._placement = Placement(self.state, self._tasks, self._outbox, config)
+        self._placement = Placement(self.state, self._tasks, self._outbox)
         self._sessions = Sessions(self.state, self._tasks, self._outbox, config.session_retention_seconds)
         touched = self._placement.touched
         self._recovery = Recovery(self.state, self._tasks, self._outbox, config, touched, self._relayed)

@@ -6,8 +6,8 @@ slots are filled first, breadth first, then prefetches in equal shares. A task w
 its worker is lost, the scheduler must know whether the task ran.
 
 Balancing recalls queued tasks in two cases. If a worker is idle and no ready task fits it, tasks that will not start
-soon are recalled at once from overloaded workers. If a worker finishes nothing for `load_balance_trigger_times` checks,
-each `load_balance_seconds` apart, its queued tasks are recalled, and it gets no prefetch until it finishes a task.
+soon are recalled at once from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, each
+`CHECK_SECONDS` apart, its queued tasks are recalled, and it gets no prefetch until it finishes a task.
 
 Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
 not prefetch behind a task that uses several slots. If the first such task of a queue finds no room for a while,
@@ -29,8 +29,7 @@ from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.reservations import Reservations
-from scaler.scheduler.core.rules import Rules
-from scaler.scheduler.core.state import Assigned, ClientRecord, Task, Worker, WorkerPool
+from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, ClientRecord, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_PLACED_PER_STEP = 4096
@@ -67,22 +66,20 @@ def _worker_of(pin: str) -> bytes:
 
 
 class Placement:
-    def __init__(self, state: ClusterState, tasks: Tasks, outbox: Outbox, config: Rules) -> None:
+    def __init__(self, state: ClusterState, tasks: Tasks, outbox: Outbox) -> None:
         self._state = state
         self._ready = state.ready
         self._workers = state.workers
         self._locality = state.data.locality
         self._tasks = tasks
         self._outbox = outbox
-        self._check_seconds = config.load_balance_seconds
-        self._checks = config.load_balance_trigger_times
         self._pools = state.pools.by_offers
         self._overloaded = state.pools.overloaded
         self._pool_of: dict[Worker, WorkerPool] = {}
         self._fitting: dict[Needs, list[WorkerPool]] = {}
         self.touched: dict[Worker, None] = {}
         self.has_backlog = False
-        self.next_check = state.now + self._check_seconds
+        self.next_check = state.now + CHECK_SECONDS
         self._reservations = Reservations()
         self.poll_again_at: float | None = None
         """Set when balancing left tasks in place because they start soon."""
@@ -368,9 +365,9 @@ class Placement:
         """Recall tasks from stalled workers, and from overloaded workers for idle ones."""
         self.poll_again_at = None
         if now >= self.next_check:
-            self.next_check = now + self._check_seconds
+            self.next_check = now + CHECK_SECONDS
             for worker in list(self._overloaded):
-                if worker.progress.check(now, self._check_seconds, self._checks, is_recalled=worker.recalled > 0):
+                if worker.progress.check(now, is_recalled=worker.recalled > 0):
                     self._recall_last(worker, None, now)
                     self.update(worker)
         pools = [pool for pool in self._pools.values() if pool.idle]

@@ -53,6 +53,9 @@ ROUND_TRIPS_KEPT = 5
 """Number of heartbeats from which the fastest counts, since a busy process answers late."""
 MAX_ROUND_TRIP_SECONDS = 1.0
 """Maximum round trip, as reported by a worker, that increases its prefetch."""
+CHECK_SECONDS = 1.0
+STALLED_CHECKS = 2
+"""Consecutive checks without progress after which a worker's queued tasks are moved."""
 MAX_CALLS_OF_TASK = 1 << 32
 """Maximum accepted from a client, since counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
@@ -524,10 +527,10 @@ class WorkerProgress:
     def fail(self) -> None:
         self.failures_in_row += 1
 
-    def check(self, now: float, seconds: float, checks: int, *, is_recalled: bool) -> bool:
-        """Return whether this many checks in a row found no progress for `seconds`, which stops prefetching."""
-        self.checks_without = 0 if now - self.at < seconds else self.checks_without + 1
-        stalls = self.checks_without >= checks and not is_recalled
+    def check(self, now: float, *, is_recalled: bool) -> bool:
+        """Return whether several checks in a row found no progress, which stops prefetching."""
+        self.checks_without = 0 if now - self.at < CHECK_SECONDS else self.checks_without + 1
+        stalls = self.checks_without >= STALLED_CHECKS and not is_recalled
         self.is_stalled = self.is_stalled or stalls
         return stalls
 

@@ -414,7 +414,6 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
         peer=peer,
         hello=own_hello(m.Role.WORKER, details),
         on_events=on_events,
-        io_threads=config.io_threads,
         keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
         compression=access.compression,
     )

@@ -41,6 +41,10 @@ FLUSH_NS = 1_000_000
 MAX_RECORD_CHARACTERS = 2_000
 CHECK_NS = 100_000_000
 """Minimum interval of checks of resident memory. A last check follows this long after the last task."""
+COLLECT_NS = 30_000_000_000
+"""Interval of garbage collections."""
+TRIM_BYTES = 1024**3
+"""Resident memory above which free memory is returned to the system."""
 _WEIGHT = 0.25
 _NOTHING_GOT = (0, 0)
 _ONE_CALL = (0, 0)
@@ -110,8 +114,6 @@ class GarbagePolicy:
         now_ns: int,
     ) -> None:
         """free: drops caches. report_worn: requests a replacement of this processor, with a reason."""
-        self._interval_ns = int(config.garbage_collect_interval_seconds * 1e9)
-        self._threshold_bytes = config.trim_memory_threshold_bytes
         self._max_growth_bytes = config.max_processor_memory_growth
         self._first_bytes = 0
         self._free = free
@@ -132,7 +134,7 @@ class GarbagePolicy:
         """Run a last check after the last task. One interval later, return all memory that no task needs."""
         if not self._is_checked:
             self._check(now_ns)
-            self.pause_ns, self._is_checked = self._interval_ns or None, True
+            self.pause_ns, self._is_checked = COLLECT_NS, True
             return
         self._trim()
         self._collected_ns = now_ns
@@ -140,15 +142,15 @@ class GarbagePolicy:
 
     def _check(self, now_ns: int) -> None:
         self._checked_ns = now_ns
-        if self._interval_ns and now_ns - self._collected_ns >= self._interval_ns:
+        if now_ns - self._collected_ns >= COLLECT_NS:
             self._collected_ns = now_ns
             gc.collect()
         resident = resident_bytes()
         # Trim again only after further growth, as trimming cannot free memory that is in use.
-        if resident > max(self._threshold_bytes, self._trim_above):
+        if resident > max(TRIM_BYTES, self._trim_above):
             self._trim()
-            self._trim_above = resident_bytes() + self._threshold_bytes // 8
-        elif resident < self._threshold_bytes:
+            self._trim_above = resident_bytes() + TRIM_BYTES // 8
+        elif resident < TRIM_BYTES:
             self._trim_above = 0
         if self._max_growth_bytes:
             self._check_growth()

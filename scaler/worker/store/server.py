@@ -93,7 +93,6 @@ class HostStoreServer(StorageServer):
             address,
             limit_bytes,
             access=server_access,
-            io_threads=config.io_threads,
             limit_name="store_memory_limit_bytes",
             spill=spill_space(config.store_spill_directory),
         )
@@ -114,7 +113,6 @@ class HostStoreServer(StorageServer):
             peer=self.peer,
             hello=replace(hello, hostname=config.host_name or hello.hostname),
             on_events=self._on_scheduler_events,
-            io_threads=config.io_threads,
             keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
             uses_local=access.uses_local,
             compression=access.compression,

@@ -29,14 +29,8 @@ def main() -> int:
         return report("worker", error)
 
     def connect_storage(address: str) -> StorageClient:
-        return StorageClient(
-            address,
-            new_peer_id(),
-            Role.WORKER,
-            own_access(config),
-            get_timeout_seconds=GET_TIMEOUT_SECONDS,
-            io_threads=config.io_threads,
-        )
+        access = own_access(config)
+        return StorageClient(address, new_peer_id(), Role.WORKER, access, get_timeout_seconds=GET_TIMEOUT_SECONDS)
 
     def make_agent(make_connector: MakeConnector) -> Agent:
         return ServiceAgent(config, make_connector, load_executor(config), connect_storage, status.write)

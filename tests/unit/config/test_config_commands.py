@@ -134,14 +134,14 @@ def test_a_monitor_finds_the_scheduler_of_a_file_and_its_own_flags(file: Path) -
 
 def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:
     address = 'scheduler_address = "ipc:///a"\n'
-    first, second = MANAGER.format("a") + address, MANAGER.format("b") + address + "io_threads = 4\n"
+    first, second = MANAGER.format("a") + address, MANAGER.format("b") + address + "num_of_workers = 4\n"
     file.write_text(first)
     assert worker_manager("baremetal_native", "-c", str(file)).worker_manager_id == "a"
     assert worker_manager("baremetal_native", "-c", str(file), "-wmi", "z").worker_manager_id == "z"
     file.write_text(first + second)
-    assert worker_manager("baremetal_native", "-c", str(file), "-wmi", "b").io_threads == 4
+    assert worker_manager("baremetal_native", "-c", str(file), "-wmi", "b").max_task_concurrency == 4
     by_environment = worker_manager("baremetal_native", "-c", str(file), SCALER_WORKER_MANAGER_WORKER_MANAGER_ID="b")
-    assert by_environment.io_threads == 4
+    assert by_environment.max_task_concurrency == 4
     with pytest.raises(
         ConfigError, match="has several worker managers of the type baremetal_native: 'a', 'b'; choose one"
     ):
@@ -169,8 +169,8 @@ def test_the_older_command_needs_neither_type_nor_name(file: Path) -> None:
 def test_every_short_flag_of_workers_is_known() -> None:
     config = worker_manager(
         *("baremetal_native", "ipc:///a", "-wmi", "m", "-wsa", "ipc:///b", "-osa", "ipc:///c", "-n", "2"),
-        *("-pwc", "linux,gpu=1", "-wtqs", "5", "-his", "1", "-tts", "3", "-ds", "9", "-gc", "4", "-tm", "6", "-hps"),
-        *("--preload", "m:f(1)", "-it", "2", "-e", "uvloop", "-ll", "ERROR", "-lp", "x.log", "-lcf", "y.ini"),
+        *("-pwc", "linux,gpu=1", "-wtqs", "5", "-his", "1", "-tts", "3", "-ds", "9", "-hps"),
+        *("--preload", "m:f(1)", "-e", "uvloop", "-ll", "ERROR", "-lp", "x.log", "-lcf", "y.ini"),
         *("--mode", "fixed", "--worker-type", "big", "--logging-format", "json"),
     )
     assert config == BaremetalNativeConfig(
@@ -184,11 +184,8 @@ def test_every_short_flag_of_workers_is_known() -> None:
         heartbeat_interval_seconds=1,
         task_timeout_seconds=3,
         death_timeout_seconds=9,
-        garbage_collect_interval_seconds=4,
-        trim_memory_threshold_bytes=6,
         hard_processor_suspend=True,
         preload="m:f(1)",
-        io_threads=2,
         event_loop="uvloop",
         logging_level="ERROR",
         logging_paths=("x.log",),

@@ -31,12 +31,12 @@ def scheduler(*arguments: str, **environment: str) -> SchedulerConfig:
 
 
 def test_flag_wins_over_environment_over_file_over_default(write: WriteFile) -> None:
-    file = write('[scheduler]\nbind_address = "tcp://127.0.0.1:1"\nio_threads = 2\nload_balance_trigger_times = 7')
-    assert scheduler("tcp://127.0.0.1:1").io_threads == 1
-    assert scheduler("-c", file).io_threads == 2
-    assert scheduler("-c", file, SCALER_SCHEDULER_IO_THREADS="3").io_threads == 3
-    both = scheduler("-c", file, "-it", "4", SCALER_SCHEDULER_IO_THREADS="3")
-    assert (both.io_threads, both.load_balance_trigger_times) == (4, 7)
+    file = write('[scheduler]\nbind_address = "ipc:///a"\nclient_timeout_seconds = 2\nworker_timeout_seconds = 7')
+    assert scheduler("tcp://127.0.0.1:1").client_timeout_seconds == 60
+    assert scheduler("-c", file).client_timeout_seconds == 2
+    assert scheduler("-c", file, SCALER_SCHEDULER_CLIENT_TIMEOUT_SECONDS="3").client_timeout_seconds == 3
+    both = scheduler("-c", file, "-ct", "4", SCALER_SCHEDULER_CLIENT_TIMEOUT_SECONDS="3")
+    assert (both.client_timeout_seconds, both.worker_timeout_seconds) == (4, 7)
 
 
 def test_an_alias_is_the_same_setting_in_every_source(write: WriteFile) -> None:
@@ -66,6 +66,16 @@ def test_two_names_of_one_setting_in_one_source_are_refused(write: WriteFile) ->
         scheduler("-c", file)
 
 
+def test_retired_settings_are_accepted_from_every_source_with_one_warning_each(
+    write: WriteFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write('[scheduler]\nbind_address = "ipc:///a"\nio_threads = 2\ntrim_memory_threshold_bytes = "any"')
+    for _ in range(2):
+        assert scheduler("-c", file, "-ls", "4", SCALER_SCHEDULER_IO_THREADS="3") == scheduler("ipc:///a")
+    retired = ("io_threads", "load_balance_seconds", "trim_memory_threshold_bytes")
+    assert sorted(caplog.messages) == [f"{key} is no longer needed and has no effect" for key in retired]
+
+
 def test_a_missing_setting_says_all_ways_to_give_it() -> None:
     with pytest.raises(ConfigError) as caught:
         scheduler()
@@ -79,11 +89,11 @@ def test_a_missing_setting_says_all_ways_to_give_it() -> None:
         ("[scheduler]\nworker_timout_seconds = 3", r"\[scheduler\]: unknown key 'worker_timout_seconds'; did you mean"),
         ("[scheduler]\nxyzzy = 3", r"unknown key 'xyzzy'; known are bind_address"),
         ("[schedular]", r"unknown section \[schedular\]; did you mean 'scheduler'"),
-        ("io_threads = 3", "'io_threads' is above the first section"),
-        ('[scheduler]\nio_threads = "3"', r"io_threads = '3': must be a valid integer"),
-        ("[scheduler]\nio_threads = 3.0", r"io_threads = 3.0: must be a valid integer"),
-        ("[scheduler]\nio_threads = true", r"io_threads = true: must be a valid integer"),
-        ("[scheduler]\nio_threads = 0", r"io_threads = 0: must be greater than or equal to 1"),
+        ("protected = true", "'protected' is above the first section"),
+        ('[scheduler]\nmax_tasks_per_client = "3"', r"max_tasks_per_client = '3': must be a valid integer"),
+        ("[scheduler]\nmax_tasks_per_client = 3.0", r"max_tasks_per_client = 3.0: must be a valid integer"),
+        ("[scheduler]\nmax_tasks_per_client = true", r"max_tasks_per_client = true: must be a valid integer"),
+        ("[scheduler]\nmax_tasks_per_client = 0", r"max_tasks_per_client = 0: must be -1 \(no limit\), or from 1"),
         ("[scheduler]\nprotected = 1", r"protected = 1: must be a valid boolean"),
         ("[scheduler]\nbind_address = 8516", r"bind_address = 8516: must be a valid string"),
         ("[scheduler]\nmonitor_address = 1979-05-27", r"must be a valid string"),
@@ -108,8 +118,8 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 def test_a_mistyped_environment_variable_is_named_and_foreign_ones_are_not() -> None:
     scheduler("ipc:///a", SCALER_SCHEDULER_SERVICE_HOST="10.0.0.1", SCALER_SCHEDULER_PORT_8516_TCP="tcp://x")
-    with pytest.raises(ConfigError, match="SCALER_SCHEDULER_IO_THREAD; did you mean SCALER_SCHEDULER_IO_THREADS"):
-        scheduler("ipc:///a", SCALER_SCHEDULER_IO_THREAD="3")
+    with pytest.raises(ConfigError, match="SCALER_SCHEDULER_PROTECTE; did you mean SCALER_SCHEDULER_PROTECTED"):
+        scheduler("ipc:///a", SCALER_SCHEDULER_PROTECTE="3")
 
 
 def test_text_from_flags_and_environment_is_read_as_what_it_stands_for() -> None:
@@ -124,28 +134,28 @@ def test_truth_values_stand_alone_or_with_a_word() -> None:
     assert scheduler("-p", "ipc:///a").protected is True
     assert scheduler("-p", "False", "ipc:///a").protected is False
     assert scheduler("ipc:///a", "--protected=false").protected is False
-    assert scheduler("ipc:///a", "-p", "-it", "3").io_threads == 3
+    assert scheduler("ipc:///a", "-p", "-mt", "3").max_number_of_tasks_waiting == 3
     with pytest.raises(ConfigError, match="--protected = 'maybe'"):
         scheduler("ipc:///a", "-p", "maybe")
 
 
 def test_the_address_stands_before_between_or_after_the_flags() -> None:
-    for arguments in (["ipc:///a", "-it", "3"], ["-it", "3", "ipc:///a"], ["-it", "3", "ipc:///a", "-ct", "9"]):
+    for arguments in (["ipc:///a", "-mt", "3"], ["-mt", "3", "ipc:///a"], ["-mt", "3", "ipc:///a", "-ct", "9"]):
         assert scheduler(*arguments).bind_address == "ipc:///a"
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["ipc:///a", "--io-thread", "3"], "unknown flag --io-thread; did you mean '--io-threads'"),
-        (["ipc:///a", "--io_threads", "3"], "did you mean '--io-threads'"),
+        (["ipc:///a", "--protecte", "3"], "unknown flag --protecte; did you mean '--protected'"),
+        (["ipc:///a", "--event_loop", "3"], "did you mean '--event-loop'"),
         (["ipc:///a", "-zz", "3"], "unknown flag -zz"),
         (["ipc:///a", "-os", "ipc:///b"], "unknown flag -os;"),
         (["ipc:///a", "--event", "uvloop"], "unknown flag --event"),
         (["ipc:///a", "ipc:///b"], "unexpected argument 'ipc:///b'"),
         (["ipc:///a", "--bind-address", "ipc:///b"], "bind_address is given twice"),
-        (["ipc:///a", "-it"], "expected one argument"),
-        (["ipc:///a", "-it", "many"], "--io-threads = 'many': must be a valid integer"),
+        (["ipc:///a", "-mt"], "expected one argument"),
+        (["ipc:///a", "-mt", "many"], "--max-number-of-tasks-waiting = 'many': must be a valid integer"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_named(arguments: list[str], reason: str) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from scaler.monitor.model import Model
+from scaler.monitor.web import server
 from scaler.monitor.web import stream as stream_module
 from scaler.monitor.web.delta import MAX_TASKS_SENT, DeltaEncoder
 from scaler.monitor.web.server import WebApp
@@ -26,7 +27,11 @@ from tests.unit.monitor.web_rig import (
     worker,
 )
 
-FAST = web_config(broadcast_interval_seconds=0.01, task_log_max_size=3)
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BROADCAST_SECONDS", 0.01)
+    monkeypatch.setattr(server, "TASK_ROWS", 3)
 
 
 @pytest.fixture
@@ -40,7 +45,7 @@ def begun(browser: Browser) -> bool:
 
 def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as stream:
             browser = await stream.until(begun)
             assert browser.kinds == ["snapshot"]
@@ -70,7 +75,7 @@ def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() 
     monitor = PreparedMonitor(model)
 
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as stream:
             browser = await stream.until(begun)
             tasks = [task(f"{number:032x}", "exception" if number < 5 else "done") for number in range(1000)]
@@ -103,7 +108,7 @@ def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: Prepar
 
 def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as stream:
             browser = await stream.until(begun)
             monitor.connected, monitor.last_error = False, "no scheduler answers"
@@ -124,7 +129,7 @@ def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMon
 
 def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as first:
             await first.until(begun)
         for number in (11.0, 12.0):
@@ -151,7 +156,7 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor
 )
 def test_what_it_has_seen_elsewhere_gets_it_a_new_picture(last_id: str, monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as first:
             await first.until(begun)
             name, _, number = first.browser.last_id.partition("-")
@@ -170,7 +175,7 @@ def short_record(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_record")
 def test_a_browser_that_does_not_read_is_cut_off_and_the_others_miss_nothing(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as reading, Stream(app, frozen=True) as frozen:
             await reading.until(begun)
             number = 0
@@ -192,7 +197,7 @@ def test_only_so_many_streams_are_open_at_a_time(monitor: PreparedMonitor, monke
     monkeypatch.setattr(stream_module, "MAX_STREAMS", 1)
 
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as first:
             await first.until(begun)
             async with Stream(app) as second:
@@ -206,7 +211,7 @@ def test_only_so_many_streams_are_open_at_a_time(monitor: PreparedMonitor, monke
 
 def test_the_end_of_the_server_ends_every_stream(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, FAST)
+        app = WebApp(monitor, web_config())
         async with Stream(app) as stream:
             await stream.until(begun)
             app.close()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scaler.config import servers
 from scaler.net.identity import Identity
 from scaler.protocol.messages import (
     AcknowledgeResults,
@@ -19,7 +20,7 @@ from scaler.protocol.messages import (
     Submit,
     TaskGroup,
 )
-from scaler.scheduler.core import tasks
+from scaler.scheduler.core import accounts, tasks
 from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS, spec_bytes
 from scaler.scheduler.core.commands import Expel
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
@@ -57,14 +58,15 @@ def test_tasks_are_limited_by_key_in_all_its_sessions() -> None:
     assert submit(cluster, cluster.client("a3", identity=ALICE), b"5", b"6", b"7") == [None, None, Outcome.REJECTED]
 
 
-@pytest.mark.parametrize("limit", ["max_bytes_per_client", "max_bytes"])
-def test_bytes_are_limited_before_anything_of_a_task_is_kept(limit: str) -> None:
-    cluster = cluster_of(**{limit: 100_000})
+@pytest.mark.parametrize("own", [100_000, -1])
+def test_bytes_are_limited_before_anything_of_a_task_is_kept(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "default_memory_limit_bytes", lambda: 200_000 if own >= 0 else 100_000)
+    cluster = cluster_of(max_bytes_per_client=own)
     assert submit(cluster, "a1", bytes(40_000), bytes(40_000)) == [None, None]
     assert submit(cluster, "a2", bytes(40_000), b"small") == [Outcome.REJECTED, None]
+    limit = "max_bytes_per_client" if own >= 0 else "the limit of all keys"
     assert why(cluster, "a2") == f"{limit} is 100000, and the scheduler already holds that much"
-    of_others = Outcome.REJECTED if limit == "max_bytes" else None
-    assert submit(cluster, "b", bytes(40_000)) == [of_others]
+    assert submit(cluster, "b", bytes(40_000)) == [None if own >= 0 else Outcome.REJECTED]
 
 
 def test_results_count_until_they_are_acknowledged_and_functions_until_they_are_released() -> None:
@@ -116,24 +118,28 @@ def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() 
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back() -> None:
-    cluster = cluster_of(max_connections_per_client=2)
-    assert cluster.refusal("a3", ALICE) == "max_connections_per_client is 2, and key alice has that many peers"
+def test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "MAX_PEERS_OF_KEY", 2)
+    cluster = cluster_of()
+    assert cluster.refusal("a3", ALICE) == "key alice has 2 peers, the limit of a key"
     assert cluster.refusal("a1", ALICE) == cluster.refusal("b2", BOB) == ""
     cluster.client("a1", identity=ALICE)
     cluster.leave("a2")
     assert cluster.refusal("a3", ALICE) == ""
-    in_all = cluster_of(max_connections=3)
-    assert in_all.refusal("c", Identity("carol")) == "max_connections is 3, and the scheduler has that many peers"
+    monkeypatch.setattr(accounts, "MAX_PEERS", 2)
+    assert cluster.refusal("c", Identity("carol")) == "the scheduler has 2 peers, its limit"
 
 
-def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none() -> None:
-    cluster = cluster_of(max_sessions_per_hour=3)
+def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accounts, "MAX_SESSIONS_PER_HOUR", 3)
+    cluster = cluster_of()
     cluster.break_connection("a1")
     for _ in range(10):
         assert cluster.refusal("a1", ALICE) == ""
     cluster.leave(cluster.client("a3", identity=ALICE))
-    assert cluster.refusal("a4", ALICE).startswith("max_sessions_per_hour is 3, and the key alice has opened as many")
+    assert cluster.refusal("a4", ALICE).startswith("key alice has opened 3 sessions within an hour: wait ")
     assert cluster.refusal("b2", BOB) == ""
     cluster.now += HOUR_SECONDS
     cluster.state.stalled_seconds = 0.0

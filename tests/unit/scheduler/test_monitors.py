@@ -47,6 +47,7 @@ from scaler.scheduler.monitors import (
     EVENTS_SECONDS,
     MAX_MONITORS,
     MAX_WAITING_BYTES,
+    STATUS_SECONDS,
     Monitors,
 )
 from scaler.scheduler.parts import SchedulerFrame
@@ -55,7 +56,6 @@ from scaler.scheduler.vitals import Vitals
 from tests.unit.scheduler.driver import Cluster
 
 LEASE_SECONDS = 60.0
-INTERVAL_SECONDS = 1.0
 ALICE, BOB = b"alice...", b"bob....."
 
 
@@ -143,9 +143,7 @@ class Port:
         self.is_watched = False
         self.noted: list[object] = []
         self.incidents: list[Incident] = []
-        self.config = scheduler_model()(
-            bind_address="tcp://127.0.0.1:0", status_report_interval_seconds=INTERVAL_SECONDS
-        )
+        self.config = scheduler_model()(bind_address="tcp://127.0.0.1:0")
         self.rooms = rooms or Rooms()
         self.observe = self.noted.extend
         self.performers = Performers(self.observe, self.incidents.append)
@@ -191,7 +189,7 @@ class Port:
             self.loop.turn()
         return self.told(peer)
 
-    def report(self, seconds: float = INTERVAL_SECONDS) -> None:
+    def report(self, seconds: float = STATUS_SECONDS) -> None:
         """Let the time between two reports pass, or another one."""
         self.cluster.wait(seconds, alive=[self.client, self.worker])
         self.drain()
@@ -250,7 +248,7 @@ def test_what_happens_between_reports_is_told_soon_and_once() -> None:
     port.report(EVENTS_SECONDS)
     ((kind, news),) = port.told(ALICE)
     assert (kind, ids(news)) == ("MonitorEvents", [task.hex()])
-    port.report(INTERVAL_SECONDS - EVENTS_SECONDS)
+    port.report(STATUS_SECONDS - EVENTS_SECONDS)
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
 
 
