@@ -19,7 +19,7 @@ from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.objects import DONE, Answer, ResultCache, StorageTable
 from scaler.object_storage.sending import BodySender, StoragePeer, WaitingGet
-from scaler.object_storage.spilling import BodiesMoved
+from scaler.object_storage.spilling import BodiesMoved, StorageLimits
 from scaler.protocol import messages as m
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import MAX_ATTACHED_BYTES
@@ -52,36 +52,27 @@ class WaitingPut:
 class StorageCore:
     """The state of a storage.
 
-    Limits in bytes (-1: unlimited): limit_bytes: memory for all objects. cache_limit_bytes: share of it for cached
-    results. max_object_bytes: size of one object. spill_limit_bytes: disk space for spilled objects (0: none).
-    limit_name and spill_limit_name: names of the settings, for errors.
-
     outbox_bytes: see `BodySender`. put_wait_seconds: time that a put waits for room before it is refused.
     lease_seconds: time after which a silent peer's session ends. tick_seconds: maximum interval of steps. A longer gap
     is a stall of the storage and does not count against leases.
     """
 
-    def __init__(  # noqa: PLR0913 (its settings)
+    def __init__(
         self,
-        limit_bytes: int,
-        max_object_bytes: int = -1,
-        spill_limit_bytes: int = 0,
+        limits: StorageLimits,
         *,
         outbox_bytes: Callable[[bytes], int],
         lease_seconds: float,
         tick_seconds: float,
         put_wait_seconds: float = 0.0,
         is_durable: bool = False,
-        cache_limit_bytes: int = 0,
-        limit_name: str = "memory_limit_bytes",
-        spill_limit_name: str = "spill_limit_bytes",
     ) -> None:
         self.wake_at = math.inf
-        self._limit_bytes = limit_bytes
+        self._limits = limits
         self._lease_seconds = lease_seconds
         self._tick_seconds = tick_seconds
         self._put_wait_seconds = put_wait_seconds
-        self.objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes, limit_name, spill_limit_name)
+        self.objects = StorageTable(limits)
         self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in order of arrival
         self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
@@ -94,7 +85,7 @@ class StorageCore:
         self._poll_seconds = SHORTEST_POLL_SECONDS
         self._commands: list[c.StorageCommand] = []
         self._is_durable = is_durable
-        self._cached = ResultCache(cache_limit_bytes)
+        self._cached = ResultCache(limits.cache_bytes)
         self.fetches = False
         """There are other stores from which missing objects can be fetched."""
         self.has_backend = False
@@ -252,7 +243,7 @@ class StorageCore:
 
     def _status(self, request: int) -> m.StorageStatus:
         table = self.objects
-        status = m.StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
+        status = m.StorageStatus(request, len(table), table.used_bytes, self._limits.memory_bytes, table.waiting_gets)
         status.spilled_bytes, status.disk_failure = table.spilling.used_bytes, table.disk_failure
         status.hits, status.misses = self.hits, self.misses
         return status

@@ -23,7 +23,7 @@ from scaler.object_storage.sending import (
     UnfinishedUpload,
     WaitingGet,
 )
-from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, Spilling
+from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, Spilling, StorageLimits, limit_of
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, PutObject, StorageResult
 
 MAX_OBJECTS = 10_000_000
@@ -80,15 +80,8 @@ class ResultCache:
 
 
 class StorageTable:
-    def __init__(
-        self,
-        limit_bytes: int,
-        max_object_bytes: int,
-        spill_limit_bytes: int = 0,
-        limit_name: str = "memory_limit_bytes",
-        spill_limit_name: str = "spill_limit_bytes",
-    ) -> None:
-        self._limit_name = limit_name
+    def __init__(self, limits: StorageLimits) -> None:
+        self._limit_name = limits.memory_name
         self.used_bytes = 0
         """Bytes in memory, excluding bodies on disk."""
         self.fetched_bytes = 0
@@ -96,15 +89,14 @@ class StorageTable:
         self.waiting_gets = 0
         self.disk_failure = ""
         """Reason that the disk refuses new objects; empty: it accepts them."""
-        self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
+        self._limit_bytes = limit_of(limits.memory_bytes)
         self._damaged: list[bytes] = []
         self._reserved: Counter[str | bytes] = Counter()
-        spill_limit = math.inf if spill_limit_bytes < 0 else spill_limit_bytes
-        self.spilling = Spilling(self._limit_bytes, spill_limit, spill_limit_name)
+        self.spilling = Spilling(limits)
         self._records_bytes = 0
         self._uploads: OrderedDict[UnfinishedUpload, tuple[StoragePeer, bytes]] = OrderedDict()
         """Ordered by time of the last progress, oldest first."""
-        self._max_object_bytes = math.inf if max_object_bytes < 0 else max_object_bytes
+        self._max_object_bytes = limit_of(limits.object_bytes)
         self._objects: dict[bytes, Body] = {}
         self._unfinished: dict[bytes, UnfinishedObject] = {}
         self._owners: dict[bytes, set[bytes]] = {}  # complete and incomplete ids, by owner

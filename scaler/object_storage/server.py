@@ -39,7 +39,7 @@ from scaler.object_storage.mapped_files import write_segment
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace
-from scaler.object_storage.spilling import BodiesMoved, SpillBodies
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
 from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.paths import local_path
 from scaler.processes import give_memory_back
@@ -66,46 +66,34 @@ _log = logging.getLogger(__name__)
 
 
 class StorageServer:
-    """One object storage on the running loop. `StorageCore` documents the limits."""
+    """One object storage on the running loop."""
 
-    def __init__(  # noqa: PLR0913 (its settings)
+    def __init__(
         self,
         address: str,
-        memory_limit_bytes: int,
-        max_object_bytes: int = -1,
+        limits: StorageLimits,
         spill: SpillSpace | None = None,
         *,
         security: SecurityConfig = LOCAL_SECURITY,
-        lease_seconds: float = LEASE_SECONDS,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
         state_directory: str = "",
-        cache_limit_bytes: int = ObjectStorageServerConfig.cache_limit_bytes,
         access: ServerAccess | None = None,
-        limit_name: str = "memory_limit_bytes",
         backend: BackendRun | None = None,
     ) -> None:
         """Bind the address. Raises UsageError if that fails or a directory is not writable.
 
         spill: disk space for objects that do not fit into memory, or None. state_directory: objects are persisted in
-        its subdirectory `objects`; empty: not persisted. access, limit_name: for servers other than the object storage
-        itself. backend: receives copies of large objects.
+        its subdirectory `objects`; empty: not persisted. access: for servers other than the object storage itself.
+        backend: receives copies of large objects.
         """
         self._loop = asyncio.get_running_loop()
         self._incarnation = int.from_bytes(os.urandom(7), "big")
-        self._lease_seconds = lease_seconds
-        self._heartbeat_seconds = heartbeat_seconds
         self._core = StorageCore(
-            memory_limit_bytes,
-            max_object_bytes,
-            spill.limit_bytes if spill is not None else 0,
+            limits if spill is None else limits._replace(spill_bytes=spill.limit_bytes, spill_name=spill.limit_name),
             outbox_bytes=lambda peer: self._listener.outbox_bytes(peer),  # noqa: PLW0108 (made below)
-            lease_seconds=lease_seconds,
-            tick_seconds=heartbeat_seconds,
+            lease_seconds=LEASE_SECONDS,
+            tick_seconds=HEARTBEAT_SECONDS,
             put_wait_seconds=PUT_WAIT_SECONDS,
             is_durable=bool(state_directory),
-            cache_limit_bytes=cache_limit_bytes,
-            limit_name=limit_name,
-            spill_limit_name=spill.limit_name if spill is not None else "",
         )
         self._backend = backend
         if backend is not None:
@@ -128,8 +116,8 @@ class StorageServer:
         self._memory_count = self._memory_bytes = 0
         self._max_memories = max_memories()
         # Slow readers keep the memory of forgotten objects alive until they have received the descriptors.
-        no_limit = memory_limit_bytes < 0
-        self._max_memory_bytes = math.inf if no_limit else memory_limit_bytes + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+        limit = math.inf if limits.memory_bytes < 0 else limits.memory_bytes
+        self._max_memory_bytes = limit + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
         self._access = access or ServerAccess(security, m.Server.OBJECT_STORAGE, [address])
         self._listener = SocketListener(
             [address],
@@ -197,7 +185,7 @@ class StorageServer:
             if self._core.key_of(peer) not in {"", identity.key}:
                 text = f"the key {identity.key} claims the peer id {peer.hex()}, which owns objects under another key"
                 return m.Refused(m.RefusalReason.DUPLICATE, text)
-        return m.Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
+        return m.Welcome(False, self._incarnation, LEASE_SECONDS, HEARTBEAT_SECONDS)
 
     def _on_events(self, events: Sequence[c.StorageInput]) -> None:
         exchanged: list[c.ToExchange] = []
@@ -351,8 +339,8 @@ class EmbeddedStorage(LoopThread[StorageServer]):
     settings: see `StorageServer`. Raises UsageError."""
 
     def __init__(self, bind_address: str, memory_limit_bytes: int | None = None, **settings: Any) -> None:
-        limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
-        super().__init__("object storage", lambda: StorageServer(bind_address, limit_bytes, **settings))
+        limits = StorageLimits(default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes)
+        super().__init__("object storage", lambda: StorageServer(bind_address, limits, **settings))
         self.address = self.value.addresses[0]
 
 
@@ -367,12 +355,10 @@ def run(config: ObjectStorageServerConfig) -> int:
             backend = BackendRun(config.backend)
         server = StorageServer(
             config.bind_address,
-            config.memory_limit_bytes,
-            config.max_object_bytes,
+            StorageLimits(config.memory_limit_bytes, config.max_object_bytes, config.cache_limit_bytes),
             SpillSpace.of(config),
             security=config,
             state_directory=config.state_directory,
-            cache_limit_bytes=config.cache_limit_bytes,
             backend=backend,
         )
         component.ready({"object storage": server.addresses[0]})

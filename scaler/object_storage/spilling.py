@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from scaler.config.servers import ObjectStorageServerConfig
 from scaler.object_storage.body import SEGMENT_BYTES, Body, Segment
 
 SPILL_FROM = 0.8
@@ -31,14 +32,31 @@ class BodiesMoved(NamedTuple):
     failure: str = ""
 
 
-class Spilling:
-    """Bodies in memory by last use, and segments on disk. limit_bytes: of disk; 0: no disk. limit_name: its setting."""
+class StorageLimits(NamedTuple):
+    """Limits in bytes; -1: unlimited. memory_bytes: memory for all objects. object_bytes: size of one object.
+    cache_bytes: share of the memory for cached results. spill_bytes: disk space for spilled objects; 0: none.
+    memory_name, spill_name: names of the settings, for errors."""
 
-    def __init__(self, memory_limit_bytes: float, limit_bytes: float, limit_name: str = "spill_limit_bytes") -> None:
+    memory_bytes: int
+    object_bytes: int = -1
+    cache_bytes: int = ObjectStorageServerConfig.cache_limit_bytes
+    spill_bytes: int = 0
+    memory_name: str = "memory_limit_bytes"
+    spill_name: str = "spill_limit_bytes"
+
+
+def limit_of(size_bytes: int) -> float:
+    return math.inf if size_bytes < 0 else size_bytes
+
+
+class Spilling:
+    """Bodies in memory by last use, and segments on disk."""
+
+    def __init__(self, limits: StorageLimits) -> None:
         self.used_bytes = 0
-        self._memory_limit_bytes = memory_limit_bytes
-        self._limit_bytes = limit_bytes
-        self._limit_name = limit_name
+        self._memory_limit_bytes = limit_of(limits.memory_bytes)
+        self._limit_bytes = limit_of(limits.spill_bytes)
+        self._limit_name = limits.spill_name
         self._in_memory: OrderedDict[Body, None] = OrderedDict()
         self._moving: Segment | None = None
         self._retry_at = -math.inf

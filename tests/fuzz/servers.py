@@ -19,6 +19,7 @@ from scaler.net.identity import Identity
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.spilling import StorageLimits
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol import messages as m
@@ -312,7 +313,10 @@ class StorageWorld:
             ADDRESS, server_kind=Server.OBJECT_STORAGE, admit=self._admit, on_events=self._step
         )
         self.core = StorageCore(
-            self.LIMIT_BYTES, outbox_bytes=self._listener.outbox_bytes, lease_seconds=30.0, tick_seconds=2.0
+            StorageLimits(self.LIMIT_BYTES),
+            outbox_bytes=self._listener.outbox_bytes,
+            lease_seconds=30.0,
+            tick_seconds=2.0,
         )
         self._replies: list[tuple[m.Message, bytes]] = []
         self._ids = IdFactory(b"goodclie")

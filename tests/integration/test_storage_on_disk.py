@@ -18,6 +18,7 @@ from scaler.journal.journal import SEGMENT_BYTES
 from scaler.object_storage.client import BlockingStorage
 from scaler.object_storage.durable import MIN_FILE_BYTES, compact
 from scaler.object_storage.server import StorageServer
+from scaler.object_storage.spilling import StorageLimits
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 from tests.integration.storage_rig import ObservedStorage, StorageProcess, storage_process
 from tests.waiting import soon
@@ -40,7 +41,7 @@ def run(path: Path, test: Callable[[ObservedStorage], Awaitable[None]], owner: O
     """Run a storage of this process with a client, and end it in an orderly way."""
 
     async def whole() -> None:
-        server = StorageServer("tcp://127.0.0.1:0", 1 << 30, state_directory=str(path))
+        server = StorageServer("tcp://127.0.0.1:0", StorageLimits(1 << 30), state_directory=str(path))
         client = ObservedStorage(server.addresses[0], owner.peer)
         try:
             await asyncio.wait_for(test(client), 30)

@@ -32,7 +32,7 @@ from scaler.object_storage.requests import (
     SendRequest,
     StorageCall,
 )
-from scaler.object_storage.spilling import BodiesMoved, SpillBodies
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
 from scaler.protocol import messages as m
 
 LIMIT_BYTES = 300
@@ -127,9 +127,7 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     def new_core(self) -> StorageCore:
         return StorageCore(
-            LIMIT_BYTES,
-            120,
-            SPILL_LIMIT_BYTES,
+            StorageLimits(LIMIT_BYTES, 120, spill_bytes=SPILL_LIMIT_BYTES),
             outbox_bytes=lambda peer: sum(each.nbytes for sent in self.down[peer] for each in sent.attachments),
             lease_seconds=60.0,
             tick_seconds=2.0,

@@ -21,6 +21,7 @@ from scaler.object_storage.core import StorageCore
 from scaler.object_storage.durable import ObjectJournal
 from scaler.object_storage.requests import CallEnded, Requests, RequestsInput, SendRequest, StorageCall
 from scaler.object_storage.requests import Outcome as CallOutcome
+from scaler.object_storage.spilling import StorageLimits
 from scaler.protocol.messages import (
     ClientDetails,
     ForgetObjects,
@@ -141,7 +142,7 @@ class SimulatedStorage:
 
     def _start(self) -> None:
         self._core = StorageCore(
-            1 << 40,
+            StorageLimits(1 << 40),
             outbox_bytes=lambda _peer: 0,
             lease_seconds=1e9,
             tick_seconds=1e9,

@@ -29,6 +29,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
 from scaler.object_storage.server import StorageServer
 from scaler.object_storage.spill import spill_space
+from scaler.object_storage.spilling import StorageLimits
 from scaler.object_storage.transfers import SOURCE_SECONDS
 from scaler.protocol import messages as m
 from scaler.registry import OwnFile
@@ -91,9 +92,8 @@ class HostStoreServer(StorageServer):
         limit_bytes = config.store_memory_limit_bytes or default_memory_limit_bytes() * 2 // 3
         super().__init__(
             address,
-            limit_bytes,
+            StorageLimits(limit_bytes, memory_name="store_memory_limit_bytes"),
             access=server_access,
-            limit_name="store_memory_limit_bytes",
             spill=spill_space(config.store_spill_directory),
         )
         self._core.fetches = self._core.reports = True

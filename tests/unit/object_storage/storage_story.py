@@ -14,7 +14,7 @@ from scaler.object_storage.commands import (
     StorageInput,
 )
 from scaler.object_storage.core import LONGEST_POLL_SECONDS, StorageCore
-from scaler.object_storage.spilling import BodiesMoved, SpillBodies
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
 from scaler.protocol.messages import Hello, Message, PutObject, Role, StorageReply
 
 CLIENT = b"client-A"
@@ -42,14 +42,11 @@ class Story:
     ) -> None:
         self.outboxes: Counter[bytes] = Counter()
         self.core = StorageCore(
-            limit_bytes,
-            max_object_bytes,
-            spill_limit_bytes,
+            StorageLimits(limit_bytes, max_object_bytes, cache_limit_bytes, spill_limit_bytes),
             outbox_bytes=self.outboxes.__getitem__,
             lease_seconds=60.0,
             tick_seconds=2.0,
             put_wait_seconds=put_wait_seconds,
-            cache_limit_bytes=cache_limit_bytes,
             is_durable=is_durable,
         )
         self.writes: list[SpillBodies] = []

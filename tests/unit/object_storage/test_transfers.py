@@ -15,6 +15,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.commands import FetchObject, StorageInput
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.requests import ByteRange
+from scaler.object_storage.spilling import StorageLimits
 from scaler.object_storage.transfers import OBJECT_STORAGE, Transfers
 from scaler.protocol import messages as m
 from tests.waiting import soon
@@ -62,7 +63,9 @@ class Play:
         self.sources: list[PlayedSource] = []
         self.is_slow = False
         self.fed: list[StorageInput] = []
-        self.core = StorageCore(10**9, outbox_bytes=lambda _peer: 0, lease_seconds=60.0, tick_seconds=1.0)
+        self.core = StorageCore(
+            StorageLimits(10**9), outbox_bytes=lambda _peer: 0, lease_seconds=60.0, tick_seconds=1.0
+        )
         self.transfers = Transfers(self.core, self.fed.extend, self.told.append, self._connect)
         self.transfers.take([m.StoresChanged([m.StoreAddress(SOURCE, bytes(8), "tcp://127.0.0.1:1", "")], [])])
 
