@@ -142,7 +142,7 @@ def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> N
         SchedulerClusterCombo(n_worker=1)
     with pytest.raises(UsageError, match="an address is a text such as"):
         SchedulerClusterCombo(2)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="give one of them"):
+    with pytest.raises(UsageError, match="give only one"):
         SchedulerClusterCombo(n_workers=1, per_worker_queue_size=1, per_worker_task_queue_size=1)
     with pytest.raises(ConfigError, match="per_worker_task_queue_size"):
         SchedulerClusterCombo(n_workers=1, per_worker_queue_size=-1)
