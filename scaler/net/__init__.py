@@ -1,1 +1,1 @@
-"""Connections: sessions over sockets. The only package that imports zmq, apart from `security/keys.py` for new keys."""
+"""Sessions over sockets. The only package that imports zmq, except for key generation in `security/keys.py`."""

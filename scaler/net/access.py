@@ -1,4 +1,4 @@
-"""How a peer connects to servers. Modules that read credentials are imported on first use: local peers need none."""
+"""How a peer connects to servers. Imports credential modules on first use, because local peers need none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Access(NamedTuple):
-    """A credential, no authentication, or the keys of a store. With none of these, the keys of a run of the same user.
+    """A credential, a store's keys, or no authentication. By default, the published keys of a run by the same user.
     uses_local: connect locally where possible; the server then sees its own user instead of the credential. store_keys:
     the keys with which a store authenticates to another store; the scheduler distributes the other store's public key.
     """
@@ -32,7 +32,7 @@ class Access(NamedTuple):
     def of(
         cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str, compression: str = "auto"
     ) -> Access:
-        """Read the credential at this path, or this component's from a keys directory. Raises ConfigError."""
+        """Read the credential at this path, or this component's one from a keys directory. Raises ConfigError."""
         if credentials is None:
             return cls(None, insecure_no_auth, compression=compression)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)
@@ -41,13 +41,13 @@ class Access(NamedTuple):
             from scaler.security.directory import KeysDirectory  # noqa: PLC0415 (of servers, which run on Linux)
             from scaler.security.documents import MAX_NAME_CHARACTERS  # noqa: PLC0415
 
-            # Names of keys are shorter than names of components, and some are reserved.
+            # Key names are shorter than component names, and some are reserved.
             key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_NAME_CHARACTERS]
             return cls(KeysDirectory.open(credentials).credential(key, role.value), compression=compression)
         return cls(load_credential(credentials), compression=compression)
 
     def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:
-        """Return a function that finds the keys for a connection to this server. None means without encryption."""
+        """Return a function that finds the keys for a connection to this server. None disables encryption."""
 
         def keys() -> PeerKeys | None:
             if self.is_insecure or self.store_keys is not None:

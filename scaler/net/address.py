@@ -39,7 +39,7 @@ def split_tcp(address: str) -> tuple[str, int] | None:
 
 
 def addresses_here(bound: str) -> list[str]:
-    """Return all addresses at which local processes may reach a server, which are several for a wildcard."""
+    """Return all addresses at which local processes may reach a server (several for a wildcard)."""
     found = split_tcp(bound)
     if found is None or found[0] not in _WILDCARDS:
         return [bound]
@@ -48,13 +48,13 @@ def addresses_here(bound: str) -> list[str]:
 
 
 def own_address(bound: str) -> str:
-    """Return an address for display: one of the host's for a wildcard, unchanged for loopback and ipc."""
+    """Return an address for display: one of the host's addresses for a wildcard, unchanged for loopback and ipc."""
     local = local_address(bound)
     return bound if local == bound else next((each for each in addresses_here(bound) if not is_loopback(each)), local)
 
 
 def needs_ipv6(address: str) -> bool:
-    """Return whether this address needs an IPv6 socket, which serves IPv4 as well. Resolves names."""
+    """Return whether this address needs an IPv6 socket, which also serves IPv4. Resolves names."""
     found = split_tcp(address)
     if found is None:
         return False
@@ -67,7 +67,7 @@ def needs_ipv6(address: str) -> bool:
 
 
 def beside(address: str, ports: int, suffix: str) -> str:
-    """Return the address `ports` further, or an ipc path with a suffix. Port 0 stays 0. Raises UsageError."""
+    """Return the address `ports` higher, or an ipc path with a suffix. Port 0 stays 0. Raises UsageError."""
     found = split_tcp(address)
     if found is None:
         return check_address(address + suffix)
@@ -80,7 +80,7 @@ def beside(address: str, ports: int, suffix: str) -> str:
 
 
 def check_not_in_use(address: str) -> None:
-    """Raise UsageError for a malformed ipc path or one in use, which ZeroMQ would take over. A dead socket is fine."""
+    """Raise UsageError for a malformed ipc path, or one in use, which ZeroMQ would hijack. Accepts a dead socket."""
     if split_tcp(address) is not None:
         return
     path = Path(address.removeprefix("ipc://"))
@@ -144,7 +144,7 @@ def _plain(name: str) -> str:
 
 
 def is_orphaned(address: str) -> bool:
-    """Return whether a Scaler process listens here whose launcher has exited, so that the process is about to exit."""
+    """Return whether the listener here is a Scaler process that is about to exit because its launcher has exited."""
     process = _listener(address)
     with contextlib.suppress(OSError, IndexError):
         if process is not None:
@@ -157,7 +157,7 @@ def is_orphaned(address: str) -> bool:
 
 def _port_owner(address: str) -> str:
     process = _listener(address)
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the process has exited
         if process is not None:
             if int(process.name) == os.getpid():
                 return "this process itself"

@@ -171,7 +171,7 @@ class ConnectorShell(Shell[ConnectorCore]):
             # If the process behind the local listener rejects this peer, the server itself may accept it.
             is_local = isinstance(self._transport, LocalTransport)
             self._tries_local = self._uses_local and (command.was_welcomed or not is_local)
-            # A name may resolve to both address families while its server listens on one: alternate.
+            # Alternate address families: a name may resolve to both while its server listens on one.
             if self._is_name and not command.was_welcomed and not is_local:
                 self._uses_ipv6 = not self._uses_ipv6
             self._transport = None
@@ -181,7 +181,7 @@ class ConnectorShell(Shell[ConnectorCore]):
 
 
 class SocketConnector(ConnectorShell):
-    """A `connection.Connector` on the running loop. Sends heartbeats, except for workers and managers."""
+    """A `connection.Connector` on the running loop. Sends heartbeats, unless the peer is a worker or manager."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class SocketConnector(ConnectorShell):
             if self._context is None:
                 self._context = acquire_context()
                 self._at_close.callback(release_context)
-                # A server that starts at the same time may be listening by now.
+                # A server that started at the same time may be listening by now.
                 if (local := self._dial_locally()) is not None:
                     return local
             return ZmqConnection(
@@ -251,7 +251,7 @@ _LivingT = TypeVar("_LivingT", bound=_Closable)
 
 
 class LoopThread(Generic[_LivingT]):
-    """A thread with an event loop that creates, runs, and closes one object."""
+    """A thread whose event loop creates, runs, and closes one object."""
 
     def __init__(self, name: str, make: Callable[[], _LivingT]) -> None:
         self.loop = asyncio.new_event_loop()

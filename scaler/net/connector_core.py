@@ -25,7 +25,7 @@ from scaler.protocol.messages import Message
 from scaler.protocol.session import ACKNOWLEDGE_BODY, GapError, Header, OutboxLimits, Session, UnreadableError
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
-"""Delay before an attempt: 0.01 to 0.02 s at first, finally 0.5 to 1 s."""
+"""Delay before an attempt, which grows from 0.01-0.02 s to 0.5-1 s."""
 STABLE_SECONDS = 1.0
 """Reset the backoff after a connection that lasted this long."""
 
@@ -40,7 +40,7 @@ class Phase(Enum):
 
 
 class ConnectorCore:
-    """One peer's session with one server. The random part of the session id spreads the reconnects of many peers."""
+    """One peer's session with one server. The random part of the session id spreads out reconnects of many peers."""
 
     def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, address: str = "") -> None:
         self.peer = session_id[:PEER_ID_BYTES]
@@ -116,7 +116,7 @@ class ConnectorCore:
                 self._session.post(encode(replace(self._hello, resume=self._resume)))
             case t.LinkLost(link, reason, refused_after) if link is self._link:
                 self._refusals = self._refusals + 1 if refused_after else 0
-                # After a Welcome, an uncertain refusal may be a server that is restarting.
+                # After a Welcome, an uncertain refusal may come from a restarting server.
                 is_certain = refused_after == 1 or self._welcome is None
                 if refused_after and self._refusals >= refused_after and is_certain:
                     self._refused(m.Refused(m.RefusalReason.CREDENTIAL, reason))
@@ -132,7 +132,7 @@ class ConnectorCore:
             case t.CloseRequested(reason):
                 self._close(reason)
             case _:
-                pass  # from a connection that was given up
+                pass  # from an abandoned connection
 
     def _receive(self, envelope: EnvelopeReceived, now: float) -> None:
         self._unanswered_since = math.inf
@@ -182,14 +182,14 @@ class ConnectorCore:
         self._refused(m.Refused(m.RefusalReason.MALFORMED, text))
 
     def _first_message(self, envelope: EnvelopeReceived) -> Message | None:
-        """Return the answer to the Hello; None if the server speaks another protocol, which refuses this peer."""
+        """Return the answer to the Hello. None if the server speaks another protocol, which counts as a refusal."""
         header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
             text = (
                 f"the server speaks protocol {header.version}, this {self._hello.role} (scaler "
                 f"{self._hello.scaler_version}) speaks protocol {m.PROTOCOL_VERSION}: install the same version on both"
             )
-            with suppress(ProtocolError):  # a Refused is readable in every version, and its text names both sides
+            with suppress(ProtocolError):  # every version can read a Refused, and its text names both sides
                 answer = decode(envelope.body)
                 text = answer.text if isinstance(answer, m.Refused) else text
             self._refused(m.Refused(m.RefusalReason.VERSION, text))
@@ -212,7 +212,7 @@ class ConnectorCore:
         if welcome.resumed:
             is_the_same = self._resume and header.session == self._session.id
             if not is_the_same or not self._session.can_resume(header.acknowledged):
-                # The two sides disagree on the messages sent: drop the session on both sides and start over.
+                # The sides disagree on the messages sent: drop the session on both sides and start over.
                 self._resume = False
                 self._hang_up("the server resumed a session that cannot continue", now)
                 return
@@ -222,7 +222,7 @@ class ConnectorCore:
             if self._welcome is not None:
                 self._session = Session(header.session, self._session.limits)
             self._session.id = header.session  # chosen by the server
-            # Any message in the new session confirms it to the server.
+            # Any message in the new session confirms the session to the server.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
         if self._link is not None and welcome.compression and welcome.compression == self._hello.compression:

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
-"""Descriptors that connections without a session leave free for files, pipes, and peers; at most a quarter."""
+"""Descriptors reserved for files, pipes, and peers with a session (at most a quarter of the limit)."""
 _MEMORY = Path("/proc/self/statm")
 _RECEIVED = slice(128, 136)
 _DELIVERED = slice(160, 168)
 
 
 def is_scarce(descriptor: int) -> bool:
-    """Return whether few descriptors remain if this is the descriptor of a new connection (the lowest free number)."""
+    """Return whether few descriptors remain, given the descriptor of a new connection (the lowest free number)."""
     limit = max_descriptors()
     return descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
 
@@ -72,7 +72,7 @@ def is_of_this_host(descriptor: int) -> bool:
 def _tcp_info(descriptor: int, size: int) -> bytes:
     option = getattr(socket, "TCP_INFO", None)
     if option is not None:
-        with contextlib.suppress(OSError), borrowed(descriptor) as connection:  # closed, or no TCP
+        with contextlib.suppress(OSError), borrowed(descriptor) as connection:  # closed, or not TCP
             return connection.getsockopt(socket.IPPROTO_TCP, option, size)
     return b""
 

@@ -14,13 +14,13 @@ from scaler.security.keys import Entry, KeyPair
 
 MAX_REFUSALS = 100
 TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
-"""ZAP codes: temporarily undecided, and the peer gets no answer; unknown key; revoked or expired key."""
+"""ZAP codes: no decision yet, and no answer to the peer; unknown key; revoked or expired key."""
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 
 class PeerKeys(NamedTuple):
-    """The keys of a connection. server: public key to verify. name: of the own key. ending: why it is refused. Without
-    a name, the pair is for one attempt only, whose failure shows whether the server requires keys."""
+    """The keys of a connection. server: public key to verify. name: of this side's key. ending: why it is refused.
+    Without a name, the pair serves a single attempt, whose failure shows whether the server requires keys."""
 
     server: str
     own: KeyPair

@@ -25,7 +25,7 @@ from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, W
 from scaler.protocol.session import OutboxLimits
 
 Admission = Callable[[bytes, Hello, Identity], Welcome | Refused | TryAgain]
-"""Answers a Hello, given the peer id, the Hello, and the connection's identity. The listener sets Welcome.resumed."""
+"""Answers a Hello, given peer id, Hello, and the connection's identity. The listener sets Welcome.resumed."""
 KEYS_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class SocketListener(Listener):
         known = {name for address in self.addresses for name in addresses_here(address)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
         self._local = LocalListener(known, self._wakeups) if has_local_listener else None
-        # A Scaler process that was killed during startup looks the same.
+        # A Scaler process killed during startup looks the same.
         self._unidentified = RateLimitedLog(_log, logging.INFO, self._loop)
         self._refusals = RateLimitedLog(_log, logging.WARNING, self._loop)
         if keys is not None:

@@ -35,7 +35,7 @@ MAX_UNIDENTIFIED = 4096
 @dataclass(slots=True, eq=False)
 class _Peer:
     """A session and its link (None while disconnected). greeted_as: session id in its Hello, cleared once the peer has
-    used the id of this session. A later Hello with an earlier id is a replay."""
+    used the id of this session. After that, a Hello with an earlier id is a replay."""
 
     id: bytes
     session: Session
@@ -82,7 +82,7 @@ class ListenerCore:
         self._events: list[ListenerEvent] = []
         self._unsent: dict[bytes, _Peer] = {}
         self._full: dict[bytes, str] = {}  # peers with a full outbox, and the error text
-        self._unacknowledged: dict[bytes, _Peer] = {}  # peers owed an acknowledgement, oldest first
+        self._unacknowledged: dict[bytes, _Peer] = {}  # peers awaiting an acknowledgement, oldest first
         self._greeting: tuple[_Link, Header, m.Hello, Identity] | None = None
         self._deferred: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
         # Links without a session and closing links, with the time to cut them, earliest first.
@@ -186,7 +186,7 @@ class ListenerCore:
                         self._commands.append(t.Transmit(peer.link.transport, peer.session.take()))
                     self._end(peer, m.Goodbye(reason), now)
             case _:
-                pass  # from a link that was cut, or an ended session
+                pass  # from a cut link or an ended session
 
     def _opened(self, opened: t.LinkOpened, now: float) -> None:
         link = self._links[opened.link] = _Link(opened.link, opened.origin, opened.source)
@@ -197,7 +197,7 @@ class ListenerCore:
             most = max(self._unidentified.values(), key=len)
             self._give_up(next(iter(most)))
         if opened.is_scarce and opened.link in self._links:
-            # Only connections that took one of the last descriptors are cut to free descriptors.
+            # To free descriptors, cut only connections that took one of the last ones.
             self._give_up(link)
 
     def _end_access(self, reasons: Mapping[Identity, str], now: float) -> None:
@@ -274,7 +274,7 @@ class ListenerCore:
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
     def _malformed_received(self, link: _Link, reason: str, now: float, *, is_damaged: bool) -> None:
-        """Handle frames that form no envelope. Within a session, they may have been a message that must not be lost."""
+        """Handle frames that do not form an envelope. Within a session, the lost message must be resent."""
         if link.peer is not None and not link.is_closing:
             self._unreadable(link.peer, reason, now, is_damaged=is_damaged)
         elif is_damaged:
@@ -326,7 +326,7 @@ class ListenerCore:
         identity = link.transport.identity
         is_its_own = known is not None and header.session in (known.session.id, known.greeted_as)
         if known is not None and is_its_own and identity is LOCAL:
-            # The server's own user has more rights than any key, so the session stays the key's.
+            # The server's own user has more rights than any key, so the session keeps the key's identity.
             identity = known.identity
         elif known is not None and is_its_own and known.identity is LOCAL:
             # The peer lost its local connection and fell back briefly; it will retry locally.
@@ -372,7 +372,7 @@ class ListenerCore:
             peer.link = link
             self._events.append(Resumed(peer_id))
         else:
-            # The Welcome carries a new session id, so no envelope of another session matches.
+            # The Welcome has a new session id, so envelopes of other sessions do not match.
             number = (next(self._numbers) % 2**64).to_bytes(8, "big")
             session, allowed = Session(peer_id + number, self._limits), m.MAY_SEND[self._server][hello.role]
             peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, header.session)

@@ -1,12 +1,12 @@
 """The local transport: envelopes and file descriptors over a unix socket, between processes of one user on one host.
 
-A server opens a *local listener* for its address: an abstract socket, named after address and user, which vanishes with
-its process. Any process may take any name, so both sides verify the other side's user with the kernel.
+A server opens a *local listener* for its address: an abstract socket, named after address and user, that vanishes with
+its process. Any process may use any name, so each side asks the kernel for the other side's user.
 
 An envelope on the stream, in native byte order: size of the body (u32), number of attachments (u16) and of descriptors
 (u16), the 40-byte header, the size of each attachment (u32), the body, the attachments. Descriptors accompany the first
 byte of their envelope. A read returns the descriptors of one call only, and reports dropped ones, so the descriptors of
-a read belong to the next envelope that has any.
+a read belong to the next envelope with descriptors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTO
 BACKLOG = 1024
 MAX_ACCEPTED_PER_ITERATION = 32
 READ_BYTES = 64 * 1024
-"""Bytes per read. An envelope that exceeds the read gets its own memory."""
+"""Bytes per read. An envelope larger than the read gets its own memory."""
 MAX_PARTIAL_BYTES = 1024 * 1024 * 1024
 """Memory for all incomplete envelopes of a listener. A connection that needs more is cut, and may reconnect."""
 SEND_BUFFER_BYTES = 1024 * 1024
@@ -52,7 +52,7 @@ _TRUNCATED = int(socket.MSG_CTRUNC)
 
 
 def local_name(address: str) -> str | None:
-    """Return the name of an address's local listener, or None. Another spelling of the address yields another name."""
+    """Return the name of an address's local listener, or None. Other spellings of the address yield other names."""
     if not _IS_SUPPORTED:
         return None
     where = dialled(address).encode()

@@ -1,4 +1,4 @@
-"""Questions to a scheduler and their answers: why a task waits, its output, the list of tasks."""
+"""Questions to a scheduler and their answers: why a task is waiting, its output, the list of tasks."""
 
 from __future__ import annotations
 

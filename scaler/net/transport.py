@@ -19,7 +19,7 @@ CLOSE_SECONDS = 1.0
 """Grace period for the other side to disconnect after Refused or Goodbye."""
 LINGER_SECONDS = 0.5
 MAX_MALFORMED_IN_A_ROW = 5
-"""Consecutive malformed or forbidden messages after which a peer is cut off."""
+"""Consecutive malformed or forbidden messages before a peer is cut off."""
 
 
 class Transport(Protocol):
@@ -28,7 +28,7 @@ class Transport(Protocol):
     passes_descriptors: bool
     """If False, the descriptors of envelopes are dropped."""
     identity: Identity
-    """Identity of the other side; valid for a listener once something was received."""
+    """Identity of the other side. On a listener, valid once anything was received."""
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         """Send envelopes. False if some are queued until `WritingChanged`. A lost connection drops all."""
@@ -56,7 +56,7 @@ class Connection(Transport, Protocol):
 
 
 class Watcher(Protocol):
-    """Lets a transport read when its descriptor is readable, and write on request when it is writable."""
+    """Lets a transport read when its descriptor is readable, and on request write when it is writable."""
 
     def watch(self, descriptor: int) -> None: ...
 
@@ -90,7 +90,7 @@ class LinkLost(NamedTuple):
     link: Transport | None
     reason: str = "the connection broke"
     refused_after: int = 0
-    """The server refuses this peer if this happens so many times in a row; 0: no conclusion."""
+    """Number of times in a row that this must happen to count as a refusal; 0: never."""
 
 
 class WritingChanged(NamedTuple):
@@ -109,7 +109,7 @@ class MalformedReceived(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Log a refused peer, or a connection that does not speak our protocol. key: proved by the peer, or empty. Also an
+    """Log a refused peer, or a connection that does not speak our protocol. key: proved by the peer, or empty. As an
     input: a listener's transport refused a peer."""
 
     text: str
@@ -165,7 +165,7 @@ class Deliver(NamedTuple):
 
 
 class Admit(NamedTuple):
-    """Ask the component about a peer, then wait for `Admitted`. hello.resume: the session is its own."""
+    """Ask the component about a peer, then wait for `Admitted`. hello.resume: the session belongs to this peer."""
 
     peer: bytes
     hello: Hello
@@ -177,7 +177,7 @@ class Dial(NamedTuple):
 
 
 class StartSession(NamedTuple):
-    """Let this link receive more than a Hello, because its peer is about to be welcomed."""
+    """Allow this link to receive more than a Hello, because its peer is about to be welcomed."""
 
     link: Transport
     compresses: bool

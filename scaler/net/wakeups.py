@@ -1,4 +1,4 @@
-"""When a component on an event loop runs again."""
+"""Schedules the next run of a component on an event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Wakeups:
-    """Calls `wake` on an event loop: once after any number of `soon`, at the time of `at`, and for descriptors."""
+    """Calls `wake` on an event loop: once per batch of `soon` calls, at the time of `at`, and for descriptors."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
         self.now = loop.time
@@ -54,7 +54,7 @@ class Wakeups:
         self._timer = self._loop.call_at(when, self._run_timer)
 
     def repeat(self, check: Callable[[], float]) -> None:
-        """Call `check` soon, and again after the number of seconds it returns, until 0 or close. Only one at a time."""
+        """Call `check` soon, and again after the seconds it returns, until 0 or close. Only one check at a time."""
 
         def run() -> None:
             if seconds := check():

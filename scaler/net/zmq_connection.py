@@ -40,11 +40,11 @@ _BREAKS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
 }
 UNPROVEN_ATTEMPTS = 2
-"""Any program on the port of a stopped server can claim this, so it never ends a peer that was welcomed before."""
+"""Any program on the port of a stopped server can send this, so it never ends a peer that was once welcomed."""
 WRONG_SERVER_ATTEMPTS = 3
-"""A server that stops during a handshake looks like one that requires keys, but not this often in a row."""
+"""A server that stops during a handshake looks like one that requires keys, but rarely this many times in a row."""
 WRONG_KEY_ATTEMPTS = 12
-"""Attempts before a server with an unexpected key is final. A server without free descriptors, or with too many
+"""Attempts before an unexpected server key counts as a refusal. A server without free descriptors, or with too many
 connections without a session, also cuts connections during the handshake. This many attempts take 5 s."""
 _GIVE_ONE = (
     "give the file that `scaler keys add` wrote on the server's side as --credentials, credentials= or "
@@ -89,7 +89,7 @@ class ZmqConnection(ZmqEnd):
         self._descriptor = -1
         self._compression = compression
         self._is_to_compress = False
-        """Deferred until the descriptor is known: a busy ZeroMQ thread may report it after the first messages."""
+        """Deferred until the descriptor is known, which a busy ZeroMQ thread may report after the first messages."""
         self._outgoing = Outgoing(has_checksums=keys is None)
         self._is_blocked = False
         self._broken = ""
@@ -153,8 +153,8 @@ class ZmqConnection(ZmqEnd):
                 self._probe = self._dial_plainly()
 
     def _dial_plainly(self) -> sockets.socket | None:
-        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys. A
-        forwarder whose server is down accepts and closes, which is not a refusal."""
+        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys. A port
+        forwarder whose server is down accepts and closes, which does not count as a refusal."""
         if not self._address.startswith("tcp://"):
             return None
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")

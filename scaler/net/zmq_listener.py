@@ -43,23 +43,23 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 BIND_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""Time to wait for an address in use by a server whose launcher was killed, which exits on its own."""
+"""Time to wait for an address held by an orphaned server, which exits on its own."""
 BIND_PAUSE_SECONDS = 0.1
 BLOCKED_RETRY_SECONDS = 0.02
 MAX_ITERATIONS_AFTER_BREAK = 8
 """The end of a connection is reported after all its messages are read, or after this many iterations."""
 MEMORY_CHECK_SECONDS = 0.05
 GROWTH_BYTES = 16 * 1024 * 1024
-"""Growth of the process after which the received bytes of all connections are checked."""
+"""Growth of this process's memory that triggers a check of the received bytes of all connections."""
 UNIDENTIFIED_CHECK_SECONDS = 0.01
 UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
-"""Growth of the process after which the received bytes of connections without a welcome are checked."""
+"""Growth of this process's memory that triggers a check of connections without a welcome."""
 MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
 """Maximum bytes from a connection before its welcome, including the transport handshake."""
 MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
 """Maximum received bytes of an incomplete message: one message plus kernel buffers."""
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
-"""Maximum received but unread bytes while this process is slow. Scaler peers stop earlier without acknowledgement."""
+"""Maximum received but unread bytes while this process is slow. Scaler peers stop earlier if not acknowledged."""
 NO_KEY = (
     "its handshake failed: it has no key or that of another cluster, and this server asks for one of its own "
     "(scaler keys add); or it is no peer of scaler"
@@ -88,7 +88,7 @@ class ZmqLink:
         self._received_bytes = self._unread_bytes = 0
         self.source, self.origin = "a process of this host", "an unknown place"
         self._inode = -1
-        # The connection may be closed already; the event of the close comes next.
+        # The connection may already be closed; its close event is next.
         with contextlib.suppress(OSError), borrowed(descriptor) as connection:
             self._inode = os.fstat(descriptor).st_ino
             name = connection.getpeername()
@@ -112,7 +112,7 @@ class ZmqLink:
         self._listener.drop(self)
 
     def shut_down(self) -> None:
-        """Shut the socket down, for which ZeroMQ has no call. Uses a duplicate descriptor, verified to be the same
+        """Shut down the socket, for which ZeroMQ has no call. Uses a duplicate descriptor, verified to be the same
         socket, because descriptor numbers are reused. If no descriptor is free, closes the socket instead."""
         duplicate = None
         try:
@@ -130,9 +130,9 @@ class ZmqLink:
                 os.close(duplicate)
 
     def exceeds(self) -> bool:
-        """Return whether more bytes arrived than messages account for. Call periodically."""
+        """Return whether more bytes have arrived than messages account for. Call periodically."""
         received = received_bytes(self.descriptor)
-        # Read bytes are slightly overestimated, which must not accumulate as credit.
+        # The estimate of read bytes is slightly high, and the excess must not accumulate as credit.
         self._unread_bytes = max(0, self._unread_bytes + received - self._received_bytes - self.read_bytes)
         self._received_bytes = received
         was_read, self.read_bytes = self.read_bytes > 0, 0
@@ -161,7 +161,7 @@ class ZmqListener(ZmqEnd):
         self.load = PackingLoad()
         self.is_encrypted = keys is not None
         self._is_explained = False
-        """The end that is reported next was not caused by invalid ZeroMQ data."""
+        """The next reported end was not caused by invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()
         self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
@@ -255,7 +255,7 @@ class ZmqListener(ZmqEnd):
             self.is_due = True
 
     def push(self, link: ZmqLink) -> bool:
-        """Send the queue of a link; False if the connection is full and is retried later."""
+        """Send the queue of a link. False if the connection is full; the rest is retried later."""
         self.was_used = True
         if link.outgoing.send(self._socket, link.route):
             self._blocked.pop(link, None)

@@ -1,9 +1,9 @@
 """Shared by both ends of a ZeroMQ connection: the process's context, and reading and writing envelopes.
 
-ZeroMQ connects hosts, and platforms without the local transport. Frames avoid copies where that is safe and pays off. A
-connector uses a new socket per connection instead of ZeroMQ's reconnects. Unencrypted envelopes have a checksum,
-because a proxy or network card may corrupt data unnoticed. The checksum replaces the header's flags; 0 means none, so
-that peers in other languages may omit it.
+ZeroMQ is for connections between hosts, and for platforms without the local transport. Frames are not copied where that
+is safe and pays off. A connector uses a new socket per connection instead of ZeroMQ's reconnects. Unencrypted envelopes
+have a checksum, because a proxy or network card may corrupt data unnoticed. The checksum replaces the header's flags; 0
+means none, so that peers in other languages may omit it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ MAX_BYTES_PER_ITERATION = 1024 * 1024
 COPY_BYTES = 64 * 1024
 """Smaller buffers are copied into the frame, which is cheaper than a callback on release."""
 SHARED_BYTES = 8 * 1024
-"""Smaller received frames share a ZeroMQ buffer with their neighbours, so a view would pin the whole buffer."""
+"""Smaller received frames share a ZeroMQ buffer with other frames, so a view would pin the whole buffer."""
 MESSAGE_OVERHEAD_BYTES = 256
 FRAME_OVERHEAD_BYTES = 64
 MONITOR_SECONDS = 2.0
-"""Upper bound for ZeroMQ closing a socket after its linger time."""
+"""Maximum time for ZeroMQ to close a socket after its linger time."""
 
 _MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 LAST = int(zmq.DONTWAIT)
@@ -112,7 +112,7 @@ def authenticator_of(context: Context) -> Authenticator:
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603
-    # Another thread of the parent may have held the lock.
+    # Another thread of the parent process may have held the lock.
     _lock = threading.Lock()
 
 
@@ -373,6 +373,6 @@ class ZmqEnd:
                 break
             if not is_readable(self._socket):
                 return True
-            with contextlib.suppress(zmq.Again):  # the connection has just ended
+            with contextlib.suppress(zmq.Again):  # the connection has just closed
                 size += read_one()
         return False
