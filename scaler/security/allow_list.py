@@ -19,7 +19,7 @@ _now = partial(datetime.now, UTC)
 
 
 class AllowList:
-    """The admitted public keys of a directory. Logs each problem with a line once."""
+    """The admitted public keys of a directory. Logs each problem with a line only once."""
 
     def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
         self._directory = directory
@@ -66,7 +66,7 @@ class AllowList:
         problems += [each.error for each in self._listed if isinstance(each, BrokenEntry)]
         read = [(entry.problem(now), entry) for entry in self._listed if isinstance(entry, PeerEntry)]
         self._next_expiry = min((entry.expires for why, entry in read if not why and entry.expires), default=None)
-        for problem, entry in sorted(read, key=lambda each: not each[0]):  # the refused one of equal keys counts
+        for problem, entry in sorted(read, key=lambda each: not each[0]):  # of equal keys, a refused one wins
             rows = {entry.public: Entry(entry.name, entry.role, problem)}
             if entry.units:
                 rows[entry.units] = Entry(entry.name + UNITS, "worker", problem)

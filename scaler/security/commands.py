@@ -1,4 +1,4 @@
-"""`scaler keys`: creates a cluster's keys, adds and revokes keys of peers. Prints no secrets."""
+"""`scaler keys`: creates a cluster's keys, and adds and revokes peers' keys. Prints no secrets."""
 
 from __future__ import annotations
 

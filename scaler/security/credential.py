@@ -38,7 +38,7 @@ class Credential:
         return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
 
     def ending(self, now: datetime) -> str:
-        """Return why a server refuses this credential now. Uncertain near the expiry, because clocks differ."""
+        """Return why a server refuses this credential now. Uncertain near expiry, because clocks differ."""
         if self.expires is None or self.expires > now + _CLOCKS_DIFFER_BY:
             return "was revoked"
         return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"
@@ -55,7 +55,7 @@ class Credential:
 
 
 def load_credential(path: str | Path) -> Credential:
-    """Read the credential from a file or pipe. Raises ConfigError, also if other users can read it."""
+    """Read the credential from a file or pipe. Raises ConfigError, including when other users can read it."""
     if (path := local_path(path)).is_dir():
         raise ConfigError(f"{path} is a directory: give a credential file, which `scaler keys add` writes")
     return Credential.from_text(read_private(path), str(path))

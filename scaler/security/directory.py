@@ -66,12 +66,12 @@ class KeysDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open an existing directory. Raises ConfigError, also if other users can open it."""
+        """Open an existing directory. Raises ConfigError, including when other users can open it."""
         path = local_path(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, not a keys directory (usually ~/.config/scaler/keys)")
         try:
-            (path / _SERVERS_FILE).lstat()  # before any advice about modes, which is for keys directories only
+            (path / _SERVERS_FILE).lstat()  # before any advice about modes, which applies only to keys directories
             for each in (path, path / _PEERS_FILE):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):
@@ -123,7 +123,7 @@ class KeysDirectory:
                     listed[index] = replace(entry, revoked=now)
 
     def listed(self) -> list[documents.PeerEntry | documents.BrokenEntry]:
-        """Return all keys of peers in the order of addition. Raises ConfigError for an unreadable file."""
+        """Return all peers' keys, in the order they were added. Raises ConfigError for an unreadable file."""
         text = read_private(self.peers, MAX_LIST_BYTES)
         if len(text) > MAX_LIST_BYTES:
             raise ConfigError(f"{self.peers} is larger than MAX_LIST_BYTES = {MAX_LIST_BYTES}")
@@ -135,7 +135,7 @@ class KeysDirectory:
         with (self.path / _SERVERS_FILE).open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:  # people change keys, so concurrent changes are rare
+            except OSError as error:  # users change keys by hand, so concurrent changes are rare
                 if error.errno not in UNSUPPORTED:
                     raise
             listed = self.listed()

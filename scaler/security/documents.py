@@ -18,7 +18,7 @@ MAX_NAME_CHARACTERS = 60
 MAX_CHARACTERS = 64 * 1024
 SERVERS = ("scheduler", "object_storage")
 RESERVED_NAMES = ("local", "anyone", *SERVERS)  # identities that no peer's key may have
-UNITS = ".units"  # Suffix of the key of a manager's units. Names of peers contain no dot.
+UNITS = ".units"  # Suffix of the key name of a manager's units. Peer names contain no dot.
 NAME_RULE = f"a name: at most {MAX_NAME_CHARACTERS} letters, digits, - and _, with a letter or digit first"
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 # 32 bytes in z85, as used by ZeroMQ.
@@ -43,10 +43,10 @@ _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
 
 
 def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return values by key, None if missing. where: source for errors. Raises ConfigError, also for unknown keys."""
+    """Return values by key, None if missing. where: source for errors. Raises ConfigError, also on unknown keys."""
     try:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
-    except (ValueError, RecursionError):  # from the parser, and from numbers that are too long for Python
+    except (ValueError, RecursionError):  # from the parser, or for numbers too long for Python
         values = {}  # the error may quote the text
     return check(values, where, kinds)
 

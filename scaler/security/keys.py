@@ -17,7 +17,7 @@ class KeyPair(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The meaning of a public key. problem: why it is not admitted, or empty."""
+    """The meaning of a public key. problem: why the key is not admitted, or empty."""
 
     name: str
     role: str

@@ -26,8 +26,8 @@ def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
 
 def require_private(found: os.stat_result, path: Path) -> None:
     """Raise ConfigError with a remedy if a file or directory belongs to, or is accessible to, another user. Accepts
-    files that an administrator provides, such as a mounted Kubernetes Secret: owned by root, read-only for a group of
-    this process, in a root directory in which no other user can replace files."""
+    files that an administrator provides, such as a mounted Kubernetes Secret: owned by root, read-only for one of this
+    process's groups, in a root-owned directory where no other user can replace files."""
     if sys.platform == "win32":
         return  # Windows uses access lists; its modes are meaningless
     mode, own = stat.S_IMODE(found.st_mode), os.geteuid()
@@ -35,7 +35,7 @@ def require_private(found: os.stat_result, path: Path) -> None:
     if found.st_uid == own and not mode & 0o077:
         return
     if found.st_uid == 0:
-        # Programs of root often have its primary group, which may have other members.
+        # Root's programs often run with its primary group, which may have other members.
         groups = {*os.getgroups(), os.getegid()} if own else {*os.getgroups()} - {os.getegid()}
         if is_directory and (mode & stat.S_ISVTX or (own and not mode & 0o022)):
             return
