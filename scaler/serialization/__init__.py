@@ -1,4 +1,4 @@
-"""Values as bytes, exchanged between clients and processors and opaque to the rest of the platform.
+"""Converts values to bytes, which clients and processors exchange and the rest of the platform does not interpret.
 
 A value becomes parts: a pickle and its out-of-band buffers, joined into one payload when sent inline. If the faster
 plain pickle fails or contains the name `__main__`, which differs between processes, cloudpickle pickles the value.
@@ -83,12 +83,12 @@ def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
 
 
 def is_of_other_language(parts: Sequence[Buffer]) -> bool:
-    """Return whether these parts are a value or a function name from a peer without Python."""
+    """Return whether these parts are a value or function name from a peer without Python."""
     return len(parts[0]) > 0 and parts[0][0] in _OF_OTHER_LANGUAGES
 
 
 def own_buffer(part: memoryview) -> Buffer:
-    """Return a received part writable, without a copy if it fills its frame. The caller must be the only owner."""
+    """Return a received part as writable memory, without a copy if it fills its frame. Requires a sole owner."""
     if not part.readonly:
         return part
     try:
@@ -100,7 +100,7 @@ def own_buffer(part: memoryview) -> Buffer:
 
 def modules_by_value() -> Set[str]:
     """Return the modules whose functions the user told cloudpickle to pickle by value."""
-    # The registry is missing while another thread is still importing cloudpickle.
+    # The registry does not exist while another thread is importing cloudpickle.
     registered = getattr(sys.modules.get("cloudpickle"), "list_registry_pickle_by_value", None)
     return frozenset() if registered is None else registered()
 
@@ -171,7 +171,7 @@ def cannot_load(what: str, error: BaseException) -> SerializationError:
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and the text of an exception in one line, even if its `__str__` fails."""
+    """Return an exception's type and text in one line, even if its `__str__` fails."""
     try:
         text = str(error)
     except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise, and the first error matters)
@@ -188,9 +188,8 @@ def how_to_send(module: str) -> str:
 class Serializer(ABC):
     """Base class of user-defined serializers, applied to functions, to each argument, and to results.
 
-    Pass an instance, or a class: a class with only static or class methods is used as it stands, any other class is
-    instantiated without arguments. The code of the serializer is sent to the workers; libraries that it imports must be
-    installed there.
+    Pass an instance, or a class: a class with only static or class methods is used directly, any other class is
+    instantiated without arguments. Workers receive the serializer's code, and must have the libraries that it imports.
     """
 
     @abstractmethod
@@ -199,7 +198,7 @@ class Serializer(ABC):
 
     @abstractmethod
     def deserialize(self, payload: bytes) -> Any:
-        """Return the object that `serialize` turned into these bytes."""
+        """Return the object that `serialize` converted to these bytes."""
 
 
 def bind_serializer(serializer: Any) -> Serializer:
@@ -252,7 +251,7 @@ def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, wh
     except ScalerError:
         raise
     except Exception as error:  # noqa: BLE001 (raised as another exception)
-        # The text names a missing module, whose frames would add nothing.
+        # The message names the missing module, and its frames would add nothing.
         cause = None if isinstance(error, ModuleNotFoundError) else error
         raise cannot_load(what, error) from cause
 

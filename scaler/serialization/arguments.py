@@ -1,4 +1,4 @@
-"""A task's arguments as parts, and back, with the futures and object references in them.
+"""Converts a task's arguments, with their futures and object references, to parts and back.
 
 The built-in serializer makes one pickle: of `args` without keyword arguments, otherwise of `[args, kwargs]`. A user's
 serializer serializes each argument: part 0 is a pickle of `(names of the keyword arguments, one kind per argument)`,
@@ -73,7 +73,7 @@ _thread = _Thread()
 
 
 class DependencyFailedError(ScalerError):
-    """A future in arguments has failed. exception: its own, None if cancelled. reference: the future."""
+    """A future in the arguments failed. exception: of the future, None if cancelled. reference: the future."""
 
     def __init__(self, exception: BaseException | None, reference: ByReference) -> None:
         super().__init__(
@@ -84,7 +84,7 @@ class DependencyFailedError(ScalerError):
 
 
 class ArgumentOnly(ABC):
-    """Base of objects that can be pickled only as (a part of) an argument of a task."""
+    """Base of objects that can be pickled only within a task's arguments."""
 
     _how_to_send = "give it to submit as an argument"
 
@@ -104,7 +104,7 @@ class ByReference(ArgumentOnly):
 
     @abstractmethod
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
-        """Return a small known value in a tuple, None for a reference. Raises ScalerError for another client's."""
+        """Return a small known value in a tuple, None for a reference. Raises ScalerError for a foreign one."""
 
     def _reduce_into(self, collection: Collection, /) -> Reduced:
         known = self._known_value(collection)
@@ -130,7 +130,7 @@ def load_input(index: int) -> Any:
 
 
 def current_inputs() -> Inputs | None:
-    """Return the inputs of the task whose arguments this thread loads, None outside of loading."""
+    """Return the inputs of the task whose arguments this thread is loading, or None."""
     return _thread.inputs
 
 
@@ -241,7 +241,7 @@ def _load_each(parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer) 
 
 
 def _find_unpicklable(args: Args, kwargs: Kwargs, function_name: str, error: Exception) -> SerializationError:
-    """Return the error of the first argument that cannot be pickled, by pickling each of them again."""
+    """Return the error of the first argument that cannot be pickled, by pickling each argument again."""
     for position, argument in enumerate((*args, *kwargs.values())):
         try:
             dump(argument)

@@ -1,10 +1,10 @@
 """Functions by name, with values that other languages can read and write.
 
 A client without Python names a function that workers import. The payload of the function is tag 5, the tag of a format
-(6: JSON, 7: MessagePack), and `module:function` in UTF-8. Arguments and results are the tag of the format and a
-document. The document of the arguments is a map of `args`, a list, and `kwargs`, a map with string keys; both are
-optional. The argument `{"$input": i}` is replaced by reference i of the task. The function's format applies to results
-only, because each document carries its own format.
+(6: JSON, 7: MessagePack), and `module:function` in UTF-8. Arguments and results are the tag of a format and a document.
+The arguments' document is a map with two optional keys: `args`, a list, and `kwargs`, a map with string keys. The
+argument `{"$input": i}` is replaced by reference i of the task. The function's format applies to results only, because
+each document carries its own format.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _find(name: str) -> Callable[..., Any]:
 
 
 def read(payload: Buffer) -> Any:
-    """Return the value or function of a payload of another language. Raises SerializationError."""
+    """Return the value or function in a payload from another language. Raises SerializationError."""
     tag = payload[0]
     if tag == PayloadTag.NAMED:
         return _find(str(payload[2:], "utf-8", "replace"))

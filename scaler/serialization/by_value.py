@@ -1,9 +1,8 @@
 """Pickles functions and classes by value, with these differences from cloudpickle:
 
-- Code keeps its file name, which cloudpickle 3.1.3 and later replace by `<dynamic-code>`, for tracebacks of tasks.
-- `loading` decides whether a known class takes the attributes of a pickle: reading a result must not change
-  classes.
-- Functions of `functools.cache` are pickled by value where plain functions are, with one cache per process.
+- Code keeps its file name for tracebacks of tasks; cloudpickle 3.1.3 and later replace it by `<dynamic-code>`.
+- `loading` decides whether a pickle sets the attributes of a known class: reading a result must not. - Functions of
+`functools.cache` are pickled by value where plain functions are, with one cache per process.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from scaler.serialization.snapshot import is_found_by_name
 
 DYNAMIC = "<dynamic-code>"
 MAX_CACHES = 256
-"""Maximum number of `functools.cache` functions, with caches, kept in a process (least recently used are evicted)."""
+"""Maximum number of `functools.cache` functions kept in a process with their caches (LRU eviction)."""
 
 _reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
 _class_setstate = cloudpickle.cloudpickle._class_setstate  # noqa: SLF001 (no public name)
@@ -38,7 +37,7 @@ _DISPATCH_CODE = singledispatch(abs).__code__  # type: ignore[attr-defined]
 
 
 def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes:
-    """Return the pickle of a value. keep: takes its out-of-band buffers; None: the pickle contains them."""
+    """Return the pickle of a value. keep: receives its out-of-band buffers; None: the pickle contains them."""
     with BytesIO() as file:
         Pickler(file, 5, buffer_callback=keep).dump(value)
         return file.getvalue()
@@ -115,7 +114,7 @@ _made_with: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
-    """If `loading` agrees, replace the attributes of an unpickled class, including those of enum members."""
+    """If `loading` agrees, replace the attributes of an unpickled class and its enum members."""
     if not loading.takes(cls):
         return cls
     made_with = _made_with.get(cls)
@@ -132,7 +131,7 @@ def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
 
 
 def _make_class(maker: Callable[..., type], arguments: tuple[Any, ...]) -> type:
-    """Return this process's class, or make it, which runs `__init_subclass__` and metaclasses of the user."""
+    """Return this process's class, or create it, which runs the user's `__init_subclass__` and metaclasses."""
     known: type | None = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(arguments[-2])  # noqa: SLF001
     if known is None:
         return maker(*arguments)
@@ -145,7 +144,7 @@ def _make_class(maker: Callable[..., type], arguments: tuple[Any, ...]) -> type:
 
 
 def _with_slots(cls: type, arguments: tuple[Any, ...], state: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Make an unpickled class with its slots, because cloudpickle sets `__slots__` too late to have an effect."""
+    """Create an unpickled class with its slots, because cloudpickle sets `__slots__` too late to have an effect."""
     maker, name, bases, keywords, *rest = arguments
     members = {each: value for each, value in state.items() if type(value) is not MemberDescriptorType}
     members.pop("__slots__", None)  # absent if equal to a base's
@@ -216,7 +215,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if _is_generic(obj):
             return _reduce_generic(obj)
         if isinstance(obj, Enum) and obj._name_ in type(obj).__members__ and not is_found_by_name(type(obj)):
-            return _member_of, (type(obj), obj._name_)  # its value, such as a function, may equal no other one
+            return _member_of, (type(obj), obj._name_)  # its value, such as a function, may not equal any other
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
             loading.know(obj)

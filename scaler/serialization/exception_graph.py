@@ -1,8 +1,8 @@
 """Pickles of exceptions that restore them without calling `__init__`, which may not accept `args`.
 
-`__new__` of the built-in base class makes the exception, and args, attributes, slots, and C fields are set one by one,
-unless the class has its own `__reduce__`. Each related exception (cause, context, group member, attribute, argument) is
-a separate node, referenced by number, which allows cycles and missing classes.
+`__new__` of the built-in base class creates the exception, and args, attributes, slots, and C fields are then set one
+by one, unless the class defines `__reduce__`. Each related exception (cause, context, group member, attribute,
+argument) is a separate node, referenced by number, which allows cycles and missing classes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _Node(NamedTuple):
     type_name: str
     text: str
     made: bytes
-    """Pickle of the class and the arguments of `__new__`, or of the exception itself if it has its own `__reduce__`."""
+    """Pickle of the class and arguments of `__new__`, or of the exception itself if its class defines `__reduce__`."""
     state: bytes
-    """Pickle of args, attributes, and fields; empty if the exception has its own `__reduce__`."""
+    """Pickle of args, attributes, and fields; empty if the class defines `__reduce__`."""
     notes: list[str]
     cause: int | None
     context: int | None
@@ -67,7 +67,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pack(exception: BaseException) -> Graph:
-    """Return an exception with all related exceptions. Raises the errors of its own `__reduce__`."""
+    """Return an exception with all related exceptions. Raises the errors of user-defined `__reduce__` methods."""
     return _Packer().pack(exception)
 
 
@@ -99,7 +99,7 @@ def copy_of(exception: BaseException) -> BaseException:
 
 
 def assign(exception: BaseException, name: str, value: object) -> None:
-    """Set an attribute of an exception whose class may refuse it, such as a frozen dataclass."""
+    """Set an attribute of an exception, even if its class forbids that, such as a frozen dataclass."""
     BaseException.__setattr__(exception, name, value)
 
 
@@ -155,7 +155,7 @@ class _Packer:
         given = attributes_of(exception).get("__notes__", [])
         notes = [note for note in given if isinstance(note, str)] if isinstance(given, list | tuple) else []
         if _pickles_itself(type(exception)):
-            with contextlib.suppress(Exception):  # its `__init__` may refuse what its `__reduce__` returns
+            with contextlib.suppress(Exception):  # its `__init__` may reject the result of its `__reduce__`
                 data = self._dumps(exception, exception)
                 if isinstance(self._loads(data), BaseException):
                     return data, b"", notes
@@ -272,7 +272,7 @@ def _native(kind: type[BaseException]) -> type[BaseException]:
 
 
 def _pickles_itself(kind: type[BaseException]) -> bool:
-    """Return whether a class has its own pickling, or is defined in C with unknown fields."""
+    """Return whether a class customizes pickling, or is defined in C with unknown fields."""
     native = _native(kind)
     return (
         native.__module__ != "builtins"

@@ -1,4 +1,4 @@
-"""Exceptions on their way to the client: pickled where raised, loaded where read."""
+"""Transfers exceptions to the client: pickled where raised, loaded where read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ORIGIN = "__origin__"
 
 
 class ShownAsError(Exception):
-    """Carries results along with a failure. Monitors show the exception of the payload `shown`."""
+    """Carries results along with a failure. Monitors display the exception in the payload `shown`."""
 
     shown: bytes
 
     @property
     def only(self) -> BaseException | None:
-        """The exception if it is the only one, which decides about a retry."""
+        """The exception if there is only one, which then decides about a retry."""
         return None
 
 

@@ -1,7 +1,7 @@
 """The call whose function and arguments this process is loading.
 
-A class pickled by value is one object per process. Its attributes come from the first pickle of the call that contains
-it: the function's, the arguments', then a result's. Reading results outside of calls never changes classes.
+A class pickled by value is one object per process. Its attributes are those in the first pickle of the call that
+contains it: the function's, the arguments', then a result's. Reading results outside calls never changes classes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class _Loading:
             self._set_in[each] = self.number
 
     def know(self, cls: type) -> None:
-        """Record that the process has a class with attributes of its own."""
+        """Record that the process itself has set the attributes of a class."""
         self._set_in.setdefault(cls, 0)
 
     def takes(self, cls: type) -> bool:
-        """Return whether a class takes the attributes of the pickle being loaded, and record it."""
+        """Return whether the pickle being loaded sets the attributes of a class, and record that it does."""
         if self.would_take(cls):
             self._set_in[cls] = self.number
             return True

@@ -30,13 +30,13 @@ MAX_FUNCTIONS = 200
 _METADATA = ".dist-info"
 _IMPORT = dis.opmap["IMPORT_NAME"]
 _KNOWN = frozenset({*sys.stdlib_module_names, "__main__", "__mp_main__", "builtins", "scaler", "cloudpickle"})
-"""Modules without a version of their own, or whose version is compared when a connection is made."""
+"""Modules without a version, or whose version is compared when a peer connects."""
 
 
 def packages_of(function: Callable[..., Any]) -> Packages:
-    """Return the packages that a function imports directly or through the functions and modules it refers to.
+    """Return the packages that a function imports directly or through functions and modules that it references.
 
-    A module counts if a package has its name, or if it is imported and has a version.
+    Includes modules with the name of a package, and imported modules with a version.
     """
     versions = ((name, version_of(name)) for name in sorted(_modules_of(function)))
     return tuple((name, version) for name, version in versions if version)[:MAX_PACKAGES]
@@ -65,7 +65,7 @@ def version_of(name: str) -> str:
 
 @functools.lru_cache(4)
 def _installed(folders: Sequence[str]) -> list[dict[str, str]]:
-    """Return the versions of packages by folder. Not merged, which would copy the memory of all names after a fork."""
+    """Return the versions of packages by folder. Merging would copy the memory of all names after a fork."""
     found: list[dict[str, str]] = []
     for folder in folders:
         with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ def _look_into(value: Any, found: set[str], pending: list[Any]) -> None:
         pending.append(value.__wrapped__)
     elif isinstance(value, ModuleType):
         found.add(_top(value.__name__))
-    elif type(several := getattr_static(value, "functions", None)) is list:  # of a chunk of a graph's nodes
+    elif type(several := getattr_static(value, "functions", None)) is list:  # for a chunk of a graph's nodes
         pending += several
     else:
         named = value if isinstance(value, FunctionType | type) or hasattr(value, "__name__") else type(value)
@@ -129,7 +129,7 @@ def _mentions(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # nothing was assigned to the variable
+        except ValueError:  # the variable is unassigned
             continue
     for name in names_in(function.__code__):
         if name in function.__globals__:

@@ -1,4 +1,4 @@
-"""Whether a function only reads a global list or dict, as in `table[key]`, so that it need not be compared.
+"""Detects functions that only read a global list or dict, as in `table[key]`, so that it need not be compared.
 
 Unclear uses count as changes.
 """
@@ -22,7 +22,7 @@ _POPS = dict.fromkeys(_LOADS.split(), 0)
 _POPS |= dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT"), 1)
 _POPS |= dict.fromkeys(("BINARY_OP", "BINARY_SUBSCR", "COMPARE_OP", "IS_OP", "CONTAINS_OP"), 2)
 _POPS_BY_ARGUMENT = {"BUILD_TUPLE": 0, "BUILD_STRING": 0, "CALL": 2}
-"""Stack items that an instruction takes in addition to its argument."""
+"""Stack items that an instruction pops in addition to its argument."""
 
 
 @lru_cache(256)
@@ -83,6 +83,6 @@ def _is_read(instructions: list[dis.Instruction], position: int) -> bool:
 
 
 def _loads_method(instruction: dis.Instruction) -> bool:
-    """Return whether a method is loaded for a call. As an object, it would give access to the container."""
+    """Return whether a method is loaded for a call. A bound method as an object would expose the container."""
     has_flag = instruction.opname == "LOAD_ATTR" and _LOAD_ATTR_HAS_FLAG and (instruction.arg or 0) & 1
     return instruction.opname == "LOAD_METHOD" or bool(has_flag)

@@ -1,7 +1,7 @@
 """Payloads of independent values: the items of a chunk, and its results.
 
 Values share one pickle, which is cheap, only if they have no mutable object in common. Any other value has its own
-pickle, made when added. Classes pickled by value, and shared buffers, are sent once for all values.
+pickle, created when the value is added. Classes pickled by value, and shared buffers, are sent once for all values.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Copying(dict[type, "Callable[[Any], Any] | None"]):
             tuple: _copy_tuple, frozenset: _copy_tuple, list: _copy_list, set: _copy_list, dict: _copy_dict,
         })  # fmt: skip
         self.are_found_by_name = True
-        """Whether all classes of values can be pickled by name."""
+        """Whether the classes of all values can be pickled by name."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Any] | None:
         found = self[kind] = _copy_instance if _is_plain_class(kind) else None
@@ -93,7 +93,7 @@ class _Copying(dict[type, "Callable[[Any], Any] | None"]):
 
 
 def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
-    """Return whether values certainly share nothing mutable. Compares all containers of one depth and type at once."""
+    """Return whether values definitely share nothing mutable. Compares all containers of one depth and type at once."""
     changeable: set[int] = set()
     count = 0
     for _ in range(MAX_DEPTH):
@@ -234,7 +234,7 @@ class ValuePacker:
         return self._stream
 
     def _class_number(self, value: object) -> int | None:
-        """Return the number of a class outside of the pickles; None for any other object."""
+        """Return the number of a class stored outside the pickles; None for any other object."""
         if not isinstance(value, type) or is_found_by_name(value):
             return None
         return self._classes.setdefault(value, len(self._classes))
@@ -242,7 +242,7 @@ class ValuePacker:
     def _buffer_number(self, buffer: pickle.PickleBuffer) -> int:
         raw = buffer.raw()
         number = len(self._buffers)
-        if memoryview(raw.obj).nbytes == raw.nbytes:  # the whole object, kept alive by the list, so its id is unique
+        if memoryview(raw.obj).nbytes == raw.nbytes:  # the list keeps the object alive, so its id is unique
             number = self._numbers.setdefault(id(raw.obj), number)
         if number == len(self._buffers):
             self._buffers.append(buffer)
@@ -286,7 +286,7 @@ class PackedValues(Sequence[Any]):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all values share one pickle, without classes that a call could change."""
+        """Whether all values share one pickle that has no classes a call could change."""
         return not self._rows and self._definitions is None
 
     def all(self) -> list[Any]:
@@ -361,7 +361,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _MissingError(Exception):
-    """Pickling met a placeholder. Its cause is the reason why the class is missing."""
+    """Pickling encountered a placeholder. Its cause explains why the class is missing."""
 
 
 class _Unloadable:
@@ -382,7 +382,7 @@ class _LenientUnpickler(_Unpickler):
 
 
 class Items:
-    """An argument of a task that is received as a `PackedValues`. Packs itself when pickled."""
+    """A task argument that the task receives as a `PackedValues`. Packs itself when pickled."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items

@@ -2,7 +2,7 @@
 
 The client pickles a changed function again, and a processor unpickles it again. A snapshot compares objects by identity
 and calls no user code. A function with an object that could change undetected (an instance, a set, an array) has no
-snapshot, and is pickled or unpickled for every call.
+snapshot, and is pickled and unpickled for every call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Unchanging:
 
 
 class FunctionSnapshot:
-    """The objects pickled with a callable, at one time."""
+    """The objects pickled with a callable at one point in time."""
 
     __slots__ = (
         "_abc_token", "_attributes", "_cells", "_containers", "_items", "_missing", "_sizes",
@@ -73,9 +73,9 @@ class FunctionSnapshot:
         self._containers: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = []
         self._sizes: list[tuple[Sized, int]] = []
         self.only_read: list[object] = []
-        """Containers that the functions naming them only read."""
+        """Containers that the functions which name them only read."""
         self.reaches = False
-        """Whether a function could change objects that it does not name."""
+        """Whether a function could change objects without naming them."""
         self._abc_token: object = None
 
     def has_changed(self) -> bool:
@@ -218,7 +218,7 @@ class FunctionSnapshot:
 
 
 def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | None:
-    """Return a snapshot, None if the callable could change undetected. is_loaded: nothing else shares its globals."""
+    """Return a snapshot; None if the callable could change undetected. is_loaded: nothing else shares its globals."""
     snapshot = FunctionSnapshot()
     seen: set[int] = set()
     stack: list[object] = [value]

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from scaler.errors import ScalerError
 
 MAX_CAUSES = 10
-"""Maximum length of the chain of causes that is shown or sent with an exception."""
+"""Maximum length of the chain of causes shown or sent with an exception."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
@@ -28,7 +28,7 @@ _CALLERS = (
     "main",
     "tracebacks",
 )
-"""Modules that call user functions or reraise their errors. An error that begins there is not a bug of Scaler."""
+"""Modules that call user functions or reraise their errors. An error that originates there is not a bug in Scaler."""
 
 
 def causes(exception: BaseException) -> Iterator[BaseException]:
@@ -41,7 +41,7 @@ def causes(exception: BaseException) -> Iterator[BaseException]:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Remove Scaler's frames from the tracebacks of an exception and its causes, except for a bug of Scaler."""
+    """Remove Scaler's frames from the tracebacks of an exception and its causes, except for a bug in Scaler."""
     last = _frames(error)[-1:]
     if last and _is_own(last[0]) and not _module(last[0]).endswith(_CALLERS) and not isinstance(error, _EXPECTED):
         return

@@ -41,7 +41,7 @@ def find_culprit(value: object, error: Exception) -> Culprit:
 
 
 def _search(whole: Culprit, seen: dict[int, object], depth: int = MAX_DEPTH) -> Culprit | None:
-    """Return the culprit in a value that cannot be pickled; None if all culprits were seen before."""
+    """Return the unpicklable part of a value; None if all such parts were seen before."""
     if not depth:
         return whole
     seen[id(whole.value)] = whole.value
@@ -79,7 +79,7 @@ def _members(value: Any) -> Iterator[tuple[str, object]]:
     elif issubclass(kind, type):
         yield from _members_of_class(value)
     elif all(
-        # Only if pickle takes the attributes unchanged: a class may omit failing ones.
+        # Only if pickle stores the attributes unchanged: a class may omit failing ones.
         getattr(kind, name) is getattr(object, name)
         for name in ("__reduce_ex__", "__reduce__", "__getstate__")
     ):

@@ -32,10 +32,10 @@ class UploadedModules:
         self._modules: dict[bytes, dict[str, ModuleType]] = {}
         """Modules imported from inactive archives."""
         self._hidden: dict[str, ModuleType] = {}
-        """Hidden modules with names of the active archive."""
+        """Hidden modules whose names the active archive uses."""
 
     def use(self, identifier: bytes, read: Callable[[], bytes] = bytes) -> None:
-        """Activate an archive. read: returns the bytes of a new archive. Raises also SerializationError."""
+        """Activate an archive. read: returns the bytes of a new archive. Raises its errors and SerializationError."""
         if identifier == self.active:
             return
         finder = self._finders.get(identifier)
@@ -62,7 +62,7 @@ class UploadedModules:
 
 
 def _taken(roots: frozenset[str]) -> dict[str, ModuleType]:
-    """Remove and return the imported modules below these names."""
+    """Remove and return the imported modules under these names."""
     names = [name for name in sys.modules if name.partition(".")[0] in roots]
     return {name: sys.modules.pop(name) for name in names}
 
