@@ -41,10 +41,10 @@ _log = logging.getLogger(__name__)
 
 
 class JournalDirectory:
-    """A journal's directory, locked until `close`. A snapshot's number is that of the first segment after it."""
+    """A journal's directory, locked until `close`. A snapshot has the number of the first segment after it."""
 
     def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
-        """Create or open the directory. content: version of the bodies. Raises UsageError if it cannot be used."""
+        """Create or open the directory. content: version of the bodies. Raises UsageError for an unusable directory."""
         self.path = path
         self._content = content
         self._lock = -1
@@ -135,7 +135,7 @@ class JournalDirectory:
         replay.last = covered
 
     def repair(self, replay: Replay) -> None:
-        """Remove unconfirmed remains of a crash, and sync the remaining records to disk. Raises OSError."""
+        """Remove unconfirmed leftovers of a crash, and sync the remaining records to disk. Raises OSError."""
         lost = 0
         is_behind = not replay.end_name
         for number in self.segments():
@@ -165,9 +165,9 @@ class JournalDirectory:
     # -- writing
 
     def confirm(self, number: int) -> None:
-        """Store that all records up to this number are on disk, without syncing the note itself. The note survives the
-        process at once, and a power loss after half a minute. Without it, damage in the last confirmed records would
-        look like an interrupted write."""
+        """Note that all records up to this number are on disk, without syncing the note itself. The note survives a
+        crash of the process at once, and a power loss after half a minute. Without the note, damage in the last
+        confirmed records would look like an interrupted write."""
         with contextlib.suppress(OSError):  # a full disk; the records themselves are safe
             if self._witness < 0:
                 self._witness = os.open(self.path / _WITNESS, _FLAGS, 0o600)

@@ -42,10 +42,10 @@ class Journal:
     """A journal on the running loop. Never waits for the disk. A thread writes and syncs records in batches. While the
     disk fails, records stay in memory.
 
-    written: number of the last record. durable: number of the last record such that all records up to it survive a
-    power loss. failure: why new work should be refused; empty if the journal is healthy. is_stuck: whether the disk
-    accepts no records at all, because even the reserve is used up. size_bytes: total file size, including reserved
-    space, when a file was last created or removed.
+    written: number of the last record. durable: number up to which all records survive a power loss. failure: why new
+    work should be refused; empty if the journal is healthy. is_stuck: whether the disk accepts no records, because even
+    the reserve is used up. size_bytes: total file size, including reserved space, when a file was last created or
+    removed.
     """
 
     durable: int
@@ -102,7 +102,7 @@ class Journal:
 
     @property
     def waiting_seconds(self) -> float:
-        """How long records have been waiting without a successful sync."""
+        """Time since the last successful sync while records are waiting."""
         return self._loop.time() - self._waits_since if self.durable < self.written else 0.0
 
     def append(self, body: bytes) -> None:
@@ -111,7 +111,7 @@ class Journal:
             self._waits_since = self._loop.time()
         self.written += 1
         self._arrived.append((self.written, body))
-        if len(self._arrived) == 1:  # otherwise the thread will take this record along with an earlier one
+        if len(self._arrived) == 1:  # otherwise the thread writes this record along with an earlier one
             self._actions.put(self._write)
 
     def _set(self, disk: _Disk) -> _Disk:
@@ -173,7 +173,7 @@ class Journal:
             first = directory.snapshot()
             size = sum(directory.segment(each).stat().st_size for each in directory.segments() if each < present)
             if size >= max(self._compact_bytes, directory.snapshot_path(first).stat().st_size if first else 0):
-                # A process, so that neither the loop nor the thread waits.
+                # A process, so that neither the loop nor the thread has to wait.
                 command = [sys.executable, "-m", self._compactor, str(directory.path), str(present)]
                 process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
                 waiter = threading.Thread(target=self._wait, args=(process,), name="compaction", daemon=True)

@@ -1,8 +1,8 @@
-"""The bytes of a journal: segments of checksummed records, and the rules for replay after a crash. Pure.
+"""The format of a journal: segments of checksummed records, and the rules for replay after a crash. Pure.
 
 A segment is a header followed by records. A record has a sequence number, which continues across segments, and the
-number up to which all records were on disk when it was written. So unconfirmed records may be missing after a power
-loss, but a missing confirmed record is damage. The last confirmed number is also stored in a file: see
+number up to which all records were on disk when it was written. Unconfirmed records may therefore be missing after a
+power loss, but a missing confirmed record means damage. The last confirmed number is also stored in a file: see
 `JournalDirectory.confirm`. Each record begins with a random mark, so that user data cannot be mistaken for a record.
 """
 
@@ -36,7 +36,7 @@ class JournalError(UsageError):
 
 
 class Record(NamedTuple):
-    """One record: bytes `start` to `end` of its segment. durable: all records up to this number were on disk."""
+    """One record: bytes `start` to `end` of its segment. durable: number up to which all records were on disk."""
 
     sequence: int
     durable: int
@@ -102,7 +102,7 @@ def _of_another_version(name: str, writer: str, version: int, of: int, content: 
 
 
 def records(data: bytes, mark: bytes) -> Iterator[Record]:
-    """Yield every complete record of a segment, also after invalid bytes."""
+    """Yield every complete record of a segment, even after invalid bytes."""
     at, size = HEADER_BYTES, len(data)
     while at + HEAD_BYTES <= size:
         record = _record_at(data, at, mark)
@@ -133,7 +133,7 @@ class Replay:
         self.last = 0
         self.end_name = ""
         self.end = 0
-        """Segment and end offset of the last valid record. Later bytes must be removed."""
+        """Segment and end offset of the last valid record. Bytes after the record must be removed."""
 
     def read(self, name: str, data: bytes) -> Iterator[Record]:
         """Yield the valid records of the next segment. Raises JournalError for a missing confirmed record. No record
@@ -142,7 +142,7 @@ class Replay:
         for record in records(data, mark) if mark else ():
             if not has_gap and record.sequence <= self.last + 1:
                 self.end_name, self.end = name, record.end
-                if record.sequence > self.last:  # otherwise rewritten after a disk failure
+                if record.sequence > self.last:  # otherwise it was rewritten after a disk failure
                     self.last = record.sequence
                     yield record
             elif record.durable > self.last:

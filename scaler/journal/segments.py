@@ -1,4 +1,4 @@
-"""The segments of a journal, as written by its thread. Every call may wait for the disk, and none raises OSError."""
+"""The segments that a journal's thread writes. Calls may wait for the disk, and none raises OSError."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Segments:
         self.failure = ""
         """Why new work should be refused; empty if the journal is healthy."""
         self.is_broken = False
-        """The current segment is not writable: all unconfirmed records go to the next one."""
+        """The current segment is not writable: all unconfirmed records are written to the next one."""
         self.durable = 0
         self.size_bytes = 0
         self.number = 0
