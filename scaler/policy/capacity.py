@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from scaler.policy.view import ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
-QUEUE_SHARE = 0.25  # share of queue time in the cost of a unit stopped too early: it costs time but no money
+QUEUE_SHARE = 0.25  # weight of queue time in the cost of stopping a unit too early, as queueing costs time but no money
 PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
 TIME_EXPONENT = 2.0  # weight of time against cost: finishing 10 % sooner may cost 20 % more
-DECISION_SECONDS = 1.0  # completion times closer than this are equal, as decisions are this far apart
+DECISION_SECONDS = 1.0  # completion times closer than this count as equal, because decisions are this far apart
 TIMES_COMPARED = 24
 LONGEST = 8.0  # longest completion time considered, as a multiple of the shortest
-SOONER_SHARE = 0.8  # with late slots, work must end within this share of the time without them
+SOONER_SHARE = 0.8  # late slots are used only if work then ends within this share of the time without them
 _PRECISION = 0.01
 _ROUNDING = 1e-9
 
@@ -103,11 +103,11 @@ def penalty(
 def tasks_worth_giving(
     tasks: int, queued: int, task_seconds: float, others: Sequence[SlotBatch], late: Sequence[SlotBatch]
 ) -> int:
-    """Return how many queued tasks to dispatch to late slots now, at most one each.
+    """Return how many queued tasks to dispatch to late slots now, at most one per slot.
 
-    A late slot receives a task before it can start it. The task is paid for and cannot be taken back, so late slots get
-    tasks only if all work ends a fifth sooner, or if there are no other slots. tasks: all unfinished tasks except those
-    of late slots; queued: the unstarted ones among them.
+    A late slot receives a task before it can start it. The task is paid for and cannot be recalled, so late slots get
+    tasks only if all work ends a fifth sooner, or if there are no other slots. tasks: all unfinished tasks except on
+    late slots; queued: the unstarted ones among them.
     """
     free = min(queued, sum(batch.slots for batch in late))
     if free <= 0:
@@ -122,7 +122,7 @@ def tasks_worth_giving(
 
 
 def startup_seconds(manager: ManagerView) -> float:
-    """Return seconds from start to worker, including the queue: measured, else usual, else by pending units."""
+    """Return seconds from start to worker, including the queue: measured, usual, or estimated."""
     queued = max(0.0, manager.queue_seconds or 0.0)
     if manager.startup_seconds is not None:
         return queued + max(0.0, manager.startup_seconds)
@@ -132,7 +132,7 @@ def startup_seconds(manager: ManagerView) -> float:
 
 @dataclass(slots=True)
 class Budget:
-    """Cost per hour that may still be added; infinite without a ceiling."""
+    """Cost per hour that can still be added; infinite without a ceiling."""
 
     left: float = math.inf
 
@@ -147,16 +147,16 @@ class CapacityPlan:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
-        """Cost of getting a stopped unit back, as idle time."""
+        """Cost of replacing a stopped unit, as idle time."""
         self.is_paid = price > 0 and not manager.charges_tasks
         self.paid_seconds = 0.0 if manager.charges_tasks else max(0.0, manager.unit_minimum_seconds - self.startup)
         self.used = 0
-        self.worth = 0  # slots worth keeping; fewer than the used ones if those finish the work very soon
+        self.worth = 0  # slots worth keeping; fewer than the used slots if those finish the work very soon
         self.grown = 0
         self.useful = 0  # slots that would help, but do not justify starting units
         self.reasons: list[str] = []
         self.idle_reason = "no work"
-        self.limit = ""  # reason that no more units start, or ""
+        self.limit = ""  # why no more units start, or ""
         self.committed_units = committed_units
         self._limit_units = limit_units
         self._budget = budget
@@ -215,7 +215,7 @@ class CapacityPlan:
         return SlotBatch(slots, self.startup, least, self.manager.dispatch_seconds)
 
     def note_useful(self, slots: int) -> int:
-        """Record slots that would help but do not justify starting units. Returns how many could be added."""
+        """Record slots that would help but do not justify new units. Returns how many could be added."""
         taken = self.growth(max(0, slots)).slots
         self.useful += taken
         return taken

@@ -18,8 +18,8 @@ class Cooldown:
     """Number of units of one manager to keep after a need has passed.
 
     A past need counts in full for half of the cooldown, then drops by a third per quarter, to nothing at the end. Units
-    above this level are surplus. A lull shorter than half of the cooldown thus stops no unit, and units stop in three
-    steps after a burst, since the next burst becomes less likely with time. A shortage soon after a stop doubles the
+    above this level are surplus. Thus a lull shorter than half of the cooldown stops no unit. After a burst, units stop
+    in three steps, because the next burst becomes less likely with time. A shortage soon after a stop doubles the
     cooldown, so that recurring bursts find running units. Invariants: the level rises only with the need and is never
     below it; memory is bounded by one number per plan within the cooldown.
     """
@@ -27,7 +27,7 @@ class Cooldown:
     def __init__(self, units: int, now: float) -> None:
         self._needs: deque[tuple[float, int]] = deque(
             [(now, units)]
-        )  # decreasing, since a need hides smaller earlier ones
+        )  # decreasing, because a need hides smaller earlier ones
         self._doublings = 0
         self.most_seconds = MAX_DOUBLED_SECONDS  # limit of cooldowns extended by shortages
         self._shrunk_at = -math.inf

@@ -1,5 +1,5 @@
 """Calls a scaling policy, possibly a user's, and validates its answers: whole numbers of units, at least 0, for
-managers that are not fixed. A manager with an invalid answer keeps its last good one."""
+managers that are not fixed. A manager with an invalid answer keeps its last valid one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
 from scaler.texts import shown
 
-MAX_UNITS = 1_000_000  # limit that no sensible policy exceeds
+MAX_UNITS = 1_000_000  # no sensible policy exceeds this limit
 MAX_REASON_CHARACTERS = 500
-SAY_AGAIN_SECONDS = 60.0  # interval of repeated complaints, as policies are called twice a second
+SAY_AGAIN_SECONDS = 60.0  # interval between complaints, because policies are called twice a second
 MISSING_SECONDS = 10.0  # grace period before a named worker manager is reported as missing
 _FRAMES_SHOWN = 20
 

@@ -46,7 +46,7 @@ def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -
 
 
 def entries(policy_content: str) -> Iterator[str]:
-    """Yield the entries of a content without comments. Entries are separated by newlines or `;`."""
+    """Yield the entries of a policy's content, without comments. Newlines or `;` separate entries."""
     for line in policy_content.splitlines():
         for entry in line.partition("#")[0].split(";"):
             if text := entry.strip():

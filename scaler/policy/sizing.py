@@ -1,9 +1,9 @@
-"""Number of units per worker manager: the optimizer of the built-in policies. Pure.
+"""The optimizer of the built-in policies, which chooses the number of units per worker manager. Pure.
 
-Growing: for measured work, the completion time with more units is known (`capacity.py`) and weighed against their cost.
-Existing units are used first, including pending ones. No unit starts for work that ends before the unit could help, or
-only slightly later without it. Unmeasured work is sized by its number of tasks and an assumed task duration, at least
-that of its longest running task, so long tasks soon get all slots that they can use.
+Growing: for measured work, the completion time with more units is computed (`capacity.py`) and weighed against their
+cost. Existing units are used first, including pending ones. No unit starts for work that would end before the unit
+could help, or only slightly later without it. Unmeasured work is sized by its number of tasks and an assumed task
+duration, at least the age of its longest running task, so long tasks soon get all slots that they can use.
 
 Shrinking: units not needed during their cooldown stop, pending ones before idle ones.
 
@@ -36,8 +36,8 @@ from scaler.policy.view import ClusterView, ManagerView, Wanted
 from scaler.policy.work import Work, seconds_text
 
 FIRST_SLOTS = 8  # initial slots for work of unknown length
-TOLERANCE = 1.03  # no start while existing units take at most this multiple of the best completion time
-KEEP_SHARE = 0.9  # while this share of the units is needed, none stops
+TOLERANCE = 1.03  # no unit starts while existing units need at most this multiple of the best completion time
+KEEP_SHARE = 0.9  # no unit stops while this share of the units is needed
 
 ASSUMED_SECONDS = 0.5  # assumed task duration before any task has finished
 LATER = 1.05  # work may take this many times the shortest time, on fewer units
@@ -45,7 +45,7 @@ LATER = 1.05  # work may take this many times the shortest time, on fewer units
 LEAST_BUSY = 0.01
 VIEW_SECONDS = 1.0
 LONGEST_FREE_IDLE = 10.0  # longest idle time of free units, as a multiple of the time to start another
-LONGEST_PAID_IDLE = 1 + TIME_EXPONENT  # same for paid units: beyond it, idling costs more than waiting for a new unit
+LONGEST_PAID_IDLE = 1 + TIME_EXPONENT  # same for paid units: idling longer costs more than waiting for a new unit
 PAID_IDLE_SECONDS = 10.0  # lower bound for paid units, so that units with short start-up times do not flap
 IDLE_SHARE = 0.75  # mean idle time of a unit as a share of the cooldown
 _ROUNDING = 1e-9
@@ -70,7 +70,7 @@ class Constraints:
 
     def price(self, manager: ManagerView) -> float:
         price = self.get("price_per_hour", manager.manager_id)
-        # Where tasks are charged, a unit costs at most as much as all of its slots.
+        # If tasks are charged, a unit costs at most as much as all of its slots.
         return manager.slot_price * manager.unit_slots if price is None else price
 
     def cooldown(self, plan: CapacityPlan) -> float:
@@ -114,7 +114,7 @@ class Sizing:
     def _plans(
         self, managers: Sequence[ManagerView], limits: Mapping[str, int | None], constraints: Constraints
     ) -> dict[str, CapacityPlan]:
-        # Wanted units that do not exist yet may appear at any time, so the budget includes them.
+        # The budget includes wanted units that do not exist yet, because they may appear at any time.
         committed = [max(manager.units, self._still_wanted(manager)) for manager in managers]
         prices = [constraints.price(manager) for manager in managers]
         if sum(map(mul, committed, prices)) > constraints.ceiling:
@@ -143,7 +143,7 @@ class Sizing:
         needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
         worth = needed if is_given else min(needed, math.ceil(plan.worth / manager.unit_slots))
         if manager.units > max(before, self._seen.get(key, 0)):
-            # Unrequested units existed before the first plan saw them, for example after a restart.
+            # Unrequested units existed before the first plan, for example after a restart.
             needed = worth = manager.units + plan.grown
         elif plan.grown:
             needed = manager.units + plan.grown
@@ -157,7 +157,7 @@ class Sizing:
         level = max(cooldown.level(worth, usual, now, has_work=needed > 0), least)
         if plan.used and KEEP_SHARE * before < level < before:
             level = before
-        # Units that were lost or could not start stay wanted as long as they were needed recently.
+        # Units that were lost or could not start remain wanted if they were needed recently.
         wanted = max(manager.units + plan.grown, min(before, level))
         surplus = min(wanted - level, len(manager.pending_ages) + len(manager.idle_seconds))
         if plan.grown and wanted > before:
@@ -239,7 +239,7 @@ def _longest_idle_seconds(plan: CapacityPlan) -> float:
 
 
 def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
-    # Managers that cannot start units come last, but are still asked to, so that they keep trying.
+    # Managers that cannot start units are last, but still get requests, so that they keep trying.
     to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
     text = str(work)
     used = {id(plan): plan.used for plan in plans}
@@ -254,7 +254,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
         _assign_late(work, late, others, constraints)
     elif work.tasks:
         _assign_present(work, plans, to_grow, constraints)
-    # Tasks that start and finish between two plans need the slots that they kept busy.
+    # Tasks that start and finish between two plans still need the slots that they kept busy.
     missing = math.ceil(work.busy_slots - _ROUNDING) - sum(plan.used - used[id(plan)] for plan in plans)
     for plan in plans:
         taken = plan.use(max(0, missing))
@@ -324,7 +324,7 @@ def _completion(
             within = max(finish_seconds, within)
         is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
     if is_enough:
-        # Use all helpful slots: pending units are due, and may still be late.
+        # Use all helpful slots: pending units are due, but may still be late.
         within = max(finish_seconds or 0.0, soonest_seconds(existing, tasks, task_seconds))
     return within, is_enough
 
@@ -358,7 +358,7 @@ def _grow(
 def _assign_late(
     work: Work, late: Sequence[CapacityPlan], others: Sequence[CapacityPlan], constraints: Constraints
 ) -> None:
-    """Assign work to managers without delay, and to late ones if that ends the work much sooner."""
+    """Assign work to managers without delay, and to late managers if the work then ends much sooner."""
     slots = [batch for plan in others for batch in plan.free]
     grown = {id(plan): plan.grown for plan in others}
     _assign_present(work, others, sorted(others, key=lambda plan: bool(plan.manager.trouble)), constraints)
@@ -412,7 +412,7 @@ def _that_pay_off(
 
 
 def _note_worth(tasks: int, task_seconds: float, most_slots: int, plans: Sequence[CapacityPlan]) -> None:
-    """Record the slots worth keeping: as many as finish this work as soon as fresh units would."""
+    """Record the slots worth keeping: enough to finish this work as soon as fresh units would."""
     for plan in plans:
         fresh = soonest_seconds([SlotBatch(most_slots, plan.startup)], tasks, task_seconds)
         batch = SlotBatch(sum(each.slots for each in plan.free), 0.0)

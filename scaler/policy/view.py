@@ -34,13 +34,13 @@ class Demand:
     ended_per_second: float = 0.0
     """Rate of these tasks. Fast tasks may be missing from queued and running at the moment of a view."""
     expected_seconds: float | None = None
-    """Expected duration while task_seconds is None: the user's hint, else the median of all tasks of the cluster."""
+    """Expected duration while task_seconds is None: the user's hint, else the median over all tasks of the cluster."""
     is_hint: bool = True
     """True if expected_seconds is the user's hint rather than the median."""
     longest_seconds: float = 0.0
     """Lower bound of the running time of the longest running task."""
     running_seconds: float | None = None
-    """Total remaining time of the running tasks, estimated from longer tasks; None: unknown."""
+    """Total remaining time of the running tasks, estimated from longer tasks. None: unknown."""
     late: int = 0
     """Number of running tasks assigned to late slots, which may not have started."""
 
@@ -50,7 +50,7 @@ class Demand:
 
     @property
     def early(self) -> int:
-        """Number of tasks that are not at late slots."""
+        """Number of tasks that are not on late slots."""
         return self.tasks - self.late
 
     def seconds(self, task_seconds: float) -> float:
@@ -83,18 +83,18 @@ class ManagerView:
     usual_startup_seconds: float = 0.0
     """Typical start-up time of this kind of manager, used before a measurement; 0: unknown."""
     trouble: str = ""
-    """Reason that the manager cannot start units now, or ""."""
+    """Why the manager cannot start units now, or ""."""
     fixed: bool = False
-    """The manager starts a configured number of units and ignores policies."""
+    """True if the manager runs a configured number of units and ignores policies."""
     unit_price: float = 0.0
     """Price per unit and hour; 0: free or unknown."""
     unit_minimum_seconds: float = 0.0
-    """Minimum charge per unit, as lifetime."""
+    """Minimum charge per unit, as a lifetime."""
     dispatch_seconds: float = 0.0
     """Time from dispatch to a free slot until the task starts: measured, else typical of the kind of manager; 0:
     none."""
     charges_tasks: bool = False
-    """unit_price and unit_minimum_seconds apply per task, and units are free."""
+    """True if unit_price and unit_minimum_seconds apply per task, and units are free."""
     tasks: int = 0
     """If tasks are charged: tasks assigned to workers, and finished tasks whose cost is not known yet."""
     tasks_begun: int = 0
@@ -102,7 +102,7 @@ class ManagerView:
 
     @property
     def is_late(self) -> bool:
-        """True if tasks start so late that dispatching to this manager is not always worthwhile."""
+        """True if tasks start so late that dispatching to this manager does not always pay off."""
         return self.dispatch_seconds >= LATE_SECONDS
 
     @property
@@ -123,7 +123,7 @@ class ManagerView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The whole cluster at one time. managers: in order of connection."""
+    """The whole cluster at one point in time. managers: in order of connection."""
 
     now: float
     """Monotonic clock."""
@@ -142,7 +142,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Distribution of ready tasks over fitting workers: idle workers first, then evenly.
+    """Distributes ready tasks over suitable workers: idle workers first, then evenly.
 
     prefer_least_capable: among these, prefer workers with the fewest capabilities that the task does not need. A plain
     task then avoids GPU workers while another worker is free.
@@ -158,7 +158,7 @@ class ScalingPolicy(Protocol):
     def allocation(self) -> Allocation:
         """Allocation of tasks. Constant for the lifetime of the policy."""
 
-    # Optional attribute `named_managers`: manager ids in the content. Managers that never join are reported.
+    # Optional attribute `named_managers`: manager ids in the content. Those that never join are reported.
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         """Return wanted units by manager id. Omitted managers keep their units."""

@@ -9,7 +9,7 @@ from scaler.grammar import called, counted, listed
 from scaler.needs import Needs
 
 MAX_FUNCTIONS_NAMED = 2
-MANY_ENDED = 20  # minimum number of finished tasks between two views for a rate with an error below half
+MANY_ENDED = 20  # minimum number of finished tasks between two views for a rate with an error below 50 %
 SLOT_SECONDS = 5.5  # amount of work that justifies a slot
 
 
@@ -18,11 +18,11 @@ class Work:
     """Unfinished tasks of all functions with the same needs, and the rate of finished ones."""
 
     needs: Needs
-    slots_each: float = 1.0  # slots that one task occupies, which weigh as that many tasks
+    slots_each: float = 1.0  # slots that one task occupies; it counts as that many tasks
     tasks: int = 0
     unmeasured_tasks: int = 0
     seconds: float = 0.0  # remaining time of all tasks on one slot
-    known_seconds: float = 0.0  # same, with unmeasured tasks as long as the longest has run
+    known_seconds: float = 0.0  # same, assuming that unmeasured tasks take as long as the longest has run
     assumed_seconds: float = 0.0  # the assumed part of `seconds`, for unmeasured tasks
     queued: int = 0
     late: int = 0  # tasks of late slots, not included in `tasks`
