@@ -1,1 +1,1 @@
-"""Running several components together: the supervisor, the launcher of a file, and the combo for Python programs."""
+"""Runs several components together: the supervisor, the launcher for files, and the combo for Python programs."""

@@ -94,8 +94,8 @@ def _with_settings(constructor: C) -> C:
 class SchedulerClusterCombo:
     """A scheduler with its object storage and n_workers local workers, for the lifetime of this object.
 
-    When the constructor returns, the scheduler is listening and the workers are starting. The cluster stops with
-    `shutdown`, at the end of a `with` block, on garbage collection, and when the program ends in any way. Needs no `if
+    When the constructor returns, the scheduler is listening and the workers are starting. The cluster stops on
+    `shutdown`, at the end of a `with` block, on garbage collection, and when the program exits in any way. Needs no `if
     __name__ == "__main__"`. Forked children do not stop the cluster.
     """
 
@@ -118,10 +118,10 @@ class SchedulerClusterCombo:
         - monitor_address: by default two ports above the scheduler's.
         - object_storage_address: starts a separate object storage there; by default, it is part of the scheduler's
           process.
-        - name: for `Client(name)` and this user's commands. If taken, the next free one is used (`name-2`).
+        - name: for `Client(name)` and this user's commands. If the name is taken, the next free one is used (`name-2`).
         - web_port: port of the web page, or the next free port; by default there is no page.
 
-        Further keywords are keys of [scheduler] and [cluster], see docs/settings.md; a key of both applies to both.
+        Further keywords are keys of [scheduler] and [cluster] (see docs/settings.md). A key of both applies to both.
         per_worker_queue_size is an alias of per_worker_task_queue_size.
 
         Raises UsageError for invalid arguments, and ComponentError if a component cannot start.
@@ -130,7 +130,7 @@ class SchedulerClusterCombo:
         self._is_made = threading.Event()
         report = functools.partial(_report, self._is_made)
         with contextlib.ExitStack() as after:
-            # Another server may listen at a given address, so nothing connects there before our scheduler has bound it.
+            # Another server may listen at a given address, so do not connect before our scheduler has bound it.
             together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
@@ -172,8 +172,8 @@ class SchedulerClusterCombo:
         return page_of(listening)
 
     def _start(self, after: contextlib.ExitStack) -> None:
-        # A dedicated thread starts the processes and outlives them: a worker may ask the system for a signal when the
-        # thread that started it ends.
+        # A dedicated thread starts the processes and outlives them, because a worker may ask the system for a signal
+        # when the thread that started it exits.
         run = functools.partial(_run, self._supervisor, after.pop_all())
         self._thread = thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
         self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
@@ -220,7 +220,7 @@ class SchedulerClusterCombo:
 
     def shutdown(self) -> None:
         """Stop workers, scheduler, and object storage, and wait for them to exit. Idempotent."""
-        if end := self._end.detach():  # at interpreter shutdown, calling the finalizer itself does nothing
+        if end := self._end.detach():  # at interpreter shutdown, calling the finalizer directly has no effect
             _, function, arguments, _ = end
             function(*arguments)
 
@@ -258,7 +258,7 @@ class SchedulerClusterCombo:
 
 
 def _report(is_made: threading.Event, line: ReportLine) -> None:
-    # Earlier failures are in the raised error. No reference to the combo, so that it can be garbage-collected.
+    # The raised error has earlier failures. No reference to the combo, so that it can be garbage-collected.
     if line.is_failure and is_made.is_set():
         _log.error(line.text)
 
@@ -273,7 +273,7 @@ def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> No
         return  # in a forked child: the components belong to the parent
     supervisor.stop()
     if thread is threading.current_thread() or thread.ident is None:
-        return  # garbage collection ran in this thread, which is about to end
+        return  # garbage collection ran in this thread, which is about to exit
     try:
         thread.join(STOP_SECONDS + _JOIN_MARGIN_SECONDS)
     except KeyboardInterrupt:
@@ -299,7 +299,7 @@ def _components(
     spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
     scheduler = _model(
         scheduler_model(tuple(settings.get("extensions") or ())),
-        {key: value for key, value in settings.items() if key not in spill},  # those belong to the separate storage
+        {key: value for key, value in settings.items() if key not in spill},  # these belong to the separate storage
         bind_address=address,
         monitor_address=monitor_address,
         object_storage_address=object_storage_address,

@@ -1,8 +1,8 @@
 """`scaler FILE` and `scaler local`: starts components in order, supervises them, and stops them in reverse.
 
 Exits with 0 after a requested stop (SIGINT, SIGTERM, SIGHUP) or an orderly end, 1 after a failure, and 2 if a component
-rejected its settings. A second signal kills the remaining processes. A parent program may use SCALER_READY_FD for a
-line when all are ready, and SCALER_PARENT_PID to end everything with the parent.
+rejected its settings. A second signal kills the remaining processes. A parent program may set SCALER_READY_FD to
+receive a line when all are ready, and SCALER_PARENT_PID to stop everything when it exits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decides which component process to start, terminate, or kill next. Pure: the shell is `supervisor.Supervisor`.
 
-A tier starts when all lower tiers are ready (or all at once), and stops when all higher tiers have ended. A component
-is restarted if it fails after being ready, or is killed from outside. Unless optional, it stops the cluster if it fails
-before being ready, exits with code 0, or fails too often. An independent component is always restarted, unless its
-settings are invalid. Invariants: every started component was signalled before the end, or ended on its own; no
+A tier starts when all lower tiers are ready (or all start at once), and stops when all higher tiers have ended. A
+component is restarted if it fails after being ready or is killed from outside. Unless optional, it stops the cluster if
+it fails before being ready, exits with code 0, or fails too often. An independent component is always restarted, unless
+its settings are invalid. Invariants: every started component was signalled before the end or exited by itself; no
 component has two processes; the last kill follows the start of the stop within STOP_SECONDS plus the longest grace
 period; the supervision is finished when no started component is alive.
 """
@@ -26,12 +26,12 @@ START_SECONDS = 60.0  # time limit for a component to become ready
 STOP_SECONDS = 10.0
 KILL_AFTER_SECONDS = 9.0  # after the start of the stop, remaining processes are killed
 TIER_SECONDS = 6.0  # after the start of the stop, tiers that wait for higher ones are terminated
-MAX_RESTARTS = 10  # restarts within RESTART_SECONDS before a component is given up
+MAX_RESTARTS = 10  # number of restarts within RESTART_SECONDS after which a component has failed
 RESTART_SECONDS = 60.0  # how long a failure counts
 RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)  # no delay after the first failure, then 0.5, 1, 2, 2, ... seconds
 INDEPENDENT_DELAYS = Backoff(0.5, 30.0, jitter=0.0)
 
-_KILLED = -9  # SIGKILL is not the component's fault: it came from a person, or from the system without memory
+_KILLED = -9  # SIGKILL is not the component's fault: a user or the out-of-memory killer sent it
 _REQUESTED = (0, -15, None)  # return codes after a stop request: orderly, SIGTERM before it was handled, unknown
 
 
@@ -107,7 +107,7 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True)
 class CloseListening:
-    """Close the socket of a component that was given up, so that its peers are refused instead of waiting."""
+    """Close the socket of a failed component, so that its peers are refused instead of waiting."""
 
     component: ComponentProcess
 
@@ -190,7 +190,7 @@ class Supervision:
         return self._stopping and not any(entry.has_process for entry in self._entries.values())
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
-        """Process inputs and return commands in order. Also call without inputs when time has passed."""
+        """Process inputs and return commands in order. Also call without inputs as time passes."""
         self._stepped_at = now
         for item in inputs:
             self._take(item, now)

@@ -28,7 +28,7 @@ from scaler.registry import Registration
 from scaler.texts import escaped
 
 REFRESH_SECONDS = 1.0  # maximum interval for refreshing the file with the cluster's name
-_TIERS = {"object-storage-server": 0, "scheduler": 1}  # by kind of component; other kinds depend on these (tier 2)
+_TIERS = {"object-storage-server": 0, "scheduler": 1}  # by kind of component; all other kinds depend on these (tier 2)
 MAX_LAST_LINES = 20
 MAX_LINE_BYTES = 2000
 OUTPUT_PIPE_BYTES = 1024 * 1024  # output that a component may buffer ahead of the supervisor
@@ -56,7 +56,7 @@ def component(
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
     return supervision.ComponentProcess(
         name or kind.replace("-", " "),
-        # -P keeps the working directory off the path, so that no user file there shadows a Scaler module.
+        # -P keeps the working directory off the import path, so that no user file shadows a Scaler module.
         (sys.executable, "-P", "-m", "scaler.cluster", kind),
         _TIERS.get(kind, 2),
         environment,
@@ -81,7 +81,7 @@ class _ChildOutput:
         self._lines = lines
         self._partial = b""
         os.set_blocking(stream.fileno(), False)
-        with contextlib.suppress(OSError):  # beyond the user's limit for pipes; the default of 64 KiB works as well
+        with contextlib.suppress(OSError):  # beyond the user's limit for pipes; the default of 64 KiB also works
             fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
 
     def forward(self, reads: int = 1) -> bool:
@@ -124,7 +124,7 @@ def _readable(line: bytes) -> str:
 
 
 class Supervisor:
-    """Starts, watches, and stops components. `run` does the work in its caller's thread."""
+    """Starts, monitors, and stops components. `run` works in its caller's thread."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class Supervisor:
             output.stream.close()
 
     def _take_end(self, child: _Child) -> None:
-        # Its readiness and output precede its end.
+        # Process its readiness and output before its end.
         self._take_ready(child)
         for output in child.outputs:
             output.finish()
@@ -272,7 +272,7 @@ class Supervisor:
 
     def _close(self) -> None:
         for child in self._alive.values():
-            # Only after an exception in this thread.
+            # Happens only after an exception in this thread.
             child.kill()
             child.reap()
         for output in self._outputs:
