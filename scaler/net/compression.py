@@ -1,5 +1,5 @@
-"""Compression of the frames of one connection: decides whether compressing pays off, and does it. Pure. Format: see
-`docs/design.md`. The zstd library (9 ms, 600 KiB) is imported for the first connection that may compress. Importing at
+"""Compresses the frames of one connection where compression pays off. Pure. For the format, see
+`docs/design.md`. The zstd library (9 ms, 600 KiB) is imported for the first connection that may compress. An import at
 the first frame could fail for lack of file descriptors. Invariant: a frame expands to exactly the announced size or is
 rejected, and announcements above the limits for plain frames are rejected before any allocation."""
 

@@ -1,9 +1,9 @@
 """The network interface of components: events in, messages out. Implemented over sockets and in memory.
 
-A *peer* is a process with an 8-byte peer id. Its *session* (peer id + 8 bytes) lasts until a handshake that does not
-resume it. Within a session, delivery is exactly once and in order across any number of broken connections, until one
-side drops the session. Messages in `messages.UNSEQUENCED` are sent once and may be lost. Each iteration reads all
-input, calls `on_events` once, and flushes once.
+A *peer* is a process with an 8-byte peer id. Its *session* (peer id + 8 bytes) lasts until a handshake fails to resume
+it. Within a session, delivery is exactly once and in order across any number of broken connections, until one side
+drops the session. Messages in `messages.UNSEQUENCED` are sent once and may be lost. Each iteration reads all input,
+calls `on_events` once, and flushes once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Opened(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A peer (listener) or the server (connector) is connected again, and no message was lost."""
+    """A peer (listener) or the server (connector) has reconnected without losing a message."""
 
     peer: bytes
 
@@ -78,8 +78,8 @@ class ConnectionRefused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """Listener: cuts the connection of a Hello, because the peer may be admitted over its other transport. A process of
-    the server's user is LOCAL over the local listener and has a key over ZeroMQ."""
+    """Listener: cuts the connection that sent a Hello, because the peer may be admitted over its other transport. A
+    process of the server's user is LOCAL over the local listener and has a key over ZeroMQ."""
 
     text: str
 
@@ -110,7 +110,7 @@ class Connector(Protocol):
         LimitError for a full outbox or an oversized message. Drops the message after ConnectionRefused and `close`."""
 
     def together(self, work: Callable[[], object]) -> None:
-        """Call `work` in the loop, and transmit its messages as soon as it returns instead of in the next iteration."""
+        """Call `work` in the loop, and transmit its messages as soon as it returns, not in the next iteration."""
 
     def outbox_bytes(self) -> int:
         """Bytes that the server has not acknowledged."""

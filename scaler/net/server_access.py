@@ -1,4 +1,4 @@
-"""How a server authenticates its peers, and authenticates itself to the other server."""
+"""How a server authenticates its peers, and itself to the other server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ServerAccess:
                     raise UsageError(_needs_keys(address, server))
             self._run = RunKeys()
             self.keys = ServerKeys(self._run.pair, self._run)
-            # Before listening: a peer that waits for the address finds the keys along with it.
+            # Publish keys before listening, so that a peer waiting for the address also finds the keys.
             self.publish(addresses)
 
     def publish(self, addresses: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ def _needs_keys(address: str, server: Server) -> str:
     from scaler.security.directory import default_directory  # noqa: PLC0415
 
     make, directory = "run `scaler keys init`, then ", "DIRECTORY"
-    with contextlib.suppress(UsageError):  # this user has no home directory
+    with contextlib.suppress(UsageError):  # the user has no home directory
         found = default_directory(os.environ)
         make, directory = "" if found.exists() else make, quote(str(found))
     command = "scaler_scheduler" if server is Server.SCHEDULER else "scaler_object_storage_server"
