@@ -13,7 +13,7 @@ _Batch = TypeVar("_Batch", bound=Message)
 def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = MAX_ROWS) -> list[_Batch]:
     """Split a message with columns into several that fit the limits, in order.
 
-    Never splits a task. Sizes are slight overestimates. Submit, Run, and Finished are never too large, because their
+    Never splits a task. Sizes are slightly overestimated. Submit, Run, and Finished are never too large, because their
     senders start a new message at SPLIT_BATCH_BYTES.
     """
     count, payloads = len(getattr(batch, "ids", ())), getattr(batch, "payloads", ())

@@ -25,7 +25,7 @@ class CallRow(NamedTuple):
 
     Items are tasks, except in maps. queued: includes items that the client has not sent. ended: includes failed and
     cancelled items. cancelled: includes items never sent because the call ended. reason: why the oldest waiting task
-    waits. has_chunks: durations of items are unknown because some tasks were chunks.
+    waits. has_chunks: some tasks were chunks, so durations of items are unknown.
     """
 
     id: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 MIN_CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 8 * 1024 * 1024
 USUAL_CHUNKS = 128
-"""Target number of chunks, within the bounds above. A store forwards a chunk once it is complete."""
+"""Target number of chunks, within the bounds above. A store forwards each complete chunk."""
 LARGE_BYTES = 1024 * 1024
 """Minimum size of objects in the object storage that are reported to the scheduler."""
 

@@ -1,9 +1,9 @@
 """Converts between messages and bytes: `encode` and `decode`.
 
-Decoding is eager, so the result does not refer to the frame. Input from peers is untrusted: any error in it raises
+Decoding is eager, so the result does not reference the frame. Input from peers is untrusted: any error in it raises
 ProtocolError.
 
-Messages about a single task have a fast path, as a user may be waiting for that task. Almost all bytes of such a
+Messages about a single task have a fast path, because a user may be waiting for that task. Almost all bytes of such a
 message are constant, so a single `struct` writes them, or reads and compares them, in a fifth of the time. The fast
 path's functions are generated as source text from the declaration, like those of dataclasses. All other input falls
 back to the general codec.
@@ -35,7 +35,7 @@ from scaler.protocol.messages import (
 from scaler.protocol.structs import InternedField, ListField, StructCodec, struct_codec
 
 MIN_TRAVERSAL_WORDS = 8 * 1024
-"""Traversal limit of a body: this many words, or four times its size if larger. Overlapping parts exceed it."""
+"""Traversal limit of a body: this many words, or four times its size if larger. Rejects overlaps."""
 MAX_SEGMENTS = 512
 MAX_SINGLE_PAYLOAD_BYTES = 64 * 1024
 

@@ -26,7 +26,7 @@ from scaler.texts import escaped_lines
 MAX_SECONDS = 1e9
 """Maximum duration of a field: thirty years, still exact to the microsecond."""
 MAX_ENTRIES = 65_536
-"""Maximum groups, functions, units, capabilities, or texts per list, as each takes far more memory than its bytes."""
+"""Maximum groups, functions, units, capabilities, or texts per list. Each uses far more memory than its bytes."""
 MAX_ROWS = 32_768
 """Maximum tasks of a Submit, which the scheduler processes in about 0.1 s. Other entries count by their cost."""
 RAGGED_PER_ROW = 8
@@ -143,7 +143,7 @@ def list_pointer(count: int, size: int, offset: int) -> int:
 def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
     """Return a pointer to a struct, or the tag of a list of `offset` structs."""
     if not data_words and not pointer_words:
-        offset = -1  # distinguishes an empty struct from a null pointer
+        offset = -1  # distinguishes an empty struct from null
     return pointer_words << 48 | data_words << 32 | (offset & 0x3FFF_FFFF) << 2
 
 
@@ -260,7 +260,7 @@ class Text(Data):
 
 
 class DisplayText(Text):
-    """Text for people only, truncated on both sides."""
+    """Display text, truncated on both sides."""
 
     def write(self, value: str, to: Writer) -> None:
         super().write(value[:MAX_DISPLAY_CHARACTERS], to)
@@ -337,7 +337,7 @@ class Numbers(PointerField):
             try:
                 data = struct.pack(layout, *value)
             except struct.error:
-                # Rare: a clock jumped.
+                # Rare: a clock has jumped.
                 if not self.saturates or min(value) < 0:
                     raise
                 data = struct.pack(layout, *(min(each, self.largest) for each in value))

@@ -19,7 +19,7 @@ class PointRow(NamedTuple):
     """Figures of a period in which a scheduler ran: a minute, or several if the answer would be too long.
 
     seconds: length of the period. done, failed, cancelled, and cost are sums over the period. All other figures are the
-    highest of its minutes, and with suffix `_least` the lowest. A minute contributes its maximum, or its mean for
+    maximum over its minutes, or with suffix `_least` the minimum. A minute contributes its maximum, or its mean for
     tasks_per_second.
     """
 
@@ -70,11 +70,11 @@ class FunctionTimesRow(NamedTuple):
 
 
 class ClusterHistory(NamedTuple):
-    """History from `since` to `until`. oldest: start of the recorded history; 0: there is no record.
+    """History from `since` to `until`. oldest: start of the recorded history; 0: none.
 
-    points: in order of time. A gap between two points means that no scheduler ran. events: the most important ones, in
-    order of time; left_out: number of omitted events. failures: failed tasks by function and text. functions: one row
-    each, ordered by total time, descending.
+    points: in order of time. No scheduler ran in a gap between two points. events: the most important ones, in order of
+    time; left_out: number of omitted events. failures: failed tasks by function and text. functions: one row each,
+    ordered by total time, descending.
     """
 
     since: float = 0.0

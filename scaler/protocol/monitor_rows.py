@@ -1,9 +1,9 @@
 """The schema of monitor data: the single declaration of all columns of all rows. Pure.
 
-A row is a NamedTuple. Its fields are sent by the scheduler, and all are columns except those marked `INTERNAL`.
-Properties whose return type carries a `Column` are columns computed by the receiver. The scheduler, the model, the API
-and its OpenAPI document, the metrics, scaler_top, and the page all use these declarations. On the wire, a table is a
-list of columns and rows of values, because JSON lists take a third of the time of JSON objects.
+A row is a NamedTuple. The scheduler sends its fields, which are columns unless marked `INTERNAL`. Properties whose
+return type carries a `Column` are columns that the receiver computes. The scheduler, the model, the API and its OpenAPI
+document, the metrics, scaler_top, and the page all use these declarations. On the wire, a table is a list of columns
+and rows of values, because JSON lists take a third of the time of JSON objects.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ FUNCTION_COLUMNS = FunctionRow._fields[:-6]
 
 class WaitingRow(NamedTuple):
     """Queued tasks of one function with equal needs and priority, not assigned to a worker. ready: tasks with
-    complete dependencies. oldest: id of an (almost) longest waiting task, which `reason` is about."""
+    complete dependencies. oldest: id of the task that has waited (almost) longest, which `reason` explains."""
 
     id: str = ""
     function: Annotated[str, Column("Function")] = ""
@@ -384,7 +384,7 @@ class DecisionRow(NamedTuple):
 
 
 class IncidentRow(NamedTuple):
-    """A problem worth an operator's attention, such as a lost worker, a retried task, or a refused peer."""
+    """A problem that deserves an operator's attention, such as a lost worker, a retried task, or a refused peer."""
 
     at: Annotated[float, Column("When", "time")] = 0.0
     kind: Annotated[str, Column("What")] = ""
@@ -448,7 +448,7 @@ def _money(title: str, rank: int, text: str, metric: str) -> Column:
 
 
 class SpendingRow(NamedTuple):
-    """Cost of units, in the currency of unit_price. Limits are those of spend_limit; 0: no limit."""
+    """Cost of units, in the currency of unit_price. Limits are set by spend_limit; 0: no limit."""
 
     per_hour: Annotated[
         float, _money("Per hour", 1, "Cost per hour of all current units.", "scaler_spending_per_hour")
@@ -517,7 +517,7 @@ class Totals(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The whole state at one time. incarnation: changes with each start of the scheduler."""
+    """The complete state at one point in time. incarnation: changes with each start of the scheduler."""
 
     at: float = 0.0
     scheduler: SchedulerRow = SchedulerRow()

@@ -1,9 +1,9 @@
 """Exactly-once, in-order delivery over unreliable connections: the state machine of one peer's session. Pure.
 
-A session numbers its messages and counts received ones. Sequenced messages are kept until they are acknowledged and are
-sent again after a break. Duplicates are dropped, and gaps are detected. Unsequenced messages (heartbeats, handshake)
-are sent at most once. Invariants: kept messages have consecutive numbers, those in flight on the current connection
-before waiting ones; `received` grows by one only; an acknowledgement never exceeds the last number sent.
+A session numbers its messages and counts received ones. Sequenced messages are kept until acknowledged, and resent
+after a break. Duplicates are dropped, and gaps are detected. Unsequenced messages (heartbeats, handshake) are sent at
+most once. Invariants: kept messages have consecutive numbers, with messages in flight on the current connection before
+waiting ones; `received` grows by one only; an acknowledgement never exceeds the last number sent.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class OutboxFullError(LimitError):
 
 
 class GapError(Exception):
-    """An earlier message is missing. Close the connection, so that the peer sends it again."""
+    """An earlier message is missing. Close the connection, so that the peer resends it."""
 
 
 class UnreadableError(Exception):
-    """A message of a session cannot be read. It is not acknowledged, so the other side resends it."""
+    """A message of a session cannot be read. Without an acknowledgement, the other side resends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Session:
 
     received: last sequence number received in order. outbox_bytes: unacknowledged bytes. sent_bytes, received_bytes: of
     sequenced messages and attachments, before compression. acknowledge_at: time at which an Acknowledge is due unless
-    another envelope acknowledges first; inf: none is due.
+    another envelope acknowledges earlier; inf: none is due.
     """
 
     id: bytes

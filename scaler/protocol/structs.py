@@ -150,7 +150,7 @@ class OptionalStruct(PointerField):
 
 class InternedField(StructField):
     """An immutable struct that many messages repeat; its bytes are cached in both directions. The struct is last in
-    its message. Its bytes have no pointers to the outside, so they mean the same at any position."""
+    its message. Its bytes contain no outside pointers, so they are valid at any position."""
 
     def __init__(self, of: type[Any]) -> None:
         super().__init__(of)
@@ -227,7 +227,7 @@ class ListField(PointerField):
         if tag & 3 or entries * size > words:
             raise ValueError("a list does not have the entries that it claims")
         frame.spend_rows(entries * self._rows)
-        if not size:  # empty entries are as much work as full ones
+        if not size:  # empty entries cost as much work as full ones
             frame.spend(entries * max(1, self.codec.words))
         at += WORD_BYTES
         step = WORD_BYTES * size
