@@ -1,1 +1,1 @@
-"""Worker managers: they start and stop the units that workers live in, as many as the scheduler wants."""
+"""Worker managers, which start and stop as many units (hosts of workers) as the scheduler requests."""

@@ -1,7 +1,7 @@
 """The interface to services that run workers.
 
 A *unit* can be started and stopped: a process, a container, a job. A backend keeps as little state as possible and
-queries its service instead. All calls except `fileno` may block for a bounded time; one thread makes them, one at a
+queries its service instead. All methods except `fileno` may block for a bounded time. One thread calls them, one at a
 time.
 
 States of a unit: WAITING (in a shared queue), PENDING (started, not running yet), RUNNING, STOPPING, FAILED (ended on
@@ -36,7 +36,7 @@ class BackendError(ScalerError):
     """A failure of a backend. Equal texts count as the same failure. started: units that started despite the failure.
     is_temporary: a repeated call may succeed soon."""
 
-    fewer_may_start = False  # the start was refused as a whole; a smaller one may be accepted
+    fewer_may_start = False  # the whole request was refused; a smaller one may be accepted
 
     def __init__(self, text: str, started: Sequence[str] = (), *, is_temporary: bool = False) -> None:
         super().__init__(text)
@@ -61,8 +61,8 @@ class Capacity:
 
     max_units: None for any number. fixed: always max_units, regardless of the scheduler. starting: maximum concurrent
     starts, None for any number. stop_seconds: time limit for stopping all units when the manager ends. outlive_manager:
-    units survive their manager, and a later one adopts them; a refused manager leaves them running, and STOPPING units
-    are not awaited. unit_memory_bytes: for the tasks of one unit together; 0: known once a worker has joined. backlog:
+    units survive their manager, and its successor adopts them. A refused manager leaves them running and does not await
+    STOPPING units. unit_memory_bytes: for all tasks of one unit together; 0: known once a worker has joined. backlog:
     WAITING units to keep queued when fewer are needed, because new ones would have to wait again. unit_price: per unit
     and hour, in the currency of spend_limit; 0 if free or unknown; the setting unit_price overrides it.
     unit_minimum_seconds: minimum charge of a unit. usual_startup_seconds: from start to worker, without a queue, until
@@ -101,7 +101,7 @@ class Backend(Protocol):
         """Start units and return their ids. Raises BackendError if not all could be started."""
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        """Begin to stop units. Ended and stopping ones are no error. Raises BackendError."""
+        """Begin to stop units. Ignores ended and stopping ones. Raises BackendError."""
 
     def list(self) -> list[Unit]:
         """Return all units, including recently ended ones. Raises BackendError."""
@@ -134,7 +134,7 @@ def most_units(max_task_concurrency: int, unit_slots: int) -> int | None:
 
 
 def owner_digest(config: WorkerManagerConfig, characters: int) -> str:
-    """Return the mark of a manager's units, by which a later process of the manager finds them."""
+    """Return the mark by which a later process of the manager finds its units."""
     whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
     return hashlib.sha256(whole.encode()).hexdigest()[:characters]
 

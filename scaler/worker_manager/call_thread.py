@@ -1,4 +1,4 @@
-"""A thread for blocking backend calls, which does not delay the end of a manager."""
+"""A thread for blocking backend calls that does not delay a manager's exit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-FIRST_ANSWER_SECONDS = 0.75  # a stopping process waits this long, twice: to create the backend, and to list
+FIRST_ANSWER_SECONDS = 0.75  # a stopping process waits this long to create the backend, and this long to list units
 
 _Result = TypeVar("_Result")
 _threads: WeakSet[CallThread] = WeakSet()
 
 
 class CallThread:
-    """Makes calls one after another. A daemon thread, so that a hanging call does not keep the process alive."""
+    """Makes calls one at a time. A daemon thread, so that a hanging call does not keep the process alive."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -26,7 +26,7 @@ class CallThread:
         threading.Thread(target=self._run, name="backend", daemon=True).start()
 
     def call(self, function: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
-        """Make a call and return its result on the running loop. A call cancelled in the queue is skipped."""
+        """Make a call and return its result on the running loop. Skips calls cancelled in the queue."""
         answer: Future[_Result] = Future()
 
         def make() -> None:
@@ -57,7 +57,7 @@ def has_calls_left() -> bool:
 
 
 async def answered_before(call: asyncio.Future[Any], end: asyncio.Event) -> bool:
-    """Wait for a call. If the process ends first, cancel the call and return False."""
+    """Wait for a call. If the process is stopped first, cancel the call and return False."""
     ending = asyncio.create_task(end.wait())
     try:
         await asyncio.wait({call, ending}, return_when=asyncio.FIRST_COMPLETED)

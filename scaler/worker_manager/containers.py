@@ -15,7 +15,7 @@ from scaler.errors import UsageError
 from scaler.processes import signal_name
 
 CONTAINER = "worker"
-WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # no file of the working directory shadows ours
+WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # no file in the working directory shadows ours
 
 
 def require_image(image: str | None, setting: str) -> str:

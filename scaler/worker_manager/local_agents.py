@@ -36,7 +36,7 @@ class LocalAgents:
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
         """label: prefix of the units' ids. make_document: from unit id, which it may replace, and slots. credential:
-        returns the units' credential, or empty. sizes: slots of each unit, if they differ."""
+        returns the units' credential, or empty. sizes: slots of each unit if not equal."""
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document
@@ -127,7 +127,7 @@ class AgentProcess(ChildProcess):
         self.unit_id = config.unit_id
         self.slots = config.slots
         self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"  # inherited by all its descendants
-        self.stop_at: float | None = None  # time of SIGTERM, after which it returns unstarted tasks and exits
+        self.stop_at: float | None = None  # time of SIGTERM, which makes it return unstarted tasks and exit
         self._started_at = now
 
     def unit(self, now: float) -> Unit:
@@ -142,7 +142,7 @@ class AgentProcess(ChildProcess):
         self.kill()
         returncode = self.reap()
         asked = self.stop_at is not None
-        # SIGTERM may arrive just before it ends on its own.
+        # SIGTERM may arrive just before the agent exits by itself.
         told = asked and returncode in (0, -signal.SIGTERM)
         reason = "stopped" if told else ": ".join(filter(None, (describe_exit(returncode), self._last_words())))
         os.close(self._words)
@@ -152,5 +152,5 @@ class AgentProcess(ChildProcess):
     def _last_words(self) -> str:
         text = os.pread(self._words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        # The last line of a traceback has the error.
+        # The last line of a traceback names the error.
         return lines[0] if len(lines) == 1 else ": ".join(line.removesuffix(":") for line in (*lines[:1], *lines[-1:]))

@@ -27,7 +27,7 @@ from scaler.worker_manager.runner import Runner
 if TYPE_CHECKING:
     from scaler.config.commands import Provision, Verb
 
-TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # for an id in use: managers of a killed launcher take this long to end
+TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # for an id in use: managers of a killed launcher take this long to exit
 
 Provisioner = Callable[[WorkerManagerConfig, "Verb", bool, Callable[[str], None]], int]
 """A type's `provision(config, verb, dry_run, say)`: prints each step with `say`, skips existing resources, removes only
@@ -36,7 +36,7 @@ its own, and returns the exit code. Raises ScalerError."""
 
 def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
     """Run a worker manager, or provision; return the exit code. 0: signal or shutdown of the cluster. 1: refused, or
-    units may be left. 2: its type is not installed."""
+    possible leftover units. 2: its type is not installed."""
     if not isinstance(request, WorkerManagerConfig | ClusterConfig):
         return provisioner_of(request.config.type)(request.config, request.verb, request.dry_run, _print)
     config = request.as_worker_manager() if isinstance(request, ClusterConfig) else request
@@ -54,7 +54,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
         return run_component("worker_manager", config, main, config.event_loop)
     finally:
         if has_calls_left():
-            # The call may wait for a command, and would log its end.
+            # The call may be waiting for a command, and would log its exit.
             logging.disable()
             adopt_orphans()
             end_descendants()

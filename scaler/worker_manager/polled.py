@@ -1,9 +1,9 @@
-"""A backend for units at a service, which is polled.
+"""A backend that polls a service for the state of its units.
 
 A subclass implements start, stop, list, and describe. This class decides when to poll and which units to adopt, never
-starts a unit twice after a lost answer, and repeats a stop until it is accepted. Services may show units late, show
-outdated states, and omit units. So this process's own starts, stops, and observed ends outrank later answers of the
-service, and the scheduler outranks both: a unit with a connected worker exists and runs.
+starts a unit twice after a lost answer, and repeats a stop until the service accepts it. Services may report units
+late, report outdated states, and omit units. Therefore this process's starts, stops, and observed ends outrank later
+answers of the service. The scheduler outranks both: a unit with a connected worker exists and runs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit
 
 STOP_REASON = "Stopped by scaler"  # marks units stopped by Scaler in the service's records
-MANAGER_STOP_SECONDS = 20.0  # time limit for the service to accept the stop of all units; their end is not awaited
+MANAGER_STOP_SECONDS = 20.0  # time limit for the service to accept the stop of all units, without awaiting their end
 POLL_SHARE = 0.9  # minimum interval of polls as a share of the heartbeat
 STOP_RETRY_SECONDS = 8.0  # how long to repeat a stop at a busy service
 STOP_BACKOFF = Backoff(0.25, 4.0, jitter=0.0)
 STOPS_AT_ONCE = 8
 NOT_FOUND_SECONDS = 60.0  # a unit that the service does not find for this long does not exist
 LISTED_SECONDS = 60.0  # lists are eventually consistent: a unit is listed at most this long after its start
-ADOPT_AGAIN_SECONDS = 60.0  # interval of later searches for units of a start that was given up
+ADOPT_AGAIN_SECONDS = 60.0  # interval between later searches for units of an abandoned start
 ENDED_REMEMBERED = 10_000
 MIN_REMAINING_SECONDS = 0.001  # of a unit past its end time
 
@@ -52,10 +52,10 @@ class SeenUnit:
 @dataclass(slots=True)
 class _Alive:
     born_at: float
-    state: UnitState | None  # None until the service shows the unit, which is unlisted until then
+    state: UnitState | None  # None until the service reports the unit; unlisted until then
     reason: str = ""
     ends_at: float | None = None  # when the service ends the unit; None for no limit
-    is_stopping: bool = False  # the service has accepted to stop it
+    is_stopping: bool = False  # the service has accepted its stop
     not_found_since: float | None = None
     slots: int = 0
     has_joined: bool = False
@@ -74,7 +74,7 @@ class PolledBackend(ABC):
         heartbeat_seconds: float,
         first_state: UnitState | None = None,
     ) -> None:
-        """service, noun: names of the service and its units. stop_by_hand: how users stop a unit. first_state: of a
+        """service, noun: names of the service and its units. stop_by_hand: how users can stop a unit. first_state: of a
         started unit that the service has not shown; None: not listed."""
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
@@ -91,7 +91,7 @@ class PolledBackend(ABC):
         self._unstopped: set[str] = set()
         self.connected: frozenset[str] | None = frozenset()  # None: not reported by the scheduler yet
 
-    # -- what a service supplies; all raise BackendError
+    # -- supplied by each service; all raise BackendError
 
     @abstractmethod
     def start_some(self, count: int) -> list[str]:
@@ -211,7 +211,7 @@ class PolledBackend(ABC):
             self._search_at = now + ADOPT_AGAIN_SECONDS
 
     def _note_connected(self, now: float) -> None:
-        """Adopt units with a connected worker, even if the service does not show them or shows their end."""
+        """Adopt units with a connected worker, even if the service omits them or reports their end."""
         for unit_id in self.connected or ():
             unit = self._alive.get(unit_id)
             if unit is None:
@@ -223,8 +223,8 @@ class PolledBackend(ABC):
             unit.not_found_since = None
 
     def _note_missing(self, unit_id: str, now: float) -> None:
-        """Record that the service does not show a unit. The unit has ended once a second source confirms: its worker
-        left, or the unit was asked to stop. Otherwise the unit must be missing for `NOT_FOUND_SECONDS`."""
+        """Record that the service does not report a unit. The unit has ended if its worker left or a stop was
+        requested. Otherwise the unit must be missing for `NOT_FOUND_SECONDS`."""
         unit = self._alive[unit_id]
         if self.connected is None or unit_id in self.connected:
             return
@@ -232,7 +232,7 @@ class PolledBackend(ABC):
             unit.not_found_since = now
         if not (unit.has_joined or unit.is_stopping) and now - unit.not_found_since <= NOT_FOUND_SECONDS:
             return
-        # Not recorded as ended: if the service shows the unit again, it is adopted again.
+        # Not recorded as ended: if the service reports the unit again, adopt it again.
         del self._alive[unit_id]
         state, reason = UnitState.FAILED, f"{self._service_name} no longer knows it, nor how it ended"
         if unit.is_stopping:
@@ -276,7 +276,7 @@ class PolledBackend(ABC):
         return outcome
 
     def list(self) -> list[Unit]:
-        """Return the last state, including stops accepted since, and recently ended units."""
+        """Return the last state, including stops accepted since then and recently ended units."""
         now = time.monotonic()
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:
             self._poll(now)

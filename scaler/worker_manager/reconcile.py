@@ -1,15 +1,15 @@
 """Decides which units to start and stop to reach the wanted number. Pure.
 
-Level-triggered: every listing is compared with the wanted state, and only facts missing from listings are stored.
+Level-triggered: every listing is compared with the wanted state. Only facts missing from listings are stored.
 Invariants:
-- Existing units, including stopping and unlisted ones, never exceed the limit through our starts.
-- A unit is stopped only if the scheduler drained it, or if there was a surplus for `DRAIN_DEADLINE_SECONDS`: then the
-  youngest units are stopped, pending ones first.
+- Our starts never push existing units, including stopping and unlisted ones, above the limit.
+- A unit is stopped only if the scheduler drained it, or after a surplus of `DRAIN_DEADLINE_SECONDS`, which stops the
+youngest units, pending ones first.
 - A refused start is retried with one unit, after growing delays, and at once when a unit ends, which may free capacity.
 - A proven unit that is lost is replaced at once. An unproven one counts as a failure, and after repeated failures units
-  are tried one at a time, with growing delays. Losing many units at once is one failure: units started before the last
-  known failure count with it. Each unit that proves itself cancels one failure, so that occasional failures delay
-  nothing.
+  are tried one at a time, with growing delays. Losing many units at once is one failure: a lost unit that started
+  before the last known failure does not count again. Each unit that proves itself cancels one failure, so that
+  occasional failures delay nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scaler.backoff import BackoffByCause
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, Unit
 
-PROVEN_SECONDS = 5.0  # a unit whose worker has been connected this long is proven
+PROVEN_SECONDS = 5.0  # a unit is proven once its worker has been connected for this long
 LISTING_GRACE_SECONDS = 30.0  # a started unit that is not listed after this time does not exist
 JOINED_GRACE_SECONDS = 600.0  # how long to remember an unlisted unit whose worker has connected
 STOP_AGAIN_SECONDS = 15.0  # interval of stop requests to a unit that still runs
@@ -37,9 +37,9 @@ FAR_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class UnitsWanted:
-    """The scheduler's request, and its knowledge of units. units: wanted number; None: keep the existing ones and start
-    none. drained: without work. joined: workers connected since the last call. connected: workers connected now, whose
-    units exist even if the listing omits them."""
+    """The scheduler's request, and its view of the units. units: wanted number; None: keep the existing ones and start
+    none. drained: without work. joined: workers that connected since the last call. connected: currently connected
+    workers, whose units exist even if the listing omits them."""
 
     units: int | None
     drained: Collection[str] = ()
@@ -65,7 +65,7 @@ class _Record:
     is_proven: bool = False
     stopping_at: float | None = None
     is_drained: bool = False  # drained by the scheduler, so it never gets work again
-    is_judged: bool = False  # its end was taken into account
+    is_judged: bool = False  # its end has been taken into account
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Reconciler:
         return self._decide(wanted.units, self._sort(wanted, units, chance, now), now)
 
     def started(self, unit_ids: Sequence[str], now: float, error: str | None = None, chance: float = 0.5) -> None:
-        """Record units that the backend started. error: why not all. chance: random, from 0 up to 1."""
+        """Record units that the backend started. error: why fewer. chance: random, from 0 up to 1."""
         for unit_id in unit_ids:
             self._records[unit_id].started_at = now
         if error is None:
@@ -160,7 +160,7 @@ class Reconciler:
         return existing
 
     def _judge(self, unit: Unit, record: _Record, chance: float, now: float) -> None:
-        # Units that ended before this manager began are not its failures.
+        # Units that ended before this manager started are not its failures.
         if self._has_listed and not record.is_judged:
             if self._is_failure(unit, record, now):
                 text = unit.reason or "ended at once"
@@ -181,7 +181,7 @@ class Reconciler:
             return False
         if record.at_work_since is None:
             return True
-        # A worker that worked and exited in order: the scheduler stopped it, and its notice is in flight.
+        # A proven worker that exited in order: the scheduler stopped it, and its notice is in flight.
         return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[Unit]:
@@ -210,7 +210,7 @@ class Reconciler:
         if self._calls.failing:
             start = min(start, 1)
         if self._lives.failing:
-            # Try one unit at a time until it is proven, to avoid a storm of failing starts.
+            # Try one unit at a time until proven, to avoid a storm of failing starts.
             unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)
             start, again = min(start, 1 - unproven - len(existing.pending) - unlisted), PROVEN_SECONDS
         elif self._max_starting is not None:

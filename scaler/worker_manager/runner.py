@@ -1,9 +1,9 @@
 """One worker manager, with its backend and its connection to the scheduler.
 
-A round lists the units, decides (`reconcile`), and acts, on every heartbeat and after every change. Backend calls run
-in a thread, so that the scheduler gets a status on every heartbeat. A manager that stops before its backend has
-answered has started nothing, so it does not wait. Without contact to the scheduler, units stay, and only a fixed
-manager replaces lost ones.
+A round lists the units, decides (`reconcile`), and acts. There is one on every heartbeat and after every change.
+Backend calls run in a thread, so that the scheduler gets a status on every heartbeat. A manager that stops before its
+backend has answered has started nothing, so it does not wait. Without contact to the scheduler, units keep running, and
+only a fixed manager replaces lost ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, 
 from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, UnitsWanted
 
-ROUND_GAP_SECONDS = 0.05  # minimum interval of rounds, so that simultaneous changes cost one round
+ROUND_GAP_SECONDS = 0.05  # minimum interval between rounds, so that simultaneous changes cost one round
 FIRST_WARNING_SECONDS = 3.0  # time without a scheduler before the first warning
 LOST_WARNING_SECONDS = 30.0
 TAKEOVER_RETRY_SECONDS = 0.5  # pause before a retry while the manager's id is in use
@@ -86,8 +86,8 @@ class Runner:
         self._connector: Connector  # from the first attempt to create the backend
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
-        """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager. ready: called once,
-        when the scheduler has the first status. Stops all units at the end. Raises RefusedError, UnreachableError after
+        """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager. ready: called once
+        the scheduler has the first status. Stops all units at the end. Raises RefusedError, UnreachableError after
         patience_seconds without a scheduler, ScalerError if outliving units may be left, and other errors of make."""
         making = self._thread.call(self._make)
         if not await answered_before(making, stop):
@@ -139,7 +139,7 @@ class Runner:
                 case Welcomed(welcome):
                     self._in_contact = True
                     self._refused = self._takeover_until = None
-                    # A scheduler to which this manager is new has not sent its request yet.
+                    # A scheduler that is new to this manager has not sent its request yet.
                     self._desired = None
                     self._connected.clear()
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
@@ -164,7 +164,7 @@ class Runner:
                     _log.info("the cluster was shut down: %s", text)
                     self._is_over = True
                 case Received():
-                    # The answer to a status. A round would send the next status and loop forever.
+                    # The answer to a status. A round would send the next status, in an endless loop.
                     continue
             if self._is_over:
                 self._ending.set()
@@ -209,7 +209,7 @@ class Runner:
         try:
             return self._make()
         except UsageError as error:
-            raise BackendError(str(error)) from error  # the service's state may be corrected
+            raise BackendError(str(error)) from error  # a user may correct the service's state
 
     async def _first_round(self) -> float:
         working = asyncio.create_task(self._round())
@@ -310,7 +310,7 @@ class Runner:
             knows = self._in_contact and self._desired is not None
             self._backend.connected = frozenset(self._connected) if knows else None
         units = await self._call(self._service.list)
-        # Units that ended before this manager began are not reported.
+        # Units that ended before this manager started are not reported.
         before = units if self._units is None else self._units
         known = {unit.unit_id for unit in before if unit.state in ENDED}
         for unit in units:
@@ -343,7 +343,7 @@ class Runner:
         self._connector.send(ManagerStatus(time.monotonic(), units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
-        """Stop all units, then close everything. Outliving units stay if the manager was refused or got no answer."""
+        """Stop all units, then close everything. Outliving units run on if the manager was refused or got no answer."""
         self._warn_at = math.inf
         self._takeover_seconds = 0.0
         if self._redial is not None:
@@ -394,7 +394,7 @@ class Runner:
                 alive = [unit for unit in await self._list() if unit.state not in ENDED]
                 self._report()
                 staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
-                # A unit that was just started may not be listed yet, and must be stopped as well.
+                # A unit that was just started may not be listed yet, but must also be stopped.
                 staying += self._unlisted().keys() - asked
                 if staying:
                     await self._call(self._service.stop, staying)

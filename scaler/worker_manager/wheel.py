@@ -1,4 +1,4 @@
-"""Builds a wheel of the running package, for machines that need exactly this version, which no index may have. Contains
+"""Builds a wheel of the running package, for machines that need exactly this version, even if no index has it. Contains
 the imported files and the metadata of the installation, even an editable one. Equal contents give equal bytes, because
 callers cache by digest. As a program with EXTRA..., prints the requirements of these extras."""
 

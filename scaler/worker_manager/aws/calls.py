@@ -34,7 +34,7 @@ _Settings = TypeVar("_Settings", bound=AwsSettings)
 
 Fields = dict[str, Any]
 ErrorKind = Literal["throttled", "credentials", "denied", "unanswered", "broken", "refused"]
-"""unanswered: no reply. broken: the service failed. refused: the service rejects this request."""
+"""unanswered: no reply. broken: the service failed. refused: the service rejected this request."""
 
 _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
     (
@@ -190,7 +190,7 @@ class AwsClient:
             s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
         self._lock = threading.Lock()
-        self._raw: Any = None  # None without accepted credentials: a client does not notice renewed ones
+        self._raw: Any = None  # None without accepted credentials, because a client does not detect renewed ones
         with suppress(AwsError):
             self._raw = self._made(session or aws_session(settings))
 
@@ -254,8 +254,7 @@ class AwsClient:
                 self._raw = None
             raise ours from error
         except (RuntimeError, ValueError, OSError) as error:
-            # boto3 passes these on when `credential_process` fails to run, or returns expired credentials or invalid
-            # JSON.
+            # boto3 raises these when `credential_process` fails to run, or returns expired credentials or invalid JSON.
             self._raw = None
             raise AwsError(
                 f"AWS credentials cannot be renewed ({type(error).__name__}: {steady(str(error))}): log in again, or "
@@ -265,6 +264,6 @@ class AwsClient:
 
 
 def owner_tags(manager: str, cluster: str) -> dict[str, str]:
-    """Return the tags of a manager's units, within AWS's limits of length and characters."""
+    """Return the tags of a manager's units, within AWS's limits on length and characters."""
     tags = {"scaler:manager": manager, "scaler:cluster": cluster}
     return {key: re.sub(r"[^\w .:/=+@-]", "_", text, flags=re.ASCII)[:256] for key, text in tags.items()}

@@ -189,7 +189,7 @@ class Checks:
                     self.ok(resource.what)
 
     def finish(self, config: WorkerManagerConfig, *, has_workers: bool = True) -> int:
-        """Check that workers can reach the scheduler, if it has an address. Return the exit code: 1 after a problem."""
+        """Check that workers can reach the scheduler, if its address is known. Return 1 after a problem."""
         if has_workers and config.scheduler_address != config.setup_defaults["scheduler_address"]:
             warning = loopback_warning("workers on AWS", config.worker_scheduler_address)
             if warning and not self.account.has_endpoint:

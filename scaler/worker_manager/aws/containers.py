@@ -25,7 +25,7 @@ def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str
 
 
 def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: bool = True) -> str:
-    """Return why containers ended: the reason if shown, exit codes with signals, and the containers' reasons."""
+    """Return why containers ended: the reason if known, exit codes with signals, and the containers' reasons."""
     parts = [reason] if shown else []
     for container in containers:
         if (code := container.get("exitCode")) is not None:

@@ -1,5 +1,5 @@
-"""The credential of units on AWS. `setup` stores it in the Parameter Store, from where ECS (also for Batch) passes it
-to the container as SCALER_CREDENTIAL. Definitions, other requests, and tags do not contain the credential."""
+"""The credential of units on AWS. `setup` stores it in the Parameter Store, and ECS (also for Batch) passes it from
+there to the container as SCALER_CREDENTIAL. Definitions, other requests, and tags never contain the credential."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
 
 
 class CredentialParameter(Resource):
-    """The units' credential as a SecureString (free of charge). Without a credential there is no parameter."""
+    """The units' credential as a SecureString (free of charge). Without a credential, the parameter does not exist."""
 
     service, kind = "ssm", "parameter"
 

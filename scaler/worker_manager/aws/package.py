@@ -23,9 +23,9 @@ from scaler.worker_manager.aws.resources import NO_BUCKET, BucketResource, delet
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.wheel import build_wheel, requirements_of
 
-PREFIX = "scaler-packages"  # prefix of the keys of all packages
+PREFIX = "scaler-packages"  # key prefix of all packages
 REQUIREMENTS = "requirements.txt"
-CACHE = "/var/cache/scaler"  # directory for environments, on hosts that have it
+CACHE = "/var/cache/scaler"  # directory for environments, on hosts that have this directory
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"  # Docker's own, without limits for AWS
 ABSENT = (*NO_BUCKET, "NoSuchKey")
@@ -65,7 +65,7 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
     """Return a command that installs a package and runs a module. base: name of the definition or launch template.
-    boot.sh locks against other units on its host, and runs no installer with the units' credential in its environment.
+    boot.sh locks out other units on its host, and runs installers without the units' credential in their environment.
     If the machine image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python."""
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
     values = {
@@ -108,7 +108,7 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The packages of one definition or template. Earlier versions stay until teardown, for running units."""
+    """The packages of one definition or template. Earlier versions remain until teardown, for running units."""
 
     service, kind = "s3", "package"
     foreign_note = ""
@@ -150,6 +150,6 @@ class PackageBucket(BucketResource):
     foreign_note = "made by others"
 
     def in_use(self, _: Fields) -> str:
-        # A dry run has not removed the packages.
+        # A dry run does not remove the packages.
         foreign = self.foreign_key((f"{PREFIX}/",) if self.account.dry_run else ())
         return foreign and f"{foreign} is in it"

@@ -96,7 +96,7 @@ class IamRole(IamResource):
 
     def _trust(self) -> Fields:
         trust: Fields = {"Effect": "Allow", "Principal": {"Service": self._principal}, "Action": "sts:AssumeRole"}
-        if self._principal != HOSTS_SERVICE:  # EC2 does not send the account, so its hosts would get no role
+        if self._principal != HOSTS_SERVICE:  # EC2 does not send the account, so its hosts would not get a role
             trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
         return {"Version": "2012-10-17", "Statement": [trust]}
 
@@ -182,7 +182,7 @@ class LogGroup(Resource):
         self._set_retention()
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        # Without retention: left by an interrupted setup.
+        # No retention: left by an interrupted setup.
         return [] if "retentionInDays" in found else [(f"{self.what}: {self._kept}", self._set_retention)]
 
     def delete(self, _: Fields) -> None:
@@ -268,7 +268,7 @@ def covers(found: object, wanted: object) -> bool:
         return isinstance(found, Mapping) and all(covers(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list) and isinstance(found, list):
         return len(found) == len(wanted) and all(map(covers, found, wanted))
-    return found == wanted or not (found or wanted)  # services omit empty lists or show them
+    return found == wanted or not (found or wanted)  # services may omit empty lists
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str, credential_arn: str = "") -> list[Fields]:

@@ -1,4 +1,4 @@
-"""Runs `setup`, `show`, and `teardown` over a list of resources. Each step checks the current state first, and never
+"""Runs `setup`, `show`, and `teardown` over a list of resources. Each step first checks the current state, and never
 touches a resource without the tag `scaler:managed`."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Change = tuple[str, Callable[[], object]]  # its text, and the action
 
 
 class Account:
-    """The account to set up, and the printed lines. dry_run: print actions without performing them."""
+    """The account to set up, and its printed lines. dry_run: print actions without performing them."""
 
     def __init__(self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool) -> None:
         settings = with_region(settings)
@@ -104,7 +104,7 @@ class Resource:
     foreign_note: ClassVar[str] = NOT_OURS
     changes_foreign: ClassVar[bool] = False
     shows_changes_apart: ClassVar[bool] = False  # setup prints each change on its own line
-    is_quiet = False  # `teardown` does not report a missing one; `show` skips it
+    is_quiet = False  # `teardown` does not report a missing resource; `show` skips it
     removal_note: ClassVar[str] = ""
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:
@@ -175,7 +175,7 @@ class Resource:
             self.account.line("exists", f"{self.what}{self.detail(found)}", "" if is_ours(found) else NOT_OURS)
 
     def teardown(self) -> bool:
-        """Remove the resource if it is ours. Returns False if it is kept because it is in use."""
+        """Remove the resource if it is ours. Returns False if it is still in use and therefore kept."""
         found_all = self.describe_all()
         if not found_all and not self.is_quiet:
             self.account.line("missing", self.what)

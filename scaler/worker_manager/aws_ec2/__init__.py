@@ -24,7 +24,7 @@ _TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, 
 
 
 def cpus_of(instance_type: str) -> int:
-    """Return the vCPUs implied by a type's name (8 for m7i.2xlarge), 0 if unknown. Too low for some small types."""
+    """Return the vCPUs implied by a type's name (8 for m7i.2xlarge), 0 if unknown. Underestimates some small types."""
     size = instance_type.partition(".")[2]
     if size.endswith("xlarge") and re.fullmatch(r"\d*", count := size.removesuffix("xlarge")):
         return 4 * int(count or 1)

@@ -79,7 +79,7 @@ class Ec2Backend(PolledBackend):
         return "stopping" if self._terminate([unit_id]) else "not found"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Terminate all with one call, or one by one if EC2 rejects the call because of any of them."""
+        """Terminate all units with one call, or one by one if EC2 rejects the call because of one unit."""
         if len(unit_ids) == 1:
             return super().stop_some(unit_ids)
         try:
@@ -91,7 +91,7 @@ class Ec2Backend(PolledBackend):
         return super().stop_some(unit_ids)
 
     def list_ids(self, *, search: bool) -> list[str]:
-        del search  # one list has all
+        del search  # one list shows all
         return [str(instance["InstanceId"]) for instance in instances_of(self._config, self._ec2)]
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
@@ -174,7 +174,7 @@ class Ec2Backend(PolledBackend):
 
 
 def max_instances(config: AwsEc2Config) -> int | None:
-    """Return the maximum number of instances within the slot limit for any type, at least 1. None: no limit."""
+    """Return the maximum number of instances of any type within the slot limit, at least 1. None: no limit."""
     limit = config.max_task_concurrency
     return None if limit < 0 else max(1, limit // max(config.slots_by_type.values()))
 
@@ -188,7 +188,7 @@ def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
 
 def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
     for at in range(0, len(instance_ids), MAX_DESCRIBED):
-        # A filter, because EC2 rejects a list of ids if any id is unknown.
+        # A filter, because EC2 rejects a list of ids with an unknown id.
         some = [{"Name": "instance-id", "Values": list(instance_ids[at : at + MAX_DESCRIBED])}]
         for reservation in ec2.items("DescribeInstances", "Reservations", Filters=some):
             yield from reservation["Instances"]

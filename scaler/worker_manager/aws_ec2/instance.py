@@ -58,7 +58,7 @@ class Metadata:
 
 
 def notice(metadata: Metadata) -> str:
-    """Return when and how EC2 will reclaim this instance; empty if no notice was given, or without an answer."""
+    """Return when and how EC2 will reclaim this instance; empty without a notice or an answer."""
     try:
         found = metadata.get("spot/instance-action")
         document = json.loads(found) if found else {}
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--region", default="")
     parser.add_argument("--credential", default="")
     given = parser.parse_args(arguments)
-    take_credential()  # a credential that the machine's setup put into the environment
+    take_credential()  # a credential that the machine's setup put in the environment
     secret = credential_text() or (_credential(given.credential, given.region) if given.credential else "")
     metadata = Metadata(os.environ.get(METADATA_VARIABLE) or METADATA)
     slots = given.slots or usable_cpus()

@@ -108,7 +108,7 @@ class LaunchTemplate(Resource):
 
 
 def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None) -> None:
-    """Check that image, types, and subnets fit together. instances: the maximum; None for no limit."""
+    """Check that image, types, and subnets are compatible. instances: the maximum; None for no limit."""
     ec2 = checks.account.client("ec2")
     types: list[Fields] = []
     with checks.asking(f"instance types {', '.join(config.ec2_instance_types)}"):

@@ -21,7 +21,7 @@ from scaler.worker_manager.containers import worker_document
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
 MAX_USER_DATA_BYTES = 16 * 1024  # before base64; source: "User data" in the EC2 user guide
-STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice comes two minutes ahead
+STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice is sent two minutes ahead
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"

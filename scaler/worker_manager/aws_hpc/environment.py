@@ -15,7 +15,7 @@ VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if 
 
 
 class _Changing(Resource):
-    """Changes in the background: each step waits for the previous change, even of an interrupted run."""
+    """A resource with slow changes: each step waits for the previous change, even by an interrupted run."""
 
     service = "batch"
     member: ClassVar[str]  # its name in requests; plural with an s
@@ -47,7 +47,7 @@ class _Changing(Resource):
         self.await_valid()
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        # A disabled one was left by an interrupted teardown.
+        # An interrupted teardown leaves a disabled one.
         return [] if found["state"] == "ENABLED" else [self.change("enabled")]
 
     def change(self, text: str, **changes: Any) -> Change:
@@ -126,7 +126,7 @@ class EnvironmentResource(_Changing):
 
     def changes(self, found: Fields) -> Sequence[Change]:
         current = found.get("computeResources") or {}
-        # Additional values in the service stay.
+        # Keep additional values in the service.
         changed = {
             name: wish
             for name, wish in self._resources().items()

@@ -1,6 +1,6 @@
 """The executor of mode offload: submits calls as AWS Batch jobs, and reports results and failures. One thread polls and
 owns the tracking; the agent's thread sends it notes. Jobs are described before results are listed, so that an ended job
-without a listed result really has no result."""
+without a listed result definitely has no result."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ class BatchExecutor:
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
-        self._key = secrets.token_bytes(KEY_BYTES)  # jobs read it from S3 and sign results with it
+        self._key = secrets.token_bytes(KEY_BYTES)  # jobs read this key from S3 and sign results with it
         self._shared = SharedObjects()  # owned by the agent's thread, which executes the polling thread's object notes
         self._object_notes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._count = 0
         self._failed_polls = 0
         self._poll_error = ""
-        self._stuck_reason = ""  # why jobs have been waiting long, for display
+        self._stuck_reason = ""  # why jobs have been waiting for long, for display
         self._degraded_reason = ""
         self._thread = threading.Thread(target=self._work, name="poller")
 
@@ -168,7 +168,7 @@ class BatchExecutor:
         if call_key:
             self._objects.put(call_key, data)
         made = CallSubmission(self._count, request["jobName"], keys, call_key)
-        # Recorded before the job exists, because results that are not awaited are removed.
+        # Recorded before the job exists, because unexpected results are removed.
         self._notes.put(partial(self._tracking.add, made, time.monotonic()))
         try:
             job_id = self._service.submit(request)
@@ -365,7 +365,7 @@ class BatchExecutor:
         found = self._objects.results()
         self._take_notes()  # results may belong to submissions since the poll began
         awaited = {position for position in found if self._tracking.is_awaited(*position)}
-        # Results that were read stay listed until they are removed; late ones are not awaited.
+        # Results that were read remain listed until removed; late ones are not awaited.
         self._tracking.discard(key for position, key in found.items() if position not in awaited)
         readings = {self._pool.submit(self._read, found[position], *position): position for position in awaited}
         error: AwsError | None = None
@@ -380,7 +380,7 @@ class BatchExecutor:
             assert key is not None, "only notes change what is awaited"
             if isinstance(failure, ProtocolError):
                 _log.error("refused a result: %s object=%s", failure, escaped(found[position]))
-                self._tracking.terminate(filter(None, [job_id]))  # the job may be running, and the task is retried
+                self._tracking.terminate(filter(None, [job_id]))  # the job may be running, so the task is retried
                 self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {failure}")
             else:
                 self._report(CallFinished(*key, reading.result()))

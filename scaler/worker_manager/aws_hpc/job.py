@@ -25,7 +25,7 @@ from scaler.worker_manager.aws_hpc.objects import KEY_NAME, call_of, check_block
 
 ATTEMPTS = 6  # nothing above this program retries
 READ_TIMEOUT_SECONDS = 60.0
-MIN_FREE_PART = 0.1  # share of the disk that a directory of shared objects leaves free
+MIN_FREE_PART = 0.1  # share of the disk kept free by a directory of shared objects
 _PID = os.getpid()
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     take_credential(HASH_SEED)
     signal.signal(signal.SIGTERM, _terminated)
     environment = dict(os.environ)
-    os.environ.pop(requests.JOB_SPEC_VARIABLE, None)  # not for the task
+    os.environ.pop(requests.JOB_SPEC_VARIABLE, None)  # hidden from the task
     try:
         spec = requests.JobSpec.from_environment(environment)
         index = int(environment.get(requests.INDEX_VARIABLE, "0"))
@@ -93,7 +93,7 @@ class SpecObjects:
         path = self._cache / Path(name).name
         with contextlib.suppress(OSError, ProtocolError):
             found = path.read_bytes()
-            check_block(name, found)  # other jobs write to the cache as well
+            check_block(name, found)  # other jobs also write to the cache
             os.utime(path)
             return found
         found = self.read(name)
@@ -131,7 +131,7 @@ def _client(spec: requests.JobSpec, environment: Mapping[str, str]) -> AwsClient
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
-    if os.getpid() != _PID:  # in a process that the task has forked
+    if os.getpid() != _PID:  # in a process forked by the task
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         return

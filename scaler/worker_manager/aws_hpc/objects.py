@@ -1,13 +1,13 @@
-"""What jobs read and write in S3, as bytes. Pure.
+"""The objects that jobs read and write in S3. Pure.
 
 The calls of one array job are one object, from which each child reads its own. Calls of a map share their function, so
-the first call serves as compression dictionary. Layout, little endian: magic (8 bytes), number of calls and size of the
-dictionary (u32 each), end of each call (u64 each, counted from the end of the dictionary), the dictionary, the calls.
-The dictionary and each call begin with a byte for the compression method.
+the first call serves as the compression dictionary. Layout, little endian: magic (8 bytes), number of calls and size of
+the dictionary (u32 each), end of each call (u64 each, counted from the end of the dictionary), the dictionary, the
+calls. The dictionary and each call begin with a byte for the compression method.
 
-A *block* is one payload of a call: function, serializer, code, arguments, or an input. Repeated and large blocks are
-replaced in their call by a reference with the block's SHA-256, and each is one object of the session. Jobs verify the
-digest, so the object cannot be replaced. Other blocks stay in their call. Invariant, checked by `check`: an object in
+A *block* is one payload of a call: function, serializer, code, arguments, or an input. A repeated or large block is
+replaced in its call by a reference with the block's SHA-256, and becomes an object of the session. Jobs verify the
+digest, so the object cannot be replaced. Other blocks remain in their call. Invariant, checked by `check`: an object in
 use by an open submission is not evicted.
 """
 
@@ -33,14 +33,14 @@ _LEVEL = 1  # fast for compressible payloads, and cheap to try on the rest
 _SAMPLE_BYTES = 64 * 1024
 _WORTH = 0.9  # data that does not shrink below this share is stored uncompressed
 WINDOW_BYTES = 32 * 1024  # reach of zlib; a longer dictionary has no effect
-MAX_DATA_BYTES = 5 * 1024**3  # Of a call or result: the limit of PutObject. Source: S3 user guide.
+MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of PutObject. Source: S3 user guide.
 
-MIN_SHARED_BYTES = 32 * 1024  # smaller blocks stay in their calls, which compress well together
-ALWAYS_SHARED_BYTES = 1024**2  # blocks of this size are always extracted, so that they are uploaded only once
+MIN_SHARED_BYTES = 32 * 1024  # smaller blocks remain in their calls, which compress well together
+ALWAYS_SHARED_BYTES = 1024**2  # blocks of this size are always extracted, to be uploaded only once
 MAX_SEEN = 10_000  # blocks remembered, to detect repetitions
-MAX_UNUSED_BYTES = 10 * 1024**3  # unused objects stay in S3 up to this total, for later calls
+MAX_UNUSED_BYTES = 10 * 1024**3  # unused objects are kept in S3 up to this total, for later calls
 FRESH_SECONDS = 12 * 3600.0  # older objects are uploaded again for a new job, long before the bucket's rule applies
-KEY_NAME = "key"  # the object with the session's key, with which jobs sign results
+KEY_NAME = "key"  # the object with the session's key, which jobs use to sign results
 KEY_BYTES = 32
 
 _REFERENCE = b"\xfe"
@@ -208,7 +208,7 @@ class SharedObjects:
 
 
 def restored(call: Call, read: Callable[[str], bytes]) -> Call:
-    """Restore a call's shared blocks, which `read` returns by name. Raises ProtocolError for a wrong block."""
+    """Restore a call's shared blocks, read by name with `read`. Raises ProtocolError for a wrong block."""
 
     def block_of(block: Buffer) -> Buffer:
         if not _is_reference(block):

@@ -1,7 +1,7 @@
 """Names of jobs and objects, and the requests that submit jobs. A job's name is BASE-MARK-SESSION-NUMBER. The mark is a
-digest of manager and scheduler, by which a later process of the manager finds jobs; each process has its own session. A
-call is passed in a variable of the job's request if it fits, otherwise through S3. Jobs never call DescribeJobs, a
-permission that would expose the calls of all managers in the account."""
+digest of manager and scheduler, by which a later process of the manager finds jobs. Each process has a separate
+session. A call is passed in a variable of the job's request if it fits, otherwise through S3. Jobs never call
+DescribeJobs, a permission that would expose the calls of all managers in the account."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_BASE_CHARACTERS = 64
 
 
 def cluster_of(config: AwsHpcConfig) -> str:
-    """Return the scheduler's address, with the host for loopback, because two machines may use the same file."""
+    """Return the scheduler's address, with the host if on loopback, because two machines may use the same file."""
     address = config.worker_scheduler_address
     return f"{address} on {platform.node()}" if is_loopback(local_address(address)) else address
 
@@ -47,7 +47,7 @@ def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
-OWNER_TAG = "scaler:manager"  # tags a job definition of `setup` with the manager whose objects its jobs read
+OWNER_TAG = "scaler:manager"  # on a definition from `setup`: the manager whose objects its jobs read
 
 
 def owner_of(config: AwsHpcConfig) -> str:
@@ -73,10 +73,10 @@ JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 WORKER_MODULE = "scaler.worker"
 
 MAX_VARIABLES_CHARACTERS = 8192 - 1192
-"""ECS, which starts Batch's containers, allows 8,192 characters of overrides, including the definition's command and
-variables and some hundred characters from Batch: 7,680 were too many. Batch accepts longer requests, but their jobs
-fail."""
-MAX_REQUEST_CHARACTERS = 30 * 1024  # Of a whole SubmitJob. Source: AWS Batch service quotas.
+"""ECS, which starts Batch's containers, allows 8,192 characters of overrides. These include the definition's command
+and variables, and a few hundred characters from Batch: 7,680 were too many. Batch accepts longer requests, but their
+jobs fail."""
+MAX_REQUEST_CHARACTERS = 30 * 1024  # Limit of a whole SubmitJob. Source: AWS Batch service quotas.
 FIRST_BYTES = 128 * 1024  # size of a job's first read of the object with the calls
 
 EXIT_NO_CALL = 90  # the job could not read its call, so the task did not start
@@ -143,7 +143,7 @@ REPEATS: Fields = {
     ],
 }
 """Batch reruns a job that lost its host. Otherwise the scheduler retries the task without counting the attempt."""
-MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3  # capacity of a variable for base64 text
+MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3  # bytes that fit into a variable as base64 text
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def fits(request: Fields, definition: Definition) -> bool:
 def call_request(
     config: AwsHpcConfig, definition: Definition, session: str, number: int, data: bytes, *, size: int, repeat: bool
 ) -> tuple[Fields, str]:
-    """Return the request for packed calls, and the key of their object, or empty if the request contains them."""
+    """Return the request for packed calls, and the key of their object (empty if the request contains them)."""
 
     def request(spec: JobSpec) -> Fields:
         name = job_name(config, session, number)

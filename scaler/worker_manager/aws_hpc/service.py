@@ -108,7 +108,7 @@ class BatchService:
         return next(filter(None, map(reason_of, jobs)), NO_REASON)
 
     def terminate(self, job_id: str, reason: str) -> None:
-        """End a job in any state, even before it starts. Idempotent."""
+        """Terminate a job in any state, even before it starts. Idempotent."""
         self._batch.call("TerminateJob", jobId=job_id, reason=reason)
 
     def close(self) -> None:

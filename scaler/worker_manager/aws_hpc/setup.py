@@ -78,7 +78,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         if verb == "teardown":
             if not queue.teardown():
                 return 1  # the jobs in the queue use the other resources
-            hosts = [profile, host_role]  # from an earlier setup for instances
+            hosts = [profile, host_role]  # left by an earlier setup for instances
             host_role.is_quiet = True
         if verb == "show" and queue.describe() is not None:
             _show_costs(account, config)
@@ -114,7 +114,7 @@ def _show_costs(account: Account, config: AwsHpcConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Network of the jobs. is_public: the subnets assign public addresses, which jobs there need to pull images."""
+    """Network of the jobs. is_public: the subnets assign public addresses, which jobs need to pull images."""
 
     subnets: Sequence[str]
     groups: Sequence[str]
@@ -163,7 +163,7 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
     if not config.is_fargate:
         is_spot = config.batch_capacity == "SPOT"
         resources |= {
-            # No instances, and no costs, without jobs.
+            # Without jobs, there are no instances and no costs.
             "minvCpus": 0,
             "instanceTypes": list(config.batch_instance_types),
             "instanceRole": profile_arn,
@@ -277,7 +277,7 @@ class Bucket(aws.BucketResource):
 
 
 class ServiceRole(aws.IamResource):
-    """The role of Batch itself, which exists once per account and is kept."""
+    """The role of Batch itself, which exists once per account and is never removed."""
 
     path = f"role/aws-service-role/{BATCH_SERVICE}"
     foreign_note = ""
@@ -306,7 +306,7 @@ class JobDefinitionResource(aws.DefinitionResource):
         return next(reversed(self.describe_all()), None)
 
     def check_owner(self, owner: str) -> None:
-        """Raise UsageError if it belongs to another manager: its role would let the jobs of both read all calls."""
+        """Raise UsageError if it belongs to another manager: its role would let both managers' jobs read all calls."""
         found = (self.describe() or {}).get("tags", {}).get(OWNER_TAG, owner)
         if found != owner:
             raise UsageError(f"the {self.what} belongs to the worker manager {found!r}: choose another job_definition")

@@ -15,8 +15,8 @@ from scaler.worker_manager.aws_hpc.service import child_id
 from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2  # larger batches are split, to limit the memory for copies
-UNANSWERED_SECONDS = 20.0  # an unanswered submission that is not listed after this time counts as failed
-GIVEN_UP_SECONDS = 600.0  # how long to search for a failed submission, which is terminated if it appears
+UNANSWERED_SECONDS = 20.0  # an unanswered submission not listed after this time counts as failed
+GIVEN_UP_SECONDS = 600.0  # how long to search for a failed submission and terminate its jobs
 SEARCH_PAUSE_SECONDS = 5.0
 MAX_TERMINATE_TRIES = 100
 NOT_FOUND_SECONDS = 120.0  # a job that Batch does not find for this long does not exist
@@ -101,9 +101,9 @@ class Tracking:
         self._given_up: dict[str, float] = {}  # failed submissions by name, and until when to search for them
         self._unwanted: set[str] = set()
         self._search_at = now
-        self._search_until = now + LISTED_SECONDS  # all jobs of earlier sessions are listed by then
+        self._search_until = now + LISTED_SECONDS  # by then, all jobs of earlier sessions are listed
         self._is_searching = True
-        self.progress_at = now  # last time a call was submitted, began, or ended
+        self.progress_at = now  # last time a call was submitted, started, or ended
 
     def add(self, submission: CallSubmission, now: float) -> None:
         self._submissions[submission.number] = submission
@@ -137,7 +137,7 @@ class Tracking:
         return left
 
     def not_found(self, submission: CallSubmission, now: float) -> list[CallKey]:
-        """Record that Batch does not find a job. Return its open calls if that has lasted."""
+        """Record that Batch does not find a job. Return its open calls if it has been missing for long."""
         submission.counts = {}
         if submission.not_found_since is None:
             submission.not_found_since = now
@@ -153,7 +153,7 @@ class Tracking:
             self._close(submission, index)
             if submission.job_id and index not in submission.ended:
                 jobs[submission.job(index)] = submission
-        # Submissions without an id are terminated when they are accepted.
+        # Submissions without an id are terminated once accepted.
         self.terminate(job if submission.open else submission.job_id for job, submission in jobs.items())
 
     def known(self) -> list[CallSubmission]:

@@ -88,7 +88,7 @@ class EcsBackend(PolledBackend):
         return "stopping"
 
     def list_ids(self, *, search: bool) -> list[str]:
-        # Stopping tasks of an earlier process may still be running.
+        # Tasks that an earlier process is stopping may still be running.
         statuses = ("RUNNING", "STOPPED") if search else ("RUNNING",)
         parameters = {"cluster": self._config.ecs_cluster, "startedBy": started_by(self._config)}
         try:
@@ -139,13 +139,13 @@ class EcsBackend(PolledBackend):
                 definition, _ = ensure_definition(self._config, self._ecs, {}, _log.info)
                 self._template = run_request(self._config, definition)
             except UsageError as error:
-                raise BackendError(str(error)) from error  # the definition may be corrected while the manager runs
+                raise BackendError(str(error)) from error  # a user may correct the definition while the manager runs
         return self._template
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """`burst` tokens at once, then `per_second`. A debt delays the next use."""
+    """Grants `burst` tokens at once, then `per_second`. A debt delays the next use."""
 
     burst: float
     per_second: float

@@ -140,7 +140,7 @@ def ensure_definition(
     config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
 ) -> tuple[Fields, bool]:
     """Register a task definition if it is missing or differs. Return the newest, and whether it is new. Without extras
-    and an image, one that installs another version of scaler is an error. Raises AwsError and UsageError."""
+    and an image, a definition that installs another version of scaler is an error. Raises AwsError and UsageError."""
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
     wanted = wanted_definition(config, current, extras)

@@ -94,7 +94,7 @@ def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
 
 
 class Cluster(Resource):
-    """The cluster. For a foreign cluster, setup only attaches the capacity provider."""
+    """The cluster. If the cluster is foreign, setup only attaches the capacity provider."""
 
     service, kind = "ecs", "cluster"
     foreign_note = "made by others"

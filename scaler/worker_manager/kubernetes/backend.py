@@ -1,4 +1,4 @@
-"""The backend of the type kubernetes. A unit's id is its pod's name, so a lost answer never starts a unit twice."""
+"""The backend of the type kubernetes. A unit's id is its pod's name, so no unit starts twice after a lost answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesBackend(PolledBackend):
-    """Units are pods, which a watch follows. Raises UsageError without image or cluster, and for a wrong template."""
+    """Units are pods, followed by a watch. Raises UsageError without image or cluster, and for an invalid template."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config
@@ -63,7 +63,7 @@ class KubernetesBackend(PolledBackend):
         )
         self._unanswered: list[str] = []
         self._pods: dict[str, pods.Fields] = {}
-        self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods whose unit is alive
+        self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods with a living unit
         self._remove_at: dict[str, float] = {}  # of ended pods
         self._stopped_before: set[str] = set()  # pods that an earlier process of this manager has stopped
         self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
@@ -89,8 +89,8 @@ class KubernetesBackend(PolledBackend):
                 uncertain = [name for name, error in failures.items() if error.is_uncertain]
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
                 for error in failures.values():
-                    raise error  # the first one; further errors rarely differ
-        except (KubernetesError, ConfigError) as error:  # the latter for a credential without units
+                    raise error  # the first error; further errors rarely differ
+        except (KubernetesError, ConfigError) as error:  # the latter for a credential without unit keys
             raise BackendError(str(error), started) from error
         return started
 
@@ -102,7 +102,7 @@ class KubernetesBackend(PolledBackend):
         return "stopping"
 
     def list_ids(self, *, search: bool) -> list[str]:
-        del search  # the watch shows all
+        del search  # the watch reports all
         self._pods, deleted = self._watch.snapshot()
         gone = {pods.name_of(pod): pod for pod in deleted}
         self._deleted = {name: pod for name, pod in self._deleted.items() if name in self._alive} | gone
@@ -125,7 +125,7 @@ class KubernetesBackend(PolledBackend):
                     found = self._seen(self._pods[name])
                 seen[name] = shown = self._with_time(name, self._pods[name], found, now)
                 if shown.state in ENDED:
-                    # A failed pod stays for a while, so that users can inspect its log and events.
+                    # A failed pod is kept for a while, so that users can inspect its log and events.
                     kept_seconds = ENDED_SHOWN_SECONDS if found.state is UnitState.FAILED else 0.0
                     self._remove_at.setdefault(name, now + kept_seconds)
         return seen
@@ -134,7 +134,7 @@ class KubernetesBackend(PolledBackend):
         return self._watch.fileno()
 
     def close(self) -> None:
-        """Remove ended pods and, unless pods need it, the Secret. Other pods stay. Idempotent."""
+        """Remove ended pods and, unless pods need it, the Secret. Keeps all other pods. Idempotent."""
         if self._watch.is_closed:
             return
         try:

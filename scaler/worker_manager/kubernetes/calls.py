@@ -30,16 +30,16 @@ CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
 WATCH_SECONDS = 50  # the server ends a watch after this time; longer silence is a lost connection
 WATCH_MARGIN_SECONDS = 15.0
 RETRY_BACKOFF = Backoff(0.1, 8.0)  # after a watch or list that failed
-FIRST_LIST_SECONDS = 40.0  # wait of `snapshot` for the first list; longer than two attempts of its request
-LASTING_SECONDS = 20.0  # a watch that breaks off after this time does not count as a failure
+FIRST_LIST_SECONDS = 40.0  # how long `snapshot` waits for the first list; longer than two attempts of its request
+LASTING_SECONDS = 20.0  # a watch that breaks after this time does not count as a failure
 END_SECONDS = 2.0
-GONE = 410  # status: the API has dropped the changes since the list
+GONE = 410  # status: the API no longer has the changes since the list
 CONNECTIONS = 16
 PAGE_OBJECTS = 500
 USER_AGENT = f"scaler/{__version__}"
 METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
-"""One retry, for kept-alive connections that were closed. Names make every request idempotent."""
+"""One retry, for keep-alive connections that were closed. Names make every request idempotent."""
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')  # a pod's name, which would make every text unique
 _USED = re.compile(r"used: .*?, (?=limited: )")
@@ -152,7 +152,7 @@ class PodsApi:
         what = f"{verb} {plural}"
         try:
             configuration, pool = self._client()
-        except UsageError as error:  # the file has changed since the manager started
+        except UsageError as error:  # the file changed after the manager started
             raise KubernetesError(f"cannot {what}: {error}", 401) from error
         url = "/".join(filter(None, (configuration.host, "api/v1/namespaces", self.namespace, plural, name)))
         with self._errors(what):
@@ -309,7 +309,7 @@ class PodWatch:
                     version = self._follow(version)
             except KubernetesError as error:
                 failures = 1 if time.monotonic() - began > LASTING_SECONDS else failures + 1
-                # A watch that breaks off or is outdated is no failure: the next list detects one.
+                # A broken or outdated watch is not a failure, which the next list would detect.
                 if error.code != GONE and (self._open is None or error.code):
                     with self._changed:
                         self._error = error

@@ -1,4 +1,4 @@
-"""The objects that a manager creates, and the state of a unit by its pod's container `worker`. Pure."""
+"""The objects that a manager creates, and a unit's state according to its pod's container `worker`. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaler.worker_manager.polled import SeenUnit
 Fields = dict[str, Any]  # an API object
 OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
 CREDENTIAL_KEY = "credential"
-STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, so that the worker can return their results
+STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, leaving the worker time to return results
 NODE_LOST_SECONDS = 30  # for a pod on a dead node, instead of the cluster's 300 s, because workers hold no data
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_SLUG_CHARACTERS = 40  # whole names fit into the 63 characters of a DNS label
@@ -73,7 +73,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         "containers": containers,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": config.k8s_stop_seconds,
-        "enableServiceLinks": False,  # no environment variables for the namespace's services
+        "enableServiceLinks": False,  # no environment variables for services of the namespace
         "tolerations": [
             *(spec.get("tolerations") or ()),
             *map(_toleration, config.k8s_tolerations),

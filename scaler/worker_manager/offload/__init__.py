@@ -1,4 +1,4 @@
-"""Runs tasks elsewhere: a local agent in front of an executor. The executor's side needs no route to the scheduler."""
+"""Runs tasks elsewhere, with a local agent in front of an executor. The remote side needs no route to the scheduler."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
 from scaler.worker_manager.call_thread import CallThread, answered_before
 from scaler.worker_manager.offload import OffloadConfig
 
-MAX_PRINTED_BYTES = 64 * 1024  # of a task's prints in its result; the remote side sends no more
+MAX_PRINTED_BYTES = 64 * 1024  # limit of printed text in a result, also on the remote side
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class FetchedObjects:
         task = self._fetching.get(identifier)
         if task is None:
             task = self._fetching[identifier] = asyncio.create_task(self._fetch(identifier))
-            # A failure is expected if no call waits for the object any more.
+            # A failure is expected if no call is waiting for the object any more.
             task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         # Other calls may still wait for this object if this call is cancelled.
         return await asyncio.shield(task)
@@ -170,7 +170,7 @@ class ServiceAgent(Agent):
             self._objects.close()
 
     def _take_from_thread(self, report: AgentInput) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
+        with contextlib.suppress(RuntimeError):  # the loop is closed, as some services call back late
             self._loop.call_soon_threadsafe(self.take_soon, report)
 
     def _hand_on(self, call: Call) -> None:
@@ -210,7 +210,7 @@ class ServiceAgent(Agent):
         try:
             await in_thread(self._executor.close)
         except ScalerError as error:
-            _log.error("%s", error)  # names possible leftovers and how to end them
+            _log.error("%s", error)  # names possible leftovers and how to remove them
 
     async def _started(self) -> bool:
         starting = self._thread.call(self._executor.start, self._take_from_thread)

@@ -1,4 +1,4 @@
-"""Runs workers on EC2 machines of an ORB (FINOS Open Resource Broker) template, which one manager owns exclusively."""
+"""Runs workers on EC2 machines of an ORB (FINOS Open Resource Broker) template, owned exclusively by one manager."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from scaler.worker_manager.backend import BackendError, Capacity, most_units
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
-CALL_SECONDS = 120.0  # includes ORB's own retries at EC2 with their pauses
+CALL_SECONDS = 120.0  # includes ORB's own EC2 retries and their pauses
 MAX_REQUESTED = 100
 MAX_LISTED = 1000  # most recent machines of the template
 REQUEST_SECONDS = 30.0
@@ -101,7 +101,7 @@ class OrbBackend(PolledBackend):
         return "stopping"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Return all with one request, in which ORB skips unknown ones if there are several."""
+        """Return all machines with one request. ORB skips unknown machines if there are several."""
         if len(unit_ids) == 1:
             return super().stop_some(unit_ids)
         try:
@@ -112,7 +112,7 @@ class OrbBackend(PolledBackend):
         return dict.fromkeys(unit_ids, "stopping")
 
     def list_ids(self, *, search: bool) -> list[str]:
-        if search:  # ORB lists the machines of a request only after the request was queried
+        if search:  # ORB lists a request's machines only once the request has been queried
             requests = self._orb.call("list_requests").get("requests", ())
             waiting = [str(each["request_id"]) for each in requests if each.get("status") not in FINAL]
             if waiting:
@@ -147,7 +147,7 @@ class OrbBackend(PolledBackend):
         if state is UnitState.FAILED and unit_id in self._returned:
             state = UnitState.STOPPED
         if name == "stopped" and unit_id not in self._returned:
-            # The machine has shut itself down, which ORB's launch templates do not treat as its end.
+            # The machine has shut itself down, which ORB's launch templates do not treat as termination.
             self._exited.add(unit_id)
             with suppress(BackendError):  # the next poll tries again
                 self._return([unit_id])

@@ -1,7 +1,7 @@
 """The backend of the type slurm. The queue is the only record: one listing by name has all jobs of a manager.
 
-The commands of the batch system run locally or through `slurm_prefix`. They get no variables of an allocation, whose
-limits all jobs would inherit. Marks in their output separate it from messages of shell profiles."""
+The commands of the batch system run locally or through `slurm_prefix`. They do not get variables of an allocation,
+whose limits all jobs would inherit. Marks in their output separate it from messages of shell profiles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_A_JOB = re.compile("(SCALER|SLURM|SLURMD|SBATCH|SQUEUE|SCANCEL|SRUN|SALLOC|S
 _KEPT = re.compile(
     "SLURM_(CONF|JWT|SACK).*|SBATCH_(ACCOUNT|PARTITION|QOS|RESERVATION)|PBS_(CONF_FILE|SERVER|DEFAULT|EXEC)"
 )
-"""Location of the batch system and the user's defaults, which no allocation sets."""
+"""Variables with the batch system's location and the user's defaults, which no allocation sets."""
 CANCELLED_AT_ONCE = 500  # jobs per command, whose length is limited
 OUTPUTS_READ = 3  # failed jobs per listing whose last line of output is read
 _WRONG = re.compile(
@@ -65,7 +65,7 @@ export HOME="${HOME:-/}" PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
 unset SLURM_EXPORT_ENV
 """
 """The beginning of a job's script. The site's profile defines `module`; a profile that exits its shell is skipped. srun
-passes no environment on while SLURM_EXPORT_ENV is set."""
+passes no environment if SLURM_EXPORT_ENV is set."""
 
 _log = logging.getLogger(__name__)
 
@@ -130,12 +130,12 @@ class Commands:
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
     found = {name: value for name, value in variables.items() if not _OF_A_JOB.match(name) or _KEPT.fullmatch(name)}
-    found["LC_ALL"] = "C"  # messages are searched for words
+    found["LC_ALL"] = "C"  # English, because messages are searched for words
     found.setdefault("PATH", os.defpath)
     if not found.get("HOME"):
         try:
             found["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:  # a container may run with a uid without an entry
+        except KeyError:  # a container may run with a uid that has no entry
             found.pop("HOME", None)
     return found
 
@@ -157,7 +157,7 @@ def _text(printed: str | bytes | None) -> str:
 
 
 class SlurmBackend(PolledBackend):
-    """Units are jobs. Raises UsageError for settings with which no job would be accepted, as far as known."""
+    """Units are jobs. Raises UsageError for settings that are known to make every job fail."""
 
     def __init__(self, config: SlurmConfig) -> None:
         cpus, memory_bytes = config.slurm_cpus, config.memory_mebibytes * 1024**2
@@ -177,7 +177,7 @@ class SlurmBackend(PolledBackend):
         self._script = ""
         self._directory = ""  # absolute path of the log directory, once it exists and has the credential
         self._jobs: Mapping[str, SeenUnit] = {}
-        self._ignored: tuple[str, ...] = ()  # listed entries that are no job of this manager, or in an unknown state
+        self._ignored: tuple[str, ...] = ()  # listed entries that are not jobs of this manager, or in an unknown state
         self._is_unanswered = False  # an unanswered submission may have been accepted
         self._check()
 
@@ -198,7 +198,7 @@ class SlurmBackend(PolledBackend):
             self._is_unanswered = True
             raise BackendError(str(error)) from error
         for unit_id in unit_ids:
-            # A controller that crashed may reuse ids that it had not saved.
+            # After a crash, a controller may reuse ids that it had not saved.
             self._ended.pop(unit_id, None)
             self._alive.pop(unit_id, None)
         return unit_ids
@@ -219,7 +219,7 @@ class SlurmBackend(PolledBackend):
             except BackendError as error:
                 if error.is_temporary:
                     return outcomes | dict.fromkeys(unit_ids[at:], error)
-                outcomes |= super().stop_some(some)  # each may have failed for its own reason
+                outcomes |= super().stop_some(some)  # each may have failed for a different reason
             else:
                 outcomes |= dict.fromkeys(some, "stopping")
         return outcomes
@@ -230,7 +230,7 @@ class SlurmBackend(PolledBackend):
         except BackendError as error:
             if error.is_temporary or not _ENDED.search(str(error)):
                 raise
-        return "stopping"  # an ended job is listed as ended, or not at all
+        return "stopping"  # a job that has ended is listed as ended, or not at all
 
     def list_ids(self, *, search: bool) -> list[str]:
         del search
@@ -249,7 +249,7 @@ class SlurmBackend(PolledBackend):
         return seen
 
     def disconnect(self) -> None:
-        """Remove the credential unless jobs need it. Stopping jobs have read it, or never will."""
+        """Remove the credential unless jobs need it. Stopping jobs have read it or never will."""
         if self._directory and all(unit.is_stopping for unit in self._alive.values()):
             try:
                 self._commands.shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
@@ -291,7 +291,7 @@ class SlurmBackend(PolledBackend):
         directory = self._commands.shell(
             f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential
         ).strip()
-        # The output of a job is its log, because a node does not have this machine's files.
+        # A job's output is its log, because a node does not have this machine's files.
         document = worker_document(
             self._config,
             self._config.slurm_cpus,
@@ -343,6 +343,6 @@ def job_script(
         f'export {UNIT_ID_VARIABLE}="{system.unit_id}"\n'
         f"export {WORKER_CONFIG_VARIABLE}={quote(document)}\n"
         f"{credential}"
-        # The agent replaces the shell, so that it gets the signals of the batch system.
+        # The agent replaces the shell, so that it gets the batch system's signals.
         f"exec {quote(config.slurm_python)} -P -m scaler.worker\n"
     )

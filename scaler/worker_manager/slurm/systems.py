@@ -1,4 +1,4 @@
-"""The batch systems as tables: command lines, and the meaning of answers. Pure."""
+"""The batch systems: their command lines, and the meaning of their answers. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BatchSystem(ABC):
 
     title: str
     stop_by_hand: str
-    stop_grace_seconds: float  # less than the usual time between SIGTERM and SIGKILL
+    stop_grace_seconds: float  # less than the usual time from SIGTERM to SIGKILL
     most_at_once: int = 1
     unit_id: str  # a job's unit id in shell syntax
     submits: str
@@ -78,7 +78,7 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        """Return the command that cancels jobs. If some have ended, it fails but cancels the rest."""
+        """Return the command that cancels jobs. If some have ended, the command fails but cancels the rest."""
 
 
 class Slurm(BatchSystem):
@@ -146,7 +146,7 @@ class Slurm(BatchSystem):
             if fields["State"] not in _STATES:
                 ignored.append(line)
             unit_id, job = fields["JobArrayID"], self._job(fields)
-            # Each cluster of a federation lists a job that one of them runs; the remaining ones have revoked it.
+            # Each cluster of a federation lists a job that one cluster runs and the others have revoked.
             if unit_id not in jobs or jobs[unit_id].state in ENDED:
                 jobs[unit_id] = job
         return jobs, tuple(ignored)
@@ -186,7 +186,7 @@ class Slurm(BatchSystem):
             reason = f"{reason} ({nodes})"
         left, remaining = fields["TimeLeft"], 0.0
         if state is UnitState.RUNNING and left not in ("UNLIMITED", "NOT_SET", ""):
-            remaining = max(MIN_REMAINING_SECONDS, seconds_of(left))  # a job past its limit is INVALID
+            remaining = max(MIN_REMAINING_SECONDS, seconds_of(left))  # a job past its limit shows INVALID
         return SeenUnit(state, age, reason, remaining)
 
     def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
@@ -194,7 +194,7 @@ class Slurm(BatchSystem):
 
 
 class Pbs(BatchSystem):
-    """PBS Professional and OpenPBS, read as text, because their JSON is invalid for some job variables."""
+    """PBS Professional and OpenPBS. Parses text output, because their JSON is invalid for some job variables."""
 
     title = "PBS"
     stop_by_hand = "cancel each with `qdel JOB`"
@@ -262,7 +262,7 @@ class Pbs(BatchSystem):
             reason = f"in the unknown state {status!r}"
         if state is UnitState.FAILED:
             state = UnitState.STOPPED if code == 0 else UnitState.FAILED
-            # A status above 256 is a signal; below 0, PBS itself ended the job.
+            # A status above 256 means a signal; below 0, PBS itself ended the job.
             reason = comment or "ended by PBS" if code < 0 else describe_exit(256 - code if code > 256 else code)
         remaining = max(1.0, limit - used) if state is UnitState.RUNNING and limit else 0.0
         return SeenUnit(state, used, reason, remaining)
@@ -309,7 +309,7 @@ class Lsf(BatchSystem):
         ]
 
     def listing(self, _config: SlurmConfig, name: str) -> list[str]:
-        # Without any job, bjobs writes to stderr, and fails in some releases.
+        # Without jobs, bjobs writes to stderr, and fails in some releases.
         return ["bjobs", "-a", "-J", name, "-noheader", "-o", f"{' '.join(self.columns)} delimiter='|'"]
 
     def listed(self, output: str, name: str) -> Listed:
@@ -331,7 +331,7 @@ class Lsf(BatchSystem):
         if status not in self._states:
             reason = f"in the unknown state {status}"
         if state is UnitState.FAILED:
-            number = int(code) if code.strip().isdigit() else None  # as a shell reports it
+            number = int(code) if code.strip().isdigit() else None  # as reported by a shell
             ended = describe_exit(128 - number if number is not None and number > 128 else number)
             reason = why if why not in ("", "-") else ended
         hours = re.match(r"(\d+):(\d+)", left)

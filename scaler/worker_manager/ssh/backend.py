@@ -40,10 +40,10 @@ from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.wheel import build_wheel
 
 CLOSE_SECONDS = 2.0  # connections still open this long after the end of their input are killed
-CORES_SECONDS = 5.0  # how long a starting manager waits for hosts to report their cores
+CORES_SECONDS = 5.0  # how long a starting manager waits for hosts' core counts
 ANSWER_SECONDS = 60.0  # time limit from the start of ssh to the start of the script in the host's shell
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
-STEADY_SECONDS = 60.0  # a connection that lasted this long is retried at once
+STEADY_SECONDS = 60.0  # a connection that lasted this long is retried immediately
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class _Link:
     slots: int  # 0 until the host reports its cores
     connection: HostConnection | None = None
     connected_at: float = 0.0
-    forwarding: HostConnection | None = None  # the process that requests the forwards, until it has ended
+    forwarding: HostConnection | None = None  # the process that requests the forwards, until its exit
     ports: Sequence[int] = ()  # on the host, in the order of the forwards; empty before they exist
     has_answered: bool = False
     ready_at: float | None = None
@@ -103,7 +103,7 @@ class SshBackend:
         self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # of servers without configured keys
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
-        # A host that has not answered yet counts as much as the largest known one.
+        # A host that has not answered yet counts like the largest known host.
         slots = sum(link.slots or max(known, default=1) for link in self._links)
         limit = config.max_task_concurrency
         self.capacity = Capacity.of_units(1, slots if limit < 0 else min(slots, limit))
@@ -189,7 +189,7 @@ class SshBackend:
         return f"{self._sockets}{self._links.index(link)}" if self._sockets else ""
 
     def _remove_socket(self, link: _Link) -> None:
-        """Remove the socket of a killed ssh, because the next ssh does not reuse an existing socket."""
+        """Remove the socket of a killed ssh, because the next ssh would not reuse it."""
         if control := self._control(link):
             Path(control).unlink(missing_ok=True)
 
@@ -227,7 +227,7 @@ class SshBackend:
             case "cores":
                 link.has_answered = True
                 link.slots = link.slots or int(rest)
-                if self._forwards and link.forwarding is None:  # the connection accepts requests by now
+                if self._forwards and link.forwarding is None:  # the connection now accepts requests
                     forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
                     link.forwarding = HostConnection(forward_command(self._control(link), forwards), self._watched)
             case "wheel" if isinstance(self._environment, Wheel):
@@ -288,7 +288,7 @@ class SshBackend:
         for link in self._links:
             if link.connection is None and not self._is_out(link, now):
                 self._connect(link, now)
-        # Connected hosts that are not ready may have capacity soon; full ones when a unit ends.
+        # Connected hosts that are not ready may have capacity soon, full hosts when a unit ends.
         starting = [link for link in self._links if link.connection is not None and not self._is_usable(link)]
         is_full = any(link.units for link in self._links)
         problems = self._problems()
@@ -317,7 +317,7 @@ class SshBackend:
         return is_ready and len(link.ports) >= len(self._forwards)
 
     def _note(self, link: _Link, listed: dict[str, Any], now: float) -> None:
-        """Record a host's list, in which ended units appear only for a while. Raises errors of a malformed list."""
+        """Record a host's list, in which ended units appear only for a while. Raises the errors of a malformed list."""
         seen = {str(unit_id): (UnitState(state), str(reason)) for unit_id, state, reason in listed["units"]}
         started = int(listed["started"])
         for unit_id, unit in tuple(link.units.items()):

@@ -10,17 +10,17 @@ from typing import NamedTuple
 from scaler.worker_manager.ssh import Host
 
 MARK = "scaler-ssh "  # begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`
-UNITS_VARIABLE = "SCALER_SSH_UNITS"  # by which the next connection ends units of an earlier one
+UNITS_VARIABLE = "SCALER_SSH_UNITS"  # by which the next connection ends units of an earlier connection
 WATCHER = "scaler.worker_manager.ssh.watcher"
 CONNECT_SECONDS = 10
-ALIVE_SECONDS, ALIVE_COUNT = 15, 3  # interval, and unanswered messages, until a connection is lost
+ALIVE_SECONDS, ALIVE_COUNT = 15, 3  # keep-alive interval, and number of unanswered messages before a connection is lost
 MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 
 _REQUIRED = (
     # Forwards in the user's configuration are for logins. Also clears forwards on the command line.
     "ClearAllForwardings=yes",
-    # An exclusive connection, which ends with its manager.
+    # An exclusive connection, which closes with its manager.
     "ControlPersist=no",
     "RemoteCommand=none",
 )
@@ -63,7 +63,7 @@ def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -
 def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
     """Return the command that forwards free remote ports to local `host:port`, and writes the ports to stderr."""
     remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
-    # Without a configuration, whose forwards would be added as well. The host name has no effect.
+    # Without a configuration, whose forwards would be added too. The host name has no effect.
     return ["ssh", "-F", "none", "-o", "LogLevel=VERBOSE", "-S", _literal(control), "-O", "forward", *remote, "host"]
 
 

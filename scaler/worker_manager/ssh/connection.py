@@ -1,4 +1,4 @@
-"""One ssh process: lines to and from a host. Never blocks. Stderr explains a missing connection."""
+"""One ssh process, which exchanges lines with a host. Never blocks. Stderr explains a missing connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler.worker_manager.ssh.command import MARK
 
 PIPE_BYTES = 1024 * 1024  # takes a whole wheel at once; the system may grant less
 READ_BYTES = 64 * 1024
-READS = 16  # per call, because endless prints must not block the manager; an ended ssh has left less in its pipe
+READS = 16  # per call, so that endless prints do not block the manager; more than an exited ssh leaves in its pipe
 MAX_LINE_BYTES = 16 * 1024 * 1024
 KEPT_LINES = 20
 
@@ -33,12 +33,12 @@ class HostConnection:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is for the manager, which ends ssh in order
+            start_new_session=True,  # Ctrl-C in a terminal is for the manager, which stops ssh in order
         )
         try:
             self._ended = end_of(self._process.pid)
         except OSError:
-            with self._process:  # closes its pipes, and awaits its end
+            with self._process:  # closes its pipes, and waits for its exit
                 self._process.kill()
             raise
         pipes = [pipe for pipe in (self._process.stdin, self._process.stdout, self._process.stderr) if pipe is not None]
@@ -55,7 +55,7 @@ class HostConnection:
         self._partial = {self._stdout: b"", self._stderr: b""}
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)  # of stderr
         self.passes_on = False
-        self.how_ended = ""  # how ssh has ended; empty before
+        self.how_ended = ""  # how ssh exited; empty before
 
     @property
     def pid(self) -> int:

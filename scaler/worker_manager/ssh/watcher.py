@@ -39,7 +39,7 @@ class HostWatcher:
         self._partial = b""
         self._document: WorkerConfig | None = None
         self._credential = ""
-        self._started = 0  # Start requests so far. A unit that is not listed has a later one.
+        self._started = 0  # Start requests so far. An unlisted unit has a later one.
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
         self._keys: list[OwnFile] = []  # files with the keys, which units find until they are closed
@@ -125,7 +125,7 @@ class HostWatcher:
 
 
 def main() -> int:
-    # The watcher of an earlier connection may not have detected its end.
+    # The watcher of an earlier connection may not have detected the end of that connection.
     end_others_born_with(UNITS_VARIABLE)
     stdout = os.dup(STDOUT)
     os.set_blocking(stdout, False)

@@ -40,7 +40,7 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
 
 
 class RefusalCounts:
-    """Calls refused in the last batch. A call is given up after several refusals while later ones pass."""
+    """Calls refused in the last batch. A call fails after several refusals while later calls are accepted."""
 
     def __init__(self) -> None:
         self._counts: dict[CallKey, int] = {}
@@ -52,7 +52,7 @@ class RefusalCounts:
         return [*again[:1], *fresh, *again[1:]]
 
     def note(self, calls: Sequence[Call], tried: Mapping[CallKey, CallRefusal | None]) -> dict[CallKey, str]:
-        """Record outcomes (None: accepted). Return the calls to give up, and why."""
+        """Record outcomes (None: accepted). Return the calls to fail, and why."""
         last = max((index for index, refusal in enumerate(tried.values()) if refusal is None), default=-1)
         given_up: dict[CallKey, str] = {}
         keys = {call.key for call in calls}

@@ -31,7 +31,7 @@ MISSING = (
 LIBRARY = "soamapi"
 MAX_PASSWORD_FILE_BYTES = 4096
 SESSION_TYPE = "RecoverableAllHistoricalData"
-MAX_REFUSALS_IN_A_ROW = 10  # after this many consecutive refusals, the rest is not tried
+MAX_REFUSALS_IN_A_ROW = 10  # after this many consecutive refusals, the rest is skipped
 CLOSE_SECONDS = 10.0  # time limit for the end of a lost session
 KILL_COMMAND = "soamcontrol"
 KILL_SECONDS = 10.0
@@ -41,7 +41,7 @@ _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
     rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
 )
-"""Messages of the library that blame the session and not the task. Error codes differ between releases."""
+"""Messages of the library that concern the session and not the task. Error codes differ between releases."""
 
 _log = logging.getLogger(__name__)
 
@@ -158,12 +158,12 @@ class SoamSession:
         if refusals == len(tried):
             with self._lock:
                 is_idle = not self._keys
-            if is_idle:  # without tasks, a session that accepts none is no loss
+            if is_idle:  # without tasks, losing a session that accepts none does no harm
                 self._lose(f"it accepts no tasks: {refusal.text if refusal else ''}")
         return tried
 
     def kill(self, keys: Sequence[CallKey]) -> None:
-        """End the tasks of these calls, without further reports. Raises ExecutorError if that is uncertain."""
+        """Terminate the tasks of these calls, without further reports. Raises ExecutorError if that is uncertain."""
         ended = set(keys)
         with self._lock:
             found = [task_id for task_id, key in self._keys.items() if key in ended]
