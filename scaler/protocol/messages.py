@@ -6,10 +6,10 @@ Fields are numbered by their order, and a message states its number.
 
 Peers, journals, and black boxes of any release share these numbers. `tests/unit/protocol/test_released_schema.py`
 compares the declarations with the last release: within one `PROTOCOL_VERSION` they only grow. A new message takes the
-next free number. A new field is the last one, and its default is the value that zeros decode to. Payloads and specs are
-last on the wire, so a struct with them gets no new pointer field. Any other change raises `PROTOCOL_VERSION`. Numbers
-are never reused: those of removed messages stay in the schema. `Hello` and `Refused` only grow in all versions, because
-each side of a refused handshake reads them.
+next free number. A new field is the last one, and zeros must decode to its default. Payloads and specs are last on the
+wire, so a struct with them gets no new pointer field. Any other change raises `PROTOCOL_VERSION`. Numbers are never
+reused: numbers of removed messages remain in the schema. `Hello` and `Refused` only grow in all versions, because each
+side of a refused handshake reads them.
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 
@@ -57,9 +57,9 @@ class PayloadTag(IntEnum):
     """First byte of a payload."""
 
     PARTS = 1  # a pickle and its out-of-band buffers, framed
-    ARGUMENTS = 2  # one entry per argument, each made by the user's serializer, framed
+    ARGUMENTS = 2  # one entry per argument, each from the user's serializer, framed
     STORED = 3  # a stored reference
-    EXCEPTION = 4  # texts about an exception, then a pickle of it: see `serialization.exceptions`
+    EXCEPTION = 4  # texts of an exception, then its pickle: see `serialization.exceptions`
     NAMED = 5  # a function by name: see `serialization.by_name`
     JSON = 6  # one document of JSON, in UTF-8
     MSGPACK = 7  # one document of MessagePack
@@ -67,7 +67,7 @@ class PayloadTag(IntEnum):
 
 
 def stored_reference(object_id: bytes, size_bytes: int, *, is_at_host: bool = False) -> bytes:
-    """Return the payload that points to a stored object. is_at_host: it was put into the store of a host."""
+    """Return the payload that references a stored object. is_at_host: a host's store received the object."""
     return b"\x03" + object_id + size_bytes.to_bytes(7, "little") + (b"\x01" if is_at_host else b"\x00")
 
 
@@ -77,12 +77,12 @@ def is_stored(payload: bytes) -> bool:
 
 
 def stored_bytes(payload: bytes) -> int:
-    """Return the size of the referenced object in bytes, or 0 if its creator did not know it."""
+    """Return the size of the referenced object in bytes, or 0 if its creator did not know the size."""
     return int.from_bytes(payload[17:24], "little")
 
 
 def is_at_host(payload: bytes) -> bool:
-    """Return whether the referenced object was put into the store of a host."""
+    """Return whether a host's store received the referenced object."""
     return payload[24] == 1
 
 
@@ -156,7 +156,7 @@ BATCHES: set[type[Message]] = set()
 CARRIERS: set[type[Message]] = set()
 """Messages that may have attachments. They are not batches."""
 UNSEQUENCED: set[type[Message]] = set()
-"""Messages sent at most once: they are not repeated after a break."""
+"""Messages sent at most once, without a repetition after a break."""
 MAY_SEND = {server: {role: set[type[Message]]() for role in Role} for server in Server}
 """Messages that a peer of each role may send to each server. An empty set: the role does not connect to it.
 
@@ -239,10 +239,10 @@ class Outcome(IntEnum):
     PROCESSOR_DIED = 7
     POISON = 8
     OBJECT_LOST = 9
-    NOT_STARTED = 10  # the attempt never began and moves uncharged. From workers only
+    NOT_STARTED = 10  # the attempt never began and is retried without a charge. From workers only
     MEMORY_LIMIT = 11  # it exceeded its memory limit
     OUT_OF_MEMORY = 12  # its worker or machine ran out of memory. From workers only
-    INPUT_MISSING = 13  # as NOT_STARTED: the object whose id begins the payload is missing in the storage
+    INPUT_MISSING = 13  # like NOT_STARTED; the storage lacks the object whose id begins the payload
 
 
 _FROM_WORKERS = {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED, Outcome.OUT_OF_MEMORY, Outcome.INPUT_MISSING}
@@ -275,7 +275,7 @@ class PeerName(NamedTuple):
 class AnnouncedFunction(NamedTuple):
     """A registered function or serializer, announced to a peer that lacks it."""
 
-    id: f.Id  # content id when the payload is the pickle itself, object id when it is stored
+    id: f.Id  # content id if the payload is the pickle itself, object id if it is stored
     payload: bytes
 
 
@@ -340,14 +340,14 @@ class ClientDetails:
 class WorkerDetails:
     """Details of a worker."""
 
-    manager_id: str  # manager that started it, or empty
-    unit_id: str  # unit in which it runs, or empty
-    slots: f.Count32  # tasks that it runs at once
+    manager_id: str  # manager that started the worker, or empty
+    unit_id: str  # unit in which the worker runs, or empty
+    slots: f.Count32  # maximum concurrent tasks
     queue_size: f.Count32  # maximum tasks queued behind each slot
     capabilities: Offers
     memory_bytes: f.Count64 = 0  # memory for its tasks; 0: unknown
     memory_pool: f.Display = ""  # workers of a host with equal values share memory; empty: not shared
-    death_timeout_seconds: f.Seconds = 0.0  # it exits after idling this long without its manager; 0: never
+    death_timeout_seconds: f.Seconds = 0.0  # exits after idling this long without its manager; 0: never
 
 
 @dataclass(slots=True)
@@ -359,7 +359,7 @@ class ManagerDetails:
     max_concurrency: f.Limit  # maximum slots
     unit_slots: f.Count32  # slots of one unit
     capabilities: Offers
-    fixed: bool = False  # it always starts max_concurrency and ignores Desired
+    fixed: bool = False  # always starts max_concurrency and ignores Desired
     unit_memory_bytes: f.Count64 = 0  # memory of one unit; 0: not known before its first worker has joined
     backlog_units: f.Count32 = 0  # queued units to keep when demand falls
     unit_price: f.Price = 0.0  # per unit and hour; 0: free or unknown
@@ -394,7 +394,7 @@ class Hello(Message):
     """First message of every connection, from the connecting side. Answered by Welcome or Refused."""
 
     role: Role
-    resume: bool  # this session has spoken to the server before
+    resume: bool  # this session has been connected to the server before
     protocol_version: f.Count32
     scaler_version: f.Display
     python_version: f.Display  # such as 3.11.7; a peer in another language leaves it empty
@@ -421,7 +421,7 @@ class Welcome(Message):
 
     resumed: bool  # false: the session is unknown, and both sides count from 1
     incarnation: f.Count64  # changes with every start of the server
-    lease_seconds: f.Seconds  # time for which the server keeps the session of an unreachable peer
+    lease_seconds: f.Seconds  # how long the server keeps the session of an unreachable peer
     heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
     object_storage_address: str = ""  # empty: not known
     max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
@@ -475,19 +475,19 @@ class Spec:
     serializer: f.OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
     needs: Needs = ()  # in ascending order of the names
     priority: f.Signed64 = 0  # higher runs first
-    retries: f.Count32 = 3  # after exceptions of retry_on; 0: it starts at most once
+    retries: f.Count32 = 3  # after exceptions of retry_on; 0: starts at most once
     retry_on: bytes = b""
     """Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or
     empty"""
     timeout_seconds: f.Seconds = 0.0  # 0: no limit of its own
     profiling: bool = False
     stream_output: bool = False
-    deliver: bool = True  # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
+    deliver: bool = True  # false: the client needs only the outcome of a success (inner nodes of a graph)
     name: f.Display = ""  # display text: the function's qualified name, unless the user gave one
     parent: f.OptionalId = b""  # task that submitted these, or empty
-    expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function was measured; 0: none
+    expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function is measured; 0: none
     call: f.Count64 = 0  # number of the client's call, such as a map; 0: single submits
-    losses: f.Count32 = 0  # lost attempts after which it ends; 0: retries + 1
+    losses: f.Count32 = 0  # lost attempts after which the task ends; 0: retries + 1
     retry_delays: RetryDelays = ()
     """Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default."""
     retry_jitter: f.Share = 0.0  # maximum random reduction of a delay, as a share of it
@@ -530,21 +530,21 @@ class Submit(Message):
     functions: Functions  # functions and serializers new to the scheduler
     groups: Annotated[list[TaskGroup], f.PartList(TaskGroup, rows=32)]
     acknowledged: f.Count64 = 0
-    """Number of the last Finished whose futures are resolved; the scheduler may drop results up to it."""
+    """Number of the last Finished whose futures are resolved. The scheduler may drop results up to this number."""
     again: f.Count64 = 0
     """0: new tasks. Otherwise the number of times that the client has resent its unfinished tasks."""
 
 
 @message(6, to_scheduler=CLIENTS)
 class AcknowledgeResults(Message):
-    """Carries Submit.acknowledged if the client has nothing to submit."""
+    """Carries Submit.acknowledged when the client has nothing to submit."""
 
     acknowledged: f.Count64  # as in Submit
 
 
 @message(7, to_scheduler=CLIENTS)
 class Cancel(Message):
-    """Asks to cancel tasks. Each of them ends in a Finished, cancelled or not."""
+    """Asks to cancel tasks. Each one ends in a Finished, cancelled or not."""
 
     ids: f.Ids
 
@@ -640,22 +640,22 @@ class Recall(Message):
 class Returned(Message):
     """Answers Recall, or returns attempts of a draining worker.
 
-    A worker that ends reports all its attempts this way. A final empty message means that nothing sent later will
-    start there.
+    An exiting worker reports all its attempts this way. A final empty message means that nothing sent later will start
+    there.
     """
 
     ids: f.Ids
     attempts: f.Attempts
-    started: f.Flags  # false: never started, and dropped. True: still running; a Done will follow.
+    started: f.Flags  # false: never started, and dropped. True: still running; a Done follows.
 
 
 @message(16, to_scheduler=(WORKER,))
 class Suspended(Message):
-    """Started attempts that wait for their own tasks and take no slot, or that continue."""
+    """Started attempts that wait for their own tasks without a slot, or that continue."""
 
     ids: f.Ids
     attempts: f.Attempts
-    suspended: f.Flags  # false: it continues and takes a slot again
+    suspended: f.Flags  # false: it continues and occupies a slot again
 
 
 @message(17, to_scheduler=(WORKER,), batch=True)
@@ -669,7 +669,7 @@ class Done(Message):
     duration_us: f.Durations  # wall time
     cpu_us: f.Profile = field(default_factory=list)  # CPU time in microseconds
     peak_bytes: f.Profile = field(default_factory=list)  # peak memory
-    began_us: f.Times = field(default_factory=list)  # when they began
+    began_us: f.Times = field(default_factory=list)  # start times
     lanes: f.Lanes = field(default_factory=list)  # processor of the worker, from 1; 0: none
     inputs_us: f.Profile = field(default_factory=list)  # part of the wall time spent waiting for stored inputs
     inputs_bytes: f.Profile = field(default_factory=list)  # size of these inputs
@@ -714,10 +714,10 @@ class ProcessorStatus:
     rss_bytes: f.Count64
     initialized: bool
     suspended: bool
-    running: f.OptionalId = b""  # the task that it runs, or empty
+    running: f.OptionalId = b""  # the running task, or empty
     running_seconds: f.Seconds = 0.0
     lane: f.Count32 = 0  # as in Done
-    waits_for: f.Display = ""  # "waits for ...": besides tasks of its own; empty: nothing
+    waits_for: f.Display = ""  # "waits for ...", other than nested tasks; empty: nothing
 
 
 @dataclass(slots=True)
@@ -735,7 +735,7 @@ class FunctionUse:
 
 @message(21, to_scheduler=(WORKER,), sequenced=False)
 class WorkerHeartbeat(Message):
-    """Sign of life of a worker, every heartbeat interval."""
+    """Heartbeat of a worker."""
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     agent_cpu_percent: f.Percent
@@ -748,7 +748,7 @@ class WorkerHeartbeat(Message):
     unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
     memory_kills: f.Count32 = 0  # processors terminated for their memory since the start
     processors_replaced: f.Count32 = 0  # processors replaced between tasks since the start
-    degraded_reason: f.Display = ""  # why tasks cannot run there; empty: they can
+    degraded_reason: f.Display = ""  # why tasks cannot run there, or empty
     dispatch_seconds: f.Seconds = 0.0  # delay until a task begins at its service; 0: not measured
     paid_seconds: f.Seconds = 0.0  # charged time of its tasks at a service, since its start
     paid_tasks: f.Count32 = 0  # tasks running at the service now
@@ -763,10 +763,10 @@ class WorkerHeartbeat(Message):
 
 @message(22, to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
 class Heartbeat(Message):
-    """Sign of life of any other peer."""
+    """Heartbeat of any other peer."""
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
-    latency_seconds: f.Seconds = 0.0  # round trip of the heartbeat before this one; 0: not known yet
+    latency_seconds: f.Seconds = 0.0  # round trip of the previous heartbeat; 0: not known yet
 
 
 @message(23, from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
@@ -781,7 +781,7 @@ class HeartbeatEcho(Message):
 class Drain(Message):
     """From the scheduler: start no new tasks, return unstarted ones, exit when idle.
 
-    From a worker: it was asked to end by a signal or notice. The scheduler answers with a Drain, its last message.
+    From a worker: a signal or notice asked it to exit. The scheduler answers with a Drain, its last message.
     """
 
     text: f.Display  # reason, display text
@@ -789,7 +789,7 @@ class Drain(Message):
 
 @message(25, to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
 class Relay(Message):
-    """A message of or to a nested client, through its worker. It follows the rules of a client."""
+    """A message from or to a nested client, through its worker. Follows the rules for clients."""
 
     client: f.PeerId  # the nested client
     body: bytes  # a Body, framed as usual
@@ -798,14 +798,14 @@ class Relay(Message):
 
 @message(26, to_scheduler=(WORKER,))
 class RelayClosed(Message):
-    """A nested client is gone."""
+    """A nested client has disconnected for good."""
 
     client: f.PeerId
 
 
 @message(27, to_scheduler=CLIENTS)
 class ShutdownCluster(Inquiry):
-    """Asks to end the cluster. Answered by ShutdownReply."""
+    """Asks to shut down the cluster. Answered by ShutdownReply."""
 
     number: f.Count64 = 0
 
@@ -821,20 +821,20 @@ class ShutdownReply(Reply):
 
 @message(29, from_scheduler=(WORKER, MANAGER))
 class Shutdown(Message):
-    """The cluster ends: stop all running work, and exit."""
+    """The cluster shuts down: stop all running work, and exit."""
 
     text: f.Display  # reason, display text
 
 
 class UnitState(StrEnum):
-    """State of a unit as its manager sees it."""
+    """State of a unit as reported by its manager."""
 
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
     FAILED = "failed"
     STOPPED = "stopped"
-    WAITING = "waiting"  # in a shared queue, for an unknown time
+    WAITING = "waiting"  # in a shared queue, with unknown waiting time
 
 
 @dataclass(slots=True)
@@ -846,7 +846,7 @@ class UnitStatus:
     slots: f.Count32
     age_seconds: f.Seconds
     reason: f.Display = ""  # display text, or empty
-    remaining_seconds: f.Seconds = 0.0  # until its time limit; 0: none known
+    remaining_seconds: f.Seconds = 0.0  # until its time limit; 0: no known limit
 
 
 @message(30, to_scheduler=(MANAGER,))
@@ -855,7 +855,7 @@ class ManagerStatus(Message):
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     units: list[UnitStatus]
-    degraded_reason: f.Display = ""  # why the manager cannot start units, display text; empty: it can
+    degraded_reason: f.Display = ""  # why the manager cannot start units, display text, or empty
 
 
 @message(31, from_scheduler=(MANAGER,))
@@ -866,8 +866,8 @@ class Desired(Message):
     drained: UnitIds  # ids of units without work, which may be stopped
     reason: f.Display  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
-    draining: f.Count32 = 0  # additional units that get no new work but still have some
-    left: UnitIds = field(default_factory=list)  # ids of units whose worker has disconnected since then
+    draining: f.Count32 = 0  # additional units that get no new tasks but still run some
+    left: UnitIds = field(default_factory=list)  # ids of units whose worker has disconnected since the last Desired
 
 
 @message(32, from_scheduler=(MONITOR,))
@@ -925,7 +925,7 @@ class TaskLog(Reply):
 class PutObject(Message):
     """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived.
 
-    Without attachments, not shared, at offset 0: asks only whether there is room.
+    Without attachments, not shared, at offset 0: only asks for room.
     """
 
     request: f.Count64  # chosen by the sender, repeated by the reply
@@ -941,15 +941,15 @@ class GetObject(Message):
 
     request: f.Count64
     id: f.Id
-    deadline_seconds: f.Seconds  # 0: at once
+    deadline_seconds: f.Seconds  # 0: immediately
     shared: bool = False  # the sender accepts a descriptor of shared memory
     offset: f.Count64 = 0  # first requested byte
-    size: f.Count64 = 0  # number of bytes; 0: all from offset on
+    size: f.Count64 = 0  # number of bytes; 0: everything from offset on
 
 
 @message(41, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
 class ForgetObjects(Message):
-    """Names objects that the storage may drop."""
+    """Releases objects, which the storage may drop."""
 
     ids: f.Ids
 
@@ -991,7 +991,7 @@ class StorageReply(Message):
     result: StorageResult
     text: f.Display = ""  # display text, or empty
     parts: f.PartSizes = field(default_factory=list)  # sizes of the object's parts
-    offset: f.Count64 = 0  # where the attachments of this reply begin
+    offset: f.Count64 = 0  # offset of this reply's attachments
     shared: bool = False  # no attachments: the descriptor of the object's memory accompanies the message
 
 
@@ -1006,7 +1006,7 @@ class StorageStatus(Message):
     waiting_gets: f.Count64
     spilled_bytes: f.Count64 = 0  # of objects in spill_directory
     state_bytes: f.Count64 = 0  # disk usage of state_directory
-    disk_failure: f.Display = ""  # why state_directory cannot store objects, which are rejected; or empty
+    disk_failure: f.Display = ""  # why state_directory rejects objects, or empty
     hits: f.Count64 = 0  # as in StoreReport
     misses: f.Count64 = 0
 
@@ -1049,7 +1049,7 @@ class FailedTask(Reply):
     task: f.Id
     functions: Functions  # its function and serializer
     runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
-    text: f.Display = ""  # why it cannot, display text
+    text: f.Display = ""  # why it cannot run again, display text
     number: f.Count64 = 0
 
 
@@ -1057,7 +1057,7 @@ class FailedTask(Reply):
 class FindTasks(Inquiry):
     """Searches live tasks and the last ended ones. Answered by TasksFound."""
 
-    search: str  # the beginning of a task's id in hex, or a part of the name of its function, client or worker
+    search: str  # prefix of a task's id in hex, or part of the name of its function, client, or worker
     number: f.Count64 = 0
 
 
@@ -1072,9 +1072,9 @@ class TasksFound(Reply):
 
 @message(53, to_scheduler=(*CLIENTS, MONITOR))
 class FindObjects(Inquiry):
-    """Asks which stores have the named objects, or the largest ones. Answered by ObjectsFound."""
+    """Asks which stores hold the named objects, or the largest ones. Answered by ObjectsFound."""
 
-    named: f.Ids  # a task stands for its result; empty: the largest ones
+    named: f.Ids  # a task's id stands for its result; empty: the largest objects
     most: f.Count32
     number: f.Count64 = 0
 
@@ -1098,18 +1098,18 @@ class ObjectsMissing(Message):
 
 @message(56, to_scheduler=CLIENTS)
 class ObjectsRestored(Message):
-    """Answers ObjectsMissing in one or more messages: each object is in the storage again, or lost."""
+    """Answers ObjectsMissing in one or more messages: each object is back in the storage, or lost."""
 
     ids: f.Ids
     lost: f.Ids
-    text: f.Display = ""  # why they are lost, display text
+    text: f.Display = ""  # why the objects are lost, display text
 
 
 @message(57, to_scheduler=CLIENTS)
 class Redeliver(Message):
-    """Asks for the results of tasks of a durable session, each in a Finished when it has ended.
+    """Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended.
 
-    The scheduler sends available results in portions, the next one when the client has acknowledged the last.
+    The scheduler sends available results in portions, each once the client has acknowledged the last.
     """
 
     ids: f.Ids
@@ -1122,8 +1122,8 @@ class SessionRow:
     id: f.PeerId  # prefix of its task ids
     name: f.Display
     key: f.Display  # name of its key
-    attached: bool  # a client uses it now
-    client: f.Display  # host and pid of its present or last client
+    attached: bool  # a client is using it
+    client: f.Display  # host and pid of its current or last client
     unfinished: f.Count64
     ended: f.Count64
     failed: f.Count64
@@ -1165,7 +1165,7 @@ class SessionTasks(Reply):
 
     session: f.PeerId
     first: f.Count64
-    total: f.Count64  # tasks of the session; 0 also when the client may not see it
+    total: f.Count64  # tasks of the session; 0 if the client may not see the session
     ids: f.Ids
     outcomes: Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome, or 255: unfinished")]
     names: f.Payloads  # UTF-8
@@ -1179,7 +1179,7 @@ class EndSession(Inquiry):
     """Asks to cancel all tasks of a durable session. Answered by SessionEnded."""
 
     session: f.PeerId
-    remove: bool  # and to remove it, with its results
+    remove: bool  # also remove the session with its results
     number: f.Count64 = 0
 
 
@@ -1197,8 +1197,8 @@ class SessionEnded(Reply):
 class SessionLost(Message):
     """First message of a client after a lost session. Its unfinished tasks follow, with Submit.again."""
 
-    expired: bool  # it was away for longer than its lease: its retries=0 tasks may have been ended
-    workers: PeerIds  # workers of earlier Roster messages
+    expired: bool  # disconnected longer than its lease: its retries=0 tasks may have ended
+    workers: PeerIds  # workers listed in earlier Roster messages
 
 
 @message(65, from_scheduler=CLIENTS)
@@ -1210,7 +1210,7 @@ class Roster(Message):
 
     number: f.Count64  # counts the Rosters of this client from 1
     joined: PeerIds
-    left: PeerIds  # workers that have none of its tasks
+    left: PeerIds  # workers without any of its tasks
 
 
 @message(66, to_scheduler=CLIENTS)
@@ -1224,7 +1224,7 @@ class RosterNoted(Message):
 class WorkerReport(Message):
     """All attempts of a worker: its first message in every session except its first.
 
-    Done messages of ended attempts follow.
+    Followed by the Done messages of ended attempts.
     """
 
     ids: f.Ids
@@ -1236,14 +1236,14 @@ class WorkerReport(Message):
 
 @message(68, from_scheduler=(WORKER,))
 class ReleaseResults(Message):
-    """Releases results that the worker kept for a restarted scheduler."""
+    """Releases results that the worker retains for a restarted scheduler."""
 
     numbers: f.Counts  # numbers of Done messages, counted from 1 in each session by both sides
 
 
 @message(69, to_scheduler=(WORKER,))
 class UseStore(Message):
-    """The worker's tasks use this store from now on, for results and inputs."""
+    """From now on, the worker's tasks use this store for results and inputs."""
 
     store: f.OptionalPeerId = b""  # the store of its host; empty: the object storage
 
@@ -1283,7 +1283,7 @@ class ObjectsUnwanted(Message):
 
 @message(74, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ChunksFetched(Message):
-    """Runs of received chunks, which the store can pass on. It has the object when all have arrived."""
+    """Runs of received chunks, which the store can serve. Once all have arrived, the store holds the object."""
 
     ids: f.Ids
     firsts: f.Numbers32  # number of the first chunk, from 0
@@ -1293,7 +1293,7 @@ class ChunksFetched(Message):
 
 @message(75, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class FetchesFailed(Message):
-    """Runs of chunks that did not arrive."""
+    """Runs of chunks that could not be fetched."""
 
     ids: f.Ids
     firsts: f.Numbers32
@@ -1303,7 +1303,7 @@ class FetchesFailed(Message):
 
 @message(76, to_scheduler=(STORE,), sequenced=False)
 class StoreReport(Message):
-    """Heartbeat of a store, with its figures. Counts are since its start."""
+    """Heartbeat of a store, with its figures. Counts cover the time since its start."""
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     objects: f.Count64
@@ -1326,10 +1326,10 @@ class FetchChunks(Message):
 
 @message(78, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class ObjectsUnavailable(Message):
-    """Names wanted objects that no store has."""
+    """Names wanted objects that no store holds."""
 
     ids: f.Ids
-    host: f.Display = ""  # lost host with the only copies, or empty
+    host: f.Display = ""  # the lost host that held the only copies, or empty
 
 
 @message(79, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
@@ -1362,14 +1362,14 @@ class StoresChanged(Message):
     """Stores that joined and left. The first message of a session names all other stores."""
 
     stores: list[StoreAddress]
-    gone: f.Counts  # numbers, which are never reused
+    gone: f.Counts  # store numbers, which are never reused
 
 
 @message(82, from_storage=(Role.SCHEDULER,))
 class UseBackend(Message):
     """Backend of the object storage, for all stores. First message of each of its sessions."""
 
-    url: f.Display  # of the folder of this run
+    url: f.Display  # URL of this run's folder
     key: bytes = field(repr=False)  # verifies its content
 
 
@@ -1377,7 +1377,7 @@ class UseBackend(Message):
 class CopyObjects(Message):
     """Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld.
 
-    It fetches missing ones as if readers waited, or names them in ObjectsUnwanted if it has no room.
+    It fetches missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room.
     """
 
     ids: f.Ids
@@ -1386,7 +1386,7 @@ class CopyObjects(Message):
 
 @message(103, to_scheduler=CLIENTS)
 class PersistResults(Message):
-    """Names stored results of the client that need a copy in the object storage."""
+    """Names the client's stored results that need a copy in the object storage."""
 
     ids: f.Ids
 
@@ -1403,7 +1403,7 @@ class CallReport:
     sent: f.Count64 = 0  # submitted items
     ended: f.Count64 = 0  # ended items, including failed ones
     failed: f.Count64 = 0
-    is_over: bool = False  # nothing more will be submitted
+    is_over: bool = False  # no more tasks will be submitted
 
 
 @message(85, to_scheduler=CLIENTS)
@@ -1415,7 +1415,7 @@ class CallsReported(Message):
 
 @message(86, to_scheduler=(WORKER,), sequenced=False)
 class TasksProfiled(Message):
-    """Profile of a task, or of several short tasks of its function, since the last such message."""
+    """Profile of a task, or of several short tasks of one function, since the last such message."""
 
     task: f.Id  # the last one
     document: bytes  # UTF-8 JSON: function name, whether it covers only this task, and a profile
@@ -1429,7 +1429,7 @@ class LogLine:
     level: f.Display  # its name, such as WARNING
     logger: f.Display
     text: f.Display
-    task: f.OptionalId = b""  # task that it concerns
+    task: f.OptionalId = b""  # task that the record concerns
 
 
 @message(87, to_scheduler=(WORKER,), sequenced=False)
@@ -1442,7 +1442,7 @@ class WorkerLogged(Message):
 
 @message(90, to_scheduler=(*CLIENTS, MONITOR))
 class ReadProfile(Inquiry):
-    """Asks for the profile of a task or function, or without both, for the functions that have one.
+    """Asks for the profile of a task or function. With neither, asks for the functions with a profile.
 
     Answered by Profiled.
     """
@@ -1483,7 +1483,7 @@ class HistoryFound(Reply):
 
 @message(96, to_scheduler=CLIENTS)
 class RestartWorkers(Inquiry):
-    """Asks to end workers, which their managers replace. Answered by WorkersRestarted."""
+    """Asks to stop workers, which their managers replace. Answered by WorkersRestarted."""
 
     workers: PeerIds  # none: all
     graceful: bool  # running tasks finish first
@@ -1494,14 +1494,14 @@ class RestartWorkers(Inquiry):
 class WorkersRestarted(Reply):
     """Answers RestartWorkers."""
 
-    workers: PeerIds  # workers that will end
+    workers: PeerIds  # workers that will exit
     refused: f.Display  # reason of a rejection, display text; empty if accepted
     number: f.Count64 = 0
 
 
 @message(98, to_scheduler=CLIENTS)
 class ReadCluster(Inquiry):
-    """Asks for the state of the cluster that the client may see. Answered by ClusterRead."""
+    """Asks for the part of the cluster's state that the client may see. Answered by ClusterRead."""
 
     number: f.Count64 = 0
 
@@ -1517,7 +1517,7 @@ class ClusterRead(Reply):
 
 @message(100, from_scheduler=(*CLIENTS, MONITOR))
 class Unanswered(Reply):
-    """Answers a question that the scheduler does not answer."""
+    """Rejects a question to the scheduler."""
 
     text: f.Display  # reason
     number: f.Count64 = 0
@@ -1525,10 +1525,10 @@ class Unanswered(Reply):
 
 @message(101, to_scheduler=(*CLIENTS, MONITOR))
 class ReadTable(Inquiry):
-    """Asks for the newest rows of a table in Welcome.tables. The answer is TableRead."""
+    """Asks for the newest rows of a table in Welcome.tables. Answered by TableRead."""
 
     table: str
-    search: str  # text that rows must contain; empty: all rows
+    search: str  # text that matching rows contain; empty: all rows
     most: f.Count32
     number: f.Count64 = 0
 

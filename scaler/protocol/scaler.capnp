@@ -170,10 +170,10 @@ enum Outcome {
   processorDied @7;
   poison @8;
   objectLost @9;
-  notStarted @10;                # the attempt never began and moves uncharged. From workers only
+  notStarted @10;                # the attempt never began and is retried without a charge. From workers only
   memoryLimit @11;               # it exceeded its memory limit
   outOfMemory @12;               # its worker or machine ran out of memory. From workers only
-  inputMissing @13;              # as NOT_STARTED: the object whose id begins the payload is missing in the storage
+  inputMissing @13;              # like NOT_STARTED; the storage lacks the object whose id begins the payload
 }
 
 struct Capability {
@@ -194,7 +194,7 @@ struct PeerName {
 
 struct AnnouncedFunction {
   # A registered function or serializer, announced to a peer that lacks it.
-  id @0 :Data;                   # content id when the payload is the pickle itself, object id when it is stored; 16 bytes
+  id @0 :Data;                   # content id if the payload is the pickle itself, object id if it is stored; 16 bytes
   payload @1 :Data;
 }
 
@@ -222,14 +222,14 @@ struct ClientDetails {
 
 struct WorkerDetails {
   # Details of a worker.
-  managerId @0 :Text;            # manager that started it, or empty
-  unitId @1 :Text;               # unit in which it runs, or empty
-  slots @2 :UInt32;              # tasks that it runs at once
+  managerId @0 :Text;            # manager that started the worker, or empty
+  unitId @1 :Text;               # unit in which the worker runs, or empty
+  slots @2 :UInt32;              # maximum concurrent tasks
   queueSize @3 :UInt32;          # maximum tasks queued behind each slot
   capabilities @4 :List(Capability);
   memoryBytes @5 :UInt64;        # memory for its tasks; 0: unknown
   memoryPool @6 :Text;           # workers of a host with equal values share memory; empty: not shared
-  deathTimeoutSeconds @7 :Float64;  # it exits after idling this long without its manager; 0: never
+  deathTimeoutSeconds @7 :Float64;  # exits after idling this long without its manager; 0: never
 }
 
 struct ManagerDetails {
@@ -239,7 +239,7 @@ struct ManagerDetails {
   maxConcurrency @2 :Int64;      # maximum slots; -1: no limit
   unitSlots @3 :UInt32;          # slots of one unit
   capabilities @4 :List(Capability);
-  fixed @5 :Bool;                # it always starts max_concurrency and ignores Desired
+  fixed @5 :Bool;                # always starts max_concurrency and ignores Desired
   unitMemoryBytes @6 :UInt64;    # memory of one unit; 0: not known before its first worker has joined
   backlogUnits @7 :UInt32;       # queued units to keep when demand falls
   unitPrice @8 :Float64;         # per unit and hour; 0: free or unknown
@@ -261,7 +261,7 @@ struct Hello {
   # client, worker, manager, monitor, admin, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   role @0 :Role;
-  resume @1 :Bool;               # this session has spoken to the server before
+  resume @1 :Bool;               # this session has been connected to the server before
   protocolVersion @2 :UInt32;
   scalerVersion @3 :Text;
   pythonVersion @4 :Text;        # such as 3.11.7; a peer in another language leaves it empty
@@ -282,7 +282,7 @@ struct Welcome {
   # object storage -> client, worker, monitor, admin, scheduler, store.
   resumed @0 :Bool;              # false: the session is unknown, and both sides count from 1
   incarnation @1 :UInt64;        # changes with every start of the server
-  leaseSeconds @2 :Float64;      # time for which the server keeps the session of an unreachable peer
+  leaseSeconds @2 :Float64;      # how long the server keeps the session of an unreachable peer
   heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
   objectStorageAddress @4 :Text;  # empty: not known
   maxPendingTasks @5 :Int64;     # unfinished tasks that a client may have; -1: no limit
@@ -334,18 +334,18 @@ struct Spec {
   serializer @1 :Data;           # id of the user's registered serializer; empty: the built-in one; 16 bytes, or empty
   needs @2 :List(Capability);    # in ascending order of the names
   priority @3 :Int64;            # higher runs first
-  retries @4 :UInt32;            # after exceptions of retry_on; 0: it starts at most once
+  retries @4 :UInt32;            # after exceptions of retry_on; 0: starts at most once
   retryOn @5 :Data;
   # Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or empty
   timeoutSeconds @6 :Float64;    # 0: no limit of its own
   profiling @7 :Bool;
   streamOutput @8 :Bool;
-  deliver @9 :Bool;              # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
+  deliver @9 :Bool;              # false: the client needs only the outcome of a success (inner nodes of a graph)
   name @10 :Text;                # display text: the function's qualified name, unless the user gave one
   parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
-  expectedSeconds @12 :Float64;  # the user's estimate, used until the function was measured; 0: none
+  expectedSeconds @12 :Float64;  # the user's estimate, used until the function is measured; 0: none
   call @13 :UInt64;              # number of the client's call, such as a map; 0: single submits
-  losses @14 :UInt32;            # lost attempts after which it ends; 0: retries + 1
+  losses @14 :UInt32;            # lost attempts after which the task ends; 0: retries + 1
   retryDelays @15 :List(RetryDelay);
   # Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default
   retryJitter @16 :Float64;      # maximum random reduction of a delay, as a share of it
@@ -379,18 +379,18 @@ struct Submit {
   functions @0 :List(AnnouncedFunction);  # functions and serializers new to the scheduler
   groups @1 :List(TaskGroup);
   acknowledged @2 :UInt64;
-  # Number of the last Finished whose futures are resolved; the scheduler may drop results up to it
+  # Number of the last Finished whose futures are resolved. The scheduler may drop results up to this number
   again @3 :UInt64;              # 0: new tasks. Otherwise the number of times that the client has resent its unfinished tasks
 }
 
 struct AcknowledgeResults {
-  # Carries Submit.acknowledged if the client has nothing to submit.
+  # Carries Submit.acknowledged when the client has nothing to submit.
   # client, admin -> scheduler.
   acknowledged @0 :UInt64;       # as in Submit
 }
 
 struct Cancel {
-  # Asks to cancel tasks. Each of them ends in a Finished, cancelled or not.
+  # Asks to cancel tasks. Each one ends in a Finished, cancelled or not.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -481,20 +481,20 @@ struct Recall {
 struct Returned {
   # Answers Recall, or returns attempts of a draining worker.
   #
-  # A worker that ends reports all its attempts this way. A final empty message means that nothing sent later will
-  # start there.
+  # An exiting worker reports all its attempts this way. A final empty message means that nothing sent later will start
+  # there.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  started @2 :List(UInt8);       # false: never started, and dropped. True: still running; a Done will follow; 0 or 1
+  started @2 :List(UInt8);       # false: never started, and dropped. True: still running; a Done follows; 0 or 1
 }
 
 struct Suspended {
-  # Started attempts that wait for their own tasks and take no slot, or that continue.
+  # Started attempts that wait for their own tasks without a slot, or that continue.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  suspended @2 :List(UInt8);     # false: it continues and takes a slot again; 0 or 1
+  suspended @2 :List(UInt8);     # false: it continues and occupies a slot again; 0 or 1
 }
 
 struct Done {
@@ -506,7 +506,7 @@ struct Done {
   durationUs @3 :List(UInt64);   # wall time; microseconds
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
   peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
-  beganUs @6 :List(UInt64);      # when they began; microseconds of the worker's monotonic clock, or empty
+  beganUs @6 :List(UInt64);      # start times; microseconds of the worker's monotonic clock, or empty
   lanes @7 :List(UInt16);        # processor of the worker, from 1; 0: none; or empty
   inputsUs @8 :List(UInt64);
   # part of the wall time spent waiting for stored inputs; empty when no task of the batch has it
@@ -553,10 +553,10 @@ struct ProcessorStatus {
   rssBytes @2 :UInt64;
   initialized @3 :Bool;
   suspended @4 :Bool;
-  running @5 :Data;              # the task that it runs, or empty; 16 bytes, or empty
+  running @5 :Data;              # the running task, or empty; 16 bytes, or empty
   runningSeconds @6 :Float64;
   lane @7 :UInt32;               # as in Done
-  waitsFor @8 :Text;             # "waits for ...": besides tasks of its own; empty: nothing
+  waitsFor @8 :Text;             # "waits for ...", other than nested tasks; empty: nothing
 }
 
 struct FunctionUse {
@@ -570,7 +570,7 @@ struct FunctionUse {
 }
 
 struct WorkerHeartbeat {
-  # Sign of life of a worker, every heartbeat interval.
+  # Heartbeat of a worker.
   # worker -> scheduler.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   agentCpuPercent @1 :Float64;
@@ -583,7 +583,7 @@ struct WorkerHeartbeat {
   unixSeconds @8 :Float64;       # the worker's wall clock when it sent this; a reading of the sender's clock
   memoryKills @9 :UInt32;        # processors terminated for their memory since the start
   processorsReplaced @10 :UInt32;  # processors replaced between tasks since the start
-  degradedReason @11 :Text;      # why tasks cannot run there; empty: they can
+  degradedReason @11 :Text;      # why tasks cannot run there, or empty
   dispatchSeconds @12 :Float64;  # delay until a task begins at its service; 0: not measured
   paidSeconds @13 :Float64;      # charged time of its tasks at a service, since its start
   paidTasks @14 :UInt32;         # tasks running at the service now
@@ -597,11 +597,11 @@ struct WorkerHeartbeat {
 }
 
 struct Heartbeat {
-  # Sign of life of any other peer.
+  # Heartbeat of any other peer.
   # client, worker, manager, monitor, admin, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
-  latencySeconds @1 :Float64;    # round trip of the heartbeat before this one; 0: not known yet
+  latencySeconds @1 :Float64;    # round trip of the previous heartbeat; 0: not known yet
 }
 
 struct HeartbeatEcho {
@@ -615,14 +615,14 @@ struct HeartbeatEcho {
 struct Drain {
   # From the scheduler: start no new tasks, return unstarted ones, exit when idle.
   #
-  # From a worker: it was asked to end by a signal or notice. The scheduler answers with a Drain, its last message.
+  # From a worker: a signal or notice asked it to exit. The scheduler answers with a Drain, its last message.
   # worker -> scheduler.
   # scheduler -> worker.
   text @0 :Text;                 # reason, display text
 }
 
 struct Relay {
-  # A message of or to a nested client, through its worker. It follows the rules of a client.
+  # A message from or to a nested client, through its worker. Follows the rules for clients.
   # worker -> scheduler.
   # scheduler -> worker.
   client @0 :Data;               # the nested client; 8 bytes
@@ -631,13 +631,13 @@ struct Relay {
 }
 
 struct RelayClosed {
-  # A nested client is gone.
+  # A nested client has disconnected for good.
   # worker -> scheduler.
   client @0 :Data;               # 8 bytes
 }
 
 struct ShutdownCluster {
-  # Asks to end the cluster. Answered by ShutdownReply.
+  # Asks to shut down the cluster. Answered by ShutdownReply.
   # client, admin -> scheduler.
   number @0 :UInt64;
 }
@@ -651,19 +651,19 @@ struct ShutdownReply {
 }
 
 struct Shutdown {
-  # The cluster ends: stop all running work, and exit.
+  # The cluster shuts down: stop all running work, and exit.
   # scheduler -> worker, manager.
   text @0 :Text;                 # reason, display text
 }
 
 enum UnitState {
-  # State of a unit as its manager sees it.
+  # State of a unit as reported by its manager.
   pending @0;
   running @1;
   stopping @2;
   failed @3;
   stopped @4;
-  waiting @5;                    # in a shared queue, for an unknown time
+  waiting @5;                    # in a shared queue, with unknown waiting time
 }
 
 struct UnitStatus {
@@ -673,7 +673,7 @@ struct UnitStatus {
   slots @2 :UInt32;
   ageSeconds @3 :Float64;
   reason @4 :Text;               # display text, or empty
-  remainingSeconds @5 :Float64;  # until its time limit; 0: none known
+  remainingSeconds @5 :Float64;  # until its time limit; 0: no known limit
 }
 
 struct ManagerStatus {
@@ -681,7 +681,7 @@ struct ManagerStatus {
   # manager -> scheduler.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   units @1 :List(UnitStatus);
-  degradedReason @2 :Text;       # why the manager cannot start units, display text; empty: it can
+  degradedReason @2 :Text;       # why the manager cannot start units, display text, or empty
 }
 
 struct Desired {
@@ -691,8 +691,8 @@ struct Desired {
   drained @1 :List(UnitId);      # ids of units without work, which may be stopped
   reason @2 :Text;               # display text
   joined @3 :List(UnitId);       # ids of units whose worker has connected since the last Desired
-  draining @4 :UInt32;           # additional units that get no new work but still have some
-  left @5 :List(UnitId);         # ids of units whose worker has disconnected since then
+  draining @4 :UInt32;           # additional units that get no new tasks but still run some
+  left @5 :List(UnitId);         # ids of units whose worker has disconnected since the last Desired
 }
 
 struct MonitorStatus {
@@ -743,7 +743,7 @@ struct TaskLog {
 struct PutObject {
   # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived.
   #
-  # Without attachments, not shared, at offset 0: asks only whether there is room.
+  # Without attachments, not shared, at offset 0: only asks for room.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;            # chosen by the sender, repeated by the reply
   id @1 :Data;                   # 16 bytes
@@ -757,14 +757,14 @@ struct GetObject {
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;
   id @1 :Data;                   # 16 bytes
-  deadlineSeconds @2 :Float64;   # 0: at once
+  deadlineSeconds @2 :Float64;   # 0: immediately
   shared @3 :Bool;               # the sender accepts a descriptor of shared memory
   offset @4 :UInt64;             # first requested byte
-  size @5 :UInt64;               # number of bytes; 0: all from offset on
+  size @5 :UInt64;               # number of bytes; 0: everything from offset on
 }
 
 struct ForgetObjects {
-  # Names objects that the storage may drop.
+  # Releases objects, which the storage may drop.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
@@ -803,7 +803,7 @@ struct StorageReply {
   result @1 :StorageResult;
   text @2 :Text;                 # display text, or empty
   parts @3 :List(UInt64);        # sizes of the object's parts
-  offset @4 :UInt64;             # where the attachments of this reply begin
+  offset @4 :UInt64;             # offset of this reply's attachments
   shared @5 :Bool;               # no attachments: the descriptor of the object's memory accompanies the message
 }
 
@@ -817,7 +817,7 @@ struct StorageStatus {
   waitingGets @4 :UInt64;
   spilledBytes @5 :UInt64;       # of objects in spill_directory
   stateBytes @6 :UInt64;         # disk usage of state_directory
-  diskFailure @7 :Text;          # why state_directory cannot store objects, which are rejected; or empty
+  diskFailure @7 :Text;          # why state_directory rejects objects, or empty
   hits @8 :UInt64;               # as in StoreReport
   misses @9 :UInt64;
 }
@@ -855,14 +855,14 @@ struct FailedTask {
   task @0 :Data;                 # 16 bytes
   functions @1 :List(AnnouncedFunction);  # its function and serializer
   runs @2 :List(RunGroup);       # one, with only this task; none if it cannot be replayed
-  text @3 :Text;                 # why it cannot, display text
+  text @3 :Text;                 # why it cannot run again, display text
   number @4 :UInt64;
 }
 
 struct FindTasks {
   # Searches live tasks and the last ended ones. Answered by TasksFound.
   # client, monitor, admin -> scheduler.
-  search @0 :Text;               # the beginning of a task's id in hex, or a part of the name of its function, client or worker
+  search @0 :Text;               # prefix of a task's id in hex, or part of the name of its function, client, or worker
   number @1 :UInt64;
 }
 
@@ -875,9 +875,9 @@ struct TasksFound {
 }
 
 struct FindObjects {
-  # Asks which stores have the named objects, or the largest ones. Answered by ObjectsFound.
+  # Asks which stores hold the named objects, or the largest ones. Answered by ObjectsFound.
   # client, monitor, admin -> scheduler.
-  named @0 :Data;                # a task stands for its result; empty: the largest ones; column of ids
+  named @0 :Data;                # a task's id stands for its result; empty: the largest objects; column of ids
   most @1 :UInt32;
   number @2 :UInt64;
 }
@@ -898,17 +898,17 @@ struct ObjectsMissing {
 }
 
 struct ObjectsRestored {
-  # Answers ObjectsMissing in one or more messages: each object is in the storage again, or lost.
+  # Answers ObjectsMissing in one or more messages: each object is back in the storage, or lost.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
   lost @1 :Data;                 # column of ids
-  text @2 :Text;                 # why they are lost, display text
+  text @2 :Text;                 # why the objects are lost, display text
 }
 
 struct Redeliver {
-  # Asks for the results of tasks of a durable session, each in a Finished when it has ended.
+  # Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended.
   #
-  # The scheduler sends available results in portions, the next one when the client has acknowledged the last.
+  # The scheduler sends available results in portions, each once the client has acknowledged the last.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -918,8 +918,8 @@ struct SessionRow {
   id @0 :Data;                   # prefix of its task ids; 8 bytes
   name @1 :Text;
   key @2 :Text;                  # name of its key
-  attached @3 :Bool;             # a client uses it now
-  client @4 :Text;               # host and pid of its present or last client
+  attached @3 :Bool;             # a client is using it
+  client @4 :Text;               # host and pid of its current or last client
   unfinished @5 :UInt64;
   ended @6 :UInt64;
   failed @7 :UInt64;
@@ -953,7 +953,7 @@ struct SessionTasks {
   # scheduler -> client, admin.
   session @0 :Data;              # 8 bytes
   first @1 :UInt64;
-  total @2 :UInt64;              # tasks of the session; 0 also when the client may not see it
+  total @2 :UInt64;              # tasks of the session; 0 if the client may not see the session
   ids @3 :Data;                  # column of ids
   outcomes @4 :List(UInt8);      # of Outcome, or 255: unfinished
   nameSizes @5 :List(UInt32);    # in bytes
@@ -969,7 +969,7 @@ struct EndSession {
   # Asks to cancel all tasks of a durable session. Answered by SessionEnded.
   # client, admin -> scheduler.
   session @0 :Data;              # 8 bytes
-  remove @1 :Bool;               # and to remove it, with its results
+  remove @1 :Bool;               # also remove the session with its results
   number @2 :UInt64;
 }
 
@@ -985,8 +985,8 @@ struct SessionEnded {
 struct SessionLost {
   # First message of a client after a lost session. Its unfinished tasks follow, with Submit.again.
   # client, admin -> scheduler.
-  expired @0 :Bool;              # it was away for longer than its lease: its retries=0 tasks may have been ended
-  workers @1 :List(PeerName);    # workers of earlier Roster messages
+  expired @0 :Bool;              # disconnected longer than its lease: its retries=0 tasks may have ended
+  workers @1 :List(PeerName);    # workers listed in earlier Roster messages
 }
 
 struct Roster {
@@ -996,7 +996,7 @@ struct Roster {
   # scheduler -> client, admin.
   number @0 :UInt64;             # counts the Rosters of this client from 1
   joined @1 :List(PeerName);
-  left @2 :List(PeerName);       # workers that have none of its tasks
+  left @2 :List(PeerName);       # workers without any of its tasks
 }
 
 struct RosterNoted {
@@ -1008,7 +1008,7 @@ struct RosterNoted {
 struct WorkerReport {
   # All attempts of a worker: its first message in every session except its first.
   #
-  # Done messages of ended attempts follow.
+  # Followed by the Done messages of ended attempts.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
@@ -1019,13 +1019,13 @@ struct WorkerReport {
 }
 
 struct ReleaseResults {
-  # Releases results that the worker kept for a restarted scheduler.
+  # Releases results that the worker retains for a restarted scheduler.
   # scheduler -> worker.
   numbers @0 :List(UInt64);      # numbers of Done messages, counted from 1 in each session by both sides
 }
 
 struct UseStore {
-  # The worker's tasks use this store from now on, for results and inputs.
+  # From now on, the worker's tasks use this store for results and inputs.
   # worker -> scheduler.
   store @0 :Data;                # the store of its host; empty: the object storage; 8 bytes, or empty
 }
@@ -1064,7 +1064,7 @@ struct ObjectsUnwanted {
 }
 
 struct ChunksFetched {
-  # Runs of received chunks, which the store can pass on. It has the object when all have arrived.
+  # Runs of received chunks, which the store can serve. Once all have arrived, the store holds the object.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
@@ -1074,7 +1074,7 @@ struct ChunksFetched {
 }
 
 struct FetchesFailed {
-  # Runs of chunks that did not arrive.
+  # Runs of chunks that could not be fetched.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
@@ -1084,7 +1084,7 @@ struct FetchesFailed {
 }
 
 struct StoreReport {
-  # Heartbeat of a store, with its figures. Counts are since its start.
+  # Heartbeat of a store, with its figures. Counts cover the time since its start.
   # store -> scheduler.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   objects @1 :UInt64;
@@ -1106,11 +1106,11 @@ struct FetchChunks {
 }
 
 struct ObjectsUnavailable {
-  # Names wanted objects that no store has.
+  # Names wanted objects that no store holds.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
-  host @1 :Text;                 # lost host with the only copies, or empty
+  host @1 :Text;                 # the lost host that held the only copies, or empty
 }
 
 struct SoleCopies {
@@ -1141,27 +1141,27 @@ struct StoresChanged {
   # scheduler -> store.
   # scheduler -> object storage.
   stores @0 :List(StoreAddress);
-  gone @1 :List(UInt64);         # numbers, which are never reused
+  gone @1 :List(UInt64);         # store numbers, which are never reused
 }
 
 struct UseBackend {
   # Backend of the object storage, for all stores. First message of each of its sessions.
   # object storage -> scheduler.
-  url @0 :Text;                  # of the folder of this run
+  url @0 :Text;                  # URL of this run's folder
   key @1 :Data;                  # verifies its content
 }
 
 struct CopyObjects {
   # Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld.
   #
-  # It fetches missing ones as if readers waited, or names them in ObjectsUnwanted if it has no room.
+  # It fetches missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);        # 0: not known
 }
 
 struct PersistResults {
-  # Names stored results of the client that need a copy in the object storage.
+  # Names the client's stored results that need a copy in the object storage.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -1176,7 +1176,7 @@ struct CallReport {
   sent @5 :UInt64;               # submitted items
   ended @6 :UInt64;              # ended items, including failed ones
   failed @7 :UInt64;
-  isOver @8 :Bool;               # nothing more will be submitted
+  isOver @8 :Bool;               # no more tasks will be submitted
 }
 
 struct CallsReported {
@@ -1186,7 +1186,7 @@ struct CallsReported {
 }
 
 struct TasksProfiled {
-  # Profile of a task, or of several short tasks of its function, since the last such message.
+  # Profile of a task, or of several short tasks of one function, since the last such message.
   # worker -> scheduler.
   task @0 :Data;                 # the last one; 16 bytes
   document @1 :Data;             # UTF-8 JSON: function name, whether it covers only this task, and a profile
@@ -1198,7 +1198,7 @@ struct LogLine {
   level @1 :Text;                # its name, such as WARNING
   logger @2 :Text;
   text @3 :Text;
-  task @4 :Data;                 # task that it concerns; 16 bytes, or empty
+  task @4 :Data;                 # task that the record concerns; 16 bytes, or empty
 }
 
 struct WorkerLogged {
@@ -1209,7 +1209,7 @@ struct WorkerLogged {
 }
 
 struct ReadProfile {
-  # Asks for the profile of a task or function, or without both, for the functions that have one.
+  # Asks for the profile of a task or function. With neither, asks for the functions with a profile.
   #
   # Answered by Profiled.
   # client, monitor, admin -> scheduler.
@@ -1245,7 +1245,7 @@ struct HistoryFound {
 }
 
 struct RestartWorkers {
-  # Asks to end workers, which their managers replace. Answered by WorkersRestarted.
+  # Asks to stop workers, which their managers replace. Answered by WorkersRestarted.
   # client, admin -> scheduler.
   workers @0 :List(PeerName);    # none: all
   graceful @1 :Bool;             # running tasks finish first
@@ -1255,13 +1255,13 @@ struct RestartWorkers {
 struct WorkersRestarted {
   # Answers RestartWorkers.
   # scheduler -> client, admin.
-  workers @0 :List(PeerName);    # workers that will end
+  workers @0 :List(PeerName);    # workers that will exit
   refused @1 :Text;              # reason of a rejection, display text; empty if accepted
   number @2 :UInt64;
 }
 
 struct ReadCluster {
-  # Asks for the state of the cluster that the client may see. Answered by ClusterRead.
+  # Asks for the part of the cluster's state that the client may see. Answered by ClusterRead.
   # client, admin -> scheduler.
   number @0 :UInt64;
 }
@@ -1275,17 +1275,17 @@ struct ClusterRead {
 }
 
 struct Unanswered {
-  # Answers a question that the scheduler does not answer.
+  # Rejects a question to the scheduler.
   # scheduler -> client, monitor, admin.
   text @0 :Text;                 # reason
   number @1 :UInt64;
 }
 
 struct ReadTable {
-  # Asks for the newest rows of a table in Welcome.tables. The answer is TableRead.
+  # Asks for the newest rows of a table in Welcome.tables. Answered by TableRead.
   # client, monitor, admin -> scheduler.
   table @0 :Text;
-  search @1 :Text;               # text that rows must contain; empty: all rows
+  search @1 :Text;               # text that matching rows contain; empty: all rows
   most @2 :UInt32;
   number @3 :UInt64;
 }
