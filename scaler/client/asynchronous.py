@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from operator import length_hint
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
-from weakref import WeakSet
 
 from scaler.client.client import Client
 from scaler.client.connect import say_unfinished
-from scaler.client.future import ScalerFuture, check_future
-from scaler.client.gathering import futures_in, gather
+from scaler.client.future import CalledInLoop, ScalerFuture
+from scaler.client.gathering import Completion, futures_in, gather
 from scaler.client.graph import GraphRun
 from scaler.client.graph_plan import Key
 from scaler.client.map import ResultIterator
-from scaler.client.options import OptionKeywords, iterated, options_of
+from scaler.client.options import OptionKeywords, options_of
 from scaler.client.task_calls import ClientView, TaskCalls
 from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError
-from scaler.grammar import counted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,8 +39,11 @@ def _passed(method: Callable[Concatenate[TaskCalls, P], T]) -> Callable[Concaten
 
 def _iterated(
     method: Callable[Concatenate[TaskCalls, P], ResultIterator],
+    public: Callable[Concatenate[TaskCalls, P], object] | None = None,
 ) -> Callable[Concatenate[AsyncCalls, P], AsyncResults]:
-    @functools.wraps(method)
+    """public: the method of `Client` that describes the call, if `method` is an internal one."""
+
+    @functools.wraps(public or method)
     def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResults:
         return AsyncResults(partial(method, calls._open, *args, **kwargs))
 
@@ -75,6 +74,7 @@ class AsyncCalls(ABC):
     submit_verbose = _passed(TaskCalls.submit_verbose)
     cache = _passed(TaskCalls.cache)
     executor = _passed(TaskCalls.executor)
+    starmap = _iterated(TaskCalls._starmap, TaskCalls.starmap)
     imap = _iterated(TaskCalls.imap)
     imap_unordered = _iterated(TaskCalls.imap_unordered)
 
@@ -85,10 +85,6 @@ class AsyncCalls(ABC):
         Sends all items at once. options: as in `Client.imap`.
         """
         return self.imap(fn, *iterables, window=UNBOUNDED, **options)
-
-    def starmap(self, fn: Callable[..., Any], iterable: Iterable[Iterable[Any]], **options: Any) -> AsyncResults:
-        """Call `fn(*item)` for each item. Otherwise like `map`. options: as in `Client.starmap`."""
-        return AsyncResults(partial(self._open._starmap, fn, iterable, **options))
 
     async def get(
         self,
@@ -223,18 +219,14 @@ class AsyncView(AsyncCalls):
         self._client = client
         self._given = given
         self._thread = client._thread
-        self._view: ClientView | None = None
 
     def options(self, **options: Unpack[OptionKeywords]) -> AsyncView:
         """Return a view with these options, which override the options of this view."""
         return AsyncView(self._client, {**self._given, **options})
 
-    @property
+    @cached_property
     def _open(self) -> ClientView:
-        client = self._client._open
-        if self._view is None:
-            self._view = client.options(**self._given)
-        return self._view
+        return self._client._open.options(**self._given)
 
 
 class AsyncResults(AsyncIterator[Any]):
@@ -303,42 +295,25 @@ class AsyncResults(AsyncIterator[Any]):
         return taken
 
 
-class AsyncCompleted(AsyncIterator[ScalerFuture]):
+class AsyncCompleted(Completion, AsyncIterator[ScalerFuture]):
     """Yields futures in the order of completion; `add` appends futures during iteration. Belongs to one event loop."""
 
     def __init__(self, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ended: asyncio.Queue[ScalerFuture] = asyncio.Queue()
-        self._known: WeakSet[ScalerFuture] = WeakSet()
-        self._left = 0
-        self.add(*iterated("futures", futures))
-
-    def add(self, *futures: ScalerFuture) -> None:
-        """Wait for further futures; ignores futures added before. Raises UsageError for anything but a future."""
-        for future in futures:
-            check_future(future)
-            if future not in self._known:
-                self._known.add(future)
-                self._left += 1
-                future.add_done_callback(self._note)
+        self._take = CalledInLoop(asyncio.get_running_loop(), self._ended.put_nowait)
+        super().__init__(futures, timeout)
 
     async def __anext__(self) -> ScalerFuture:
         """Return the next finished future. Raises TimeoutError after the timeout, and can then be called again."""
         if not self._left:
             raise StopAsyncIteration
-        seconds = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._seconds_left()):
                 future = await self._ended.get()
         except TimeoutError:
-            raise TimeoutError(f"{counted(self._left, 'future')} did not end in time") from None
+            raise self._late() from None
         self._left -= 1
         return future
-
-    def _note(self, future: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._ended.put_nowait, future)
 
 
 async def _in_thread(

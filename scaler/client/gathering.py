@@ -56,14 +56,15 @@ def _replaced(nested: Any, value_of: Callable[[ScalerFuture], Any]) -> Any:
         raise UsageError(f"{shown(nested)} {text}") from None
 
 
-class AsCompleted(Iterator[ScalerFuture]):
-    """Yields futures in the order of completion; `add` appends futures during iteration. Thread-safe."""
+class Completion:
+    """Futures in the order of completion."""
 
-    def __init__(self, owner: FutureTable, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
-        self._owner = owner
+    _take: Callable[[ScalerFuture], object]
+    """Called with each finished future, in any thread."""
+
+    def __init__(self, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._changed = threading.Condition()
-        self._ended: deque[ScalerFuture] = deque()
         self._known: WeakSet[ScalerFuture] = WeakSet()
         self._left = 0
         for future in iterated("futures", futures):
@@ -80,6 +81,21 @@ class AsCompleted(Iterator[ScalerFuture]):
                 self._left += 1
             future.add_done_callback(self._take)
 
+    def _seconds_left(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"{counted(self._left, 'future')} did not end in time")
+
+
+class AsCompleted(Completion, Iterator[ScalerFuture]):
+    """Yields futures in the order of completion; `add` appends futures during iteration. Thread-safe."""
+
+    def __init__(self, owner: FutureTable, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
+        self._owner = owner
+        self._ended: deque[ScalerFuture] = deque()
+        super().__init__(futures, timeout)
+
     def __len__(self) -> int:
         return self._left
 
@@ -87,7 +103,10 @@ class AsCompleted(Iterator[ScalerFuture]):
         """Return the next finished future. Raises TimeoutError after the timeout, and can then be called again."""
         with self._changed:
             if not self._ended and self._left:
-                self._wait()
+                self._owner.check_waitable()
+                with self._owner.blocked():
+                    if not self._changed.wait_for(lambda: self._ended or not self._left, self._seconds_left()):
+                        raise self._late()
             if not self._ended:
                 raise StopIteration
             self._left -= 1
@@ -99,13 +118,6 @@ class AsCompleted(Iterator[ScalerFuture]):
         with self._changed:
             self._ended.append(future)
             self._changed.notify()
-
-    def _wait(self) -> None:
-        self._owner.check_waitable()
-        with self._owner.blocked():
-            seconds = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-            if not self._changed.wait_for(lambda: self._ended or not self._left, seconds):
-                raise TimeoutError(f"{counted(self._left, 'future')} did not end in time")
 
 
 def show_progress(owner: FutureTable, futures: Iterable[ScalerFuture], name: str) -> None:
