@@ -9,7 +9,7 @@ from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from time import monotonic
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from scaler.client import answers
 from scaler.client.connect import room
@@ -39,6 +39,7 @@ FIRST_SAMPLES_SECONDS = 12.0
 """Maximum wait for the first samples of a running task, seconds. A processor reports every 1 to 5 s."""
 _POLL_SECONDS = 0.25
 MAX_NAMED = 3
+_Answer = TypeVar("_Answer")
 FIRST = 2**31 - 1
 """Priority of the tasks of `run`, ahead of all queued tasks."""
 
@@ -74,8 +75,7 @@ class ClusterQuestions(TaskCalls):
         """
         self._check_open()
         if future is None:
-            logs: answers.LogTable = self._status().table("logs", {"worker": worker, "limit": MAX_ROWS})
-            return logs
+            return self._ask("table", answers.LogTable, "logs", {"worker": worker, "limit": MAX_ROWS})
         if worker:
             raise UsageError("pass a future for a task's output, or a worker for its own log")
         check_future(future)
@@ -178,8 +178,7 @@ class ClusterQuestions(TaskCalls):
         Each list has `to_pandas()`. Raises UnreachableError and RefusedError, like `tasks`, `report`, and
         `wait_for_workers`, and UsageError inside a task.
         """
-        snapshot: answers.ClusterSnapshot = self._status().state()
-        return snapshot
+        return self._ask("cluster", answers.ClusterSnapshot)
 
     def table(self, name: str, /, **parameters: Any) -> answers.RowTable[Any]:
         """Return the rows of a table by its name: `client.table("tasks", state="failed", limit=5)`.
@@ -187,8 +186,7 @@ class ClusterQuestions(TaskCalls):
         `scaler show` lists the tables, and `scaler show NAME -h` the parameters of a table. The documentation of the
         web API lists the columns. Raises UsageError for unknown names, and otherwise the exceptions of `cluster`.
         """
-        rows: answers.RowTable[Any] = self._status().table(name, parameters)
-        return rows
+        return self._ask("table", answers.RowTable, name, parameters)
 
     def history(
         self, start: datetime | float | None = None, end: datetime | float | None = None
@@ -198,16 +196,14 @@ class ClusterQuestions(TaskCalls):
         start, end: datetimes (local if without a time zone) or unix seconds; by default the last 24 hours. The lists of
         the snapshot have `to_pandas()`. Raises UsageError for invalid times, and otherwise the exceptions of `cluster`.
         """
-        history: answers.HistorySnapshot = self._status().history(start, end)
-        return history
+        return self._ask("history", answers.HistorySnapshot, start, end)
 
     def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> answers.TaskTable:
         """Return the tasks with this name or tag, of any client of the key, newest first; by default all known tasks.
 
         state: `running`, `failed` (in any way), or the name of an outcome such as `done`.
         """
-        rows: answers.TaskTable = self._status().tasks(name, state, tag)
-        return rows
+        return self._ask("tasks", answers.TaskTable, name, state, tag)
 
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
         """Cancel this client's unfinished tasks with this name or tag; return their number.
@@ -242,7 +238,7 @@ class ClusterQuestions(TaskCalls):
         of `cluster().workers`. timeout: seconds for all calls together; the result of a late worker is a TimeoutError.
         Raises UsageError for workers that are not connected, and otherwise the exceptions of `cluster`.
         """
-        here = [row.id for row in self._status().state().workers if row.connected and not row.draining]
+        here = [row.id for row in self.cluster().workers if row.connected and not row.draining]
         wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))
         if unknown := [repr(each) for each in wanted if each not in here]:
             text = "pass ids of rows of client.cluster().workers"
@@ -286,21 +282,27 @@ class ClusterQuestions(TaskCalls):
         """
         room("status").waited(self._workers(count, timeout))
 
-    def _status(self) -> Any:
-        self._check_open()
-        if self._is_nested:
-            raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
-        if self._is_in_process:
-            raise UsageError("a client with processes=False has no cluster")
-        return room("status").ClusterStatus(self._loop)
-
     def _workers(self, count: int, timeout: float | None) -> Future[None]:
         if self._is_in_process:
             none_needed: Future[None] = Future()
             none_needed.set_result(None)
             return none_needed
-        future: Future[None] = self._status().workers(count, timeout)
-        return future
+        return self._asked("workers", count, timeout)
+
+    def _ask(self, query: str, answer: type[_Answer], *arguments: object) -> _Answer:
+        found = room("status").waited(self._asked(query, *arguments))
+        assert isinstance(found, answer)
+        return found
+
+    def _asked(self, query: str, *arguments: object) -> Future[Any]:
+        """Call a query of `scaler.client.status`. Raises UsageError without a cluster."""
+        self._check_open()
+        if self._is_nested:
+            raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
+        if self._is_in_process:
+            raise UsageError("a client with processes=False has no cluster")
+        asked: Future[Any] = getattr(room("status"), query)(self._loop, *arguments)
+        return asked
 
 
 def _outcome(future: ScalerFuture, is_late: bool) -> Any:
