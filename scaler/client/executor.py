@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor
 from functools import partial
+from inspect import signature
 from typing import Any, Unpack
 
 from scaler.client.chunks import show_item
@@ -65,28 +66,21 @@ class ScalerExecutor(Executor):
         task_options: OptionKeywords | None = None,
         **options: Unpack[TaskKeywords],
     ) -> None:
+        arguments: dict[str, Any] = locals()
+        parameters = signature(Client).parameters.values()
+        of_client = {each.name: arguments[each.name] for each in parameters if arguments[each.name] != each.default}
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client or address=...; {client!r} is neither")
-        given: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
-        given |= {"serializer": serializer, "stream_output": stream_output, "name": name, "compression": compression}
-        given |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
-        changed = [key for key, value in given.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
-        if not processes:
-            given["processes"] = False
-            changed.append("processes")
-        if n_workers is not None:
-            given["n_workers"] = n_workers
-            changed.append("n_workers")
-        if client is not None and changed:
+        if client is not None and of_client:
             raise UsageError(
-                f"{', '.join(changed)}: is for a client that the executor creates; pass it to the Client instead"
+                f"{', '.join(of_client)}: is for a client that the executor creates; pass it to the Client instead"
             )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
         self._task_options: OptionKeywords = {**(task_options or {}), **options}
         checked = options_of(self._task_options, "ScalerExecutor")
         self._owns_client = client is None
-        client = client or Client(**given)
+        client = client or Client(**of_client)
         self._client: Client | None = client
         self._name = repr(client)
         self._max_workers = max_workers or usable_cpus()
