@@ -37,9 +37,9 @@ class TemplateTable:
     def __init__(self, futures: FutureTable, serializer: serialization.Serializer | None, code: bytes = b"") -> None:
         self._futures = futures
         self._serializer = serializer
-        self._registered_serializer: FunctionReference | None = None
-        self._code = code
-        self._registered_code: FunctionReference | None = None
+        self.code = code
+        self._shared: dict[str, FunctionReference] = {}
+        """The serializer and the uploaded code, by field of a Spec, once a template needs them."""
         self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
         self._cached: dict[tuple[int, bool], CachedFunction] = {}
         self._by_value = serialization.modules_by_value()
@@ -67,19 +67,15 @@ class TemplateTable:
             return self.template(function, options, parent)
         return template
 
-    @property
-    def code(self) -> bytes:
-        return self._code
-
     def use_code(self, code: bytes) -> None:
-        self._code = code
-        self._registered_code = None
+        self.code = code
+        self._shared.pop("code", None)
         self._cached.clear()
 
     def clear(self) -> None:
         self._cached.clear()
         self._recent.clear()
-        self._registered_serializer = self._registered_code = None
+        self._shared.clear()
 
     def _cache(self, function: Callable[..., Any], is_plain: bool) -> CachedFunction:
         serializer = None if is_plain else self._serializer
@@ -103,30 +99,30 @@ class TemplateTable:
 
     def _make(self, cached: CachedFunction, options: Options, parent: bytes) -> TaskTemplate:
         serializer = None if options.is_plain else self._serializer
-        functions = [cached.reference]
+        shared: dict[str, FunctionReference] = {}
         if serializer is not None:
-            if self._registered_serializer is None:
-                self._registered_serializer = self._register(serialization.dump_serializer(serializer))
-            functions.append(self._registered_serializer)
+            shared["serializer"] = self._share("serializer", lambda: serialization.dump_serializer(serializer))
+        if self.code:
+            shared["code"] = self._share("code", lambda: [self.code])
         fields = options._asdict()
         del fields["owner"], fields["is_plain"]
         # Shortened and encodable, because it is sent and shown.
         name = (options.name or serialization.name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
-        serializer_id = functions[1].id if serializer is not None else b""
-        code_id = b""
-        if self._code:
-            if self._registered_code is None:
-                self._registered_code = self._register([self._code])
-            functions.append(self._registered_code)
-            code_id = self._registered_code.id
-        fields |= {"serializer": serializer_id, "parent": parent, "code": code_id, "packages": cached.packages}
+        fields |= {"parent": parent, "packages": cached.packages, **{key: each.id for key, each in shared.items()}}
         spec = Spec(function=cached.reference.id, **fields)
-        template = TaskTemplate(spec, tuple(functions), serializer, options.owner, has_chunks=options.is_plain)
+        functions = cached.reference, *shared.values()
+        template = TaskTemplate(spec, functions, serializer, options.owner, has_chunks=options.is_plain)
         if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
             cached.templates.clear()
         cached.templates[options, parent] = template
         return template
+
+    def _share(self, field: str, parts: Callable[[], serialization.Parts]) -> FunctionReference:
+        found = self._shared.get(field)
+        if found is None:
+            found = self._shared[field] = self._register(parts())
+        return found
 
     def _register(self, parts: serialization.Parts) -> FunctionReference:
         futures = self._futures
