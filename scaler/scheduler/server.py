@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -23,8 +23,8 @@ from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions
 from scaler.policy.load import load_policy
 from scaler.processes import absolute
-from scaler.protocol.messages import CLIENTS, Hello, Inquiry, RefusalReason, Refused, Relay, Role, Server, Welcome
-from scaler.recorder import Recorder
+from scaler.protocol import messages as m
+from scaler.recorder import ROW_BYTES, Recorder
 from scaler.scheduler.core.changes import AdmissionRefused, Change, Incident, Noted, Observed, ProcessMeasured
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
@@ -36,10 +36,13 @@ from scaler.scheduler.core.commands import (
     Input,
     Perform,
     Publish,
+    Recovered,
+    Relayed,
     Send,
     SendToStorage,
     ShellObserved,
     Stop,
+    StorageSaid,
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
@@ -47,7 +50,6 @@ from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.garbage import collect_garbage
 from scaler.scheduler.incident_log import IncidentLog
-from scaler.scheduler.input_sizes import size_of
 from scaler.scheduler.nested import unwrapped, wrapped
 from scaler.scheduler.parts import EMBEDDED_STORAGE, MONITORS, STATE, TASK_TIMES, Part, may_wait
 from scaler.scheduler.policy_calls import PolicyCalls
@@ -62,6 +64,8 @@ LOOK_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
 """Minimum heartbeats per lease. Applies to workers and managers as well, which have a report interval of their own."""
+ID_BYTES = 128
+"""Approximate memory per id in a recorded message, with its row."""
 _log = logging.getLogger(__name__)
 
 
@@ -79,8 +83,8 @@ class SchedulerServer:
         self.rooms = make_rooms(config, [] if self._kept is None else [self._kept.subscriber])
         self._elastic = Elastic(policy.allocation)
         self._core = SchedulerCore(config, self.loop.time(), self._elastic, HostStores(), self.rooms)
-        self._recorder = Recorder(config, size_of)
-        self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
+        self._recorder = Recorder(config, recorded_bytes)
+        self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self.files = FileWriter()
         self.performers = Performers(self.observe, lambda incident: self._publish([incident]))
         self._incidents = IncidentLog(_log, self.loop)
@@ -152,7 +156,7 @@ class SchedulerServer:
     ) -> SocketListener:
         listener = SocketListener(
             [address],
-            server_kind=Server.SCHEDULER,
+            server_kind=m.Server.SCHEDULER,
             admit=admit,
             on_events=on_events,
             has_local_listener=has_local_listener,
@@ -169,36 +173,36 @@ class SchedulerServer:
 
     # -- admission
 
-    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused | TryAgain:
+    def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused | TryAgain:
         answer = self._admitted(peer, hello, identity)
-        if isinstance(answer, Refused):  # the listener logs the refusal
+        if isinstance(answer, m.Refused):  # the listener logs the refusal
             self._monitors.add([Incident("refused", f"{hello.role} {hello.hostname}|{hello.pid}", answer.text, {})])
         return answer
 
-    def _admitted(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused | TryAgain:
-        refused: Refused | TryAgain | None = check_versions(hello)
+    def _admitted(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused | TryAgain:
+        refused: m.Refused | TryAgain | None = check_versions(hello)
         if refused is not None:
             return refused
-        if hello.role is Role.MONITOR:
+        if hello.role is m.Role.MONITOR:
             text = f"monitors connect to a different address: {own_address(self._monitors.address)}"
-            return Refused(RefusalReason.ROLE, text)
+            return m.Refused(m.RefusalReason.ROLE, text)
         refused = self._core.refusal(peer, hello, identity, self.loop.time())
         if refused is not None:
             return refused
         welcome = self.welcome(hello.role)
-        is_client = hello.role in CLIENTS
+        is_client = hello.role in m.CLIENTS
         return replace(welcome, owner_token=self._access.owner_token(peer)) if is_client else welcome
 
-    def welcome(self, role: Role) -> Welcome:
-        is_service = role in (Role.WORKER, Role.MANAGER, Role.STORE)
+    def welcome(self, role: m.Role) -> m.Welcome:
+        is_service = role in (m.Role.WORKER, m.Role.MANAGER, m.Role.STORE)
         lease = self.config.worker_timeout_seconds if is_service else self.config.client_timeout_seconds
         heartbeat = lease / HEARTBEATS_IN_A_LEASE
-        return Welcome(
+        return m.Welcome(
             resumed=False,
             incarnation=self.vitals.incarnation,
             lease_seconds=lease,
             heartbeat_seconds=heartbeat if is_service else min(HEARTBEAT_SECONDS, heartbeat),
-            object_storage_address="" if role is Role.MONITOR else shared_address(self.storage.public_address),
+            object_storage_address="" if role is m.Role.MONITOR else shared_address(self.storage.public_address),
             max_pending_tasks=self.config.max_number_of_tasks_waiting,
             tables="" if is_service else table_names(self.config),
         )
@@ -207,7 +211,7 @@ class SchedulerServer:
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
         inputs: list[Input] = []
-        questions: list[tuple[bytes, Inquiry]] = []
+        questions: list[tuple[bytes, m.Inquiry]] = []
         received = self.vitals.received
         for event in arrived:
             if type(event) is not Received:
@@ -215,10 +219,10 @@ class SchedulerServer:
                 continue
             message = event.message
             received[type(message).__name__] += 1
-            if isinstance(message, Inquiry) and may_wait(message):
+            if isinstance(message, m.Inquiry) and may_wait(message):
                 questions.append((event.peer, message))
             else:
-                inputs.append(unwrapped(event.peer, message) if isinstance(message, Relay) else event)
+                inputs.append(unwrapped(event.peer, message) if isinstance(message, m.Relay) else event)
         self.step(inputs)
         for peer, question in questions:
             client = self.state.clients.get(peer)
@@ -305,6 +309,29 @@ class SchedulerServer:
         self.vitals.was_late(self.loop.time() - self._timer_at)
         measured = self.vitals.measure() if ProcessMeasured in self.rooms.changes.taken else []
         self.step([ShellObserved(measured)] if measured else [])
+
+
+def recorded_bytes(item: Input) -> int:
+    """Return the approximate memory that a recorded input keeps alive."""
+    match item.message if isinstance(item, Received | StorageSaid | Relayed) else item:
+        case m.Submit(functions, groups):
+            size = sum(_column_bytes(group.payloads) for group in groups)
+            return size + _column_bytes([payload for _, payload in functions]) if functions else size
+        case m.Done(payloads=texts) | m.Printed(texts=texts):
+            return _column_bytes(texts)
+        case m.Output(text=text):
+            return ROW_BYTES + len(text)
+        case m.WorkerHeartbeat(processors=rows) | m.ManagerStatus(units=rows):
+            return ROW_BYTES * (1 + len(rows))
+        case Recovered(client=client, submits=submits, results=results, values=values):
+            size = sum(_column_bytes(each.payloads) for each in results) + _column_bytes(values.values())
+            return size + sum(recorded_bytes(Received(client, submit)) for submit in submits)
+        case other:
+            return ROW_BYTES + ID_BYTES * len(getattr(other, "ids", ()))
+
+
+def _column_bytes(payloads: Collection[bytes]) -> int:
+    return ROW_BYTES * len(payloads) + sum(map(len, payloads))
 
 
 async def _main(config: SchedulerConfig, component: Component) -> int:

@@ -25,9 +25,9 @@ from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.data.stores import HostStores
-from scaler.scheduler.input_sizes import size_of
 from scaler.scheduler.recorder import RECORDS, replay
 from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.server import recorded_bytes
 from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
@@ -39,7 +39,7 @@ class Recorded(Cluster):
 
     def __init__(self, **limits: int) -> None:
         super().__init__(load_policy(CONFIG.policy_engine_type, CONFIG.policy_content), **SETTINGS)
-        self.recorder = Recorder(CONFIG, size_of, **limits)  # type: ignore[arg-type]
+        self.recorder = Recorder(CONFIG, recorded_bytes, **limits)  # type: ignore[arg-type]
         self.steps: list[list[Command]] = []
 
     def step_once(self, *inputs: Input) -> list[Command]:
