@@ -97,7 +97,7 @@ def test_exception_and_result_tell_how_a_task_ended(client: Client, tmp_path: Pa
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_future_or_reference_that_is_taken_elsewhere_says_how_to_send_it(client: Client, take: Any) -> None:
     for thing in (client.submit(double, 1), client.send_object([1])):
-        with pytest.raises(TypeError, match="cannot be pickled directly: give it to submit as an argument"):
+        with pytest.raises(TypeError, match="cannot be pickled directly: pass it to submit as an argument"):
             take(thing)
 
 
