@@ -111,7 +111,7 @@ def test_compute_hands_its_keywords_on(client: Client, cluster: SchedulerCluster
     assert value.compute(scheduler=scaler.dask.get, address=cluster.get_address()) == 3
     with pytest.raises(TypeError, match="num_workers"):
         value.compute(scheduler=scaler.dask.get, client=client, num_workers=3)
-    with pytest.raises(UsageError, match="give one of them"):
+    with pytest.raises(UsageError, match="not both"):
         value.compute(scheduler=scaler.dask.get, client=client, address=cluster.get_address())
 
 

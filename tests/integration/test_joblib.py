@@ -115,7 +115,7 @@ def test_large_arrays_are_sent_once(client: Client, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_the_backend_cannot_be_made_of_is_refused(client: Client) -> None:
-    with pytest.raises(UsageError, match="give one of them"):
+    with pytest.raises(UsageError, match="not both"):
         joblib.parallel_config("scaler", client=client, address="tcp://127.0.0.1:1")
     with pytest.raises(ValueError, match="no meaning"), joblib.parallel_config("scaler", client=client):
         joblib.Parallel(n_jobs=0)([delayed(double)(1)])
