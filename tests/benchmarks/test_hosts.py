@@ -25,7 +25,7 @@ def namespaces(pid: int) -> list[str]:
 
 
 @NEEDS_HOSTS
-def test_a_run_counts_every_byte_at_both_ends_of_its_way(tmp_path: Path) -> None:
+def test_run_counts_every_byte_at_both_ends(tmp_path: Path) -> None:
     told = tmp_path / "told.json"
     # From elsewhere: the script finds what it needs wherever it is started.
     run = subprocess.run(
@@ -47,7 +47,7 @@ def test_a_run_counts_every_byte_at_both_ends_of_its_way(tmp_path: Path) -> None
 
 @NEEDS_HOSTS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_no_hosts(number: signal.Signals) -> None:
+def test_interrupted_run_leaves_no_hosts(number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, HOSTS, *SMALL, "shared"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -59,7 +59,7 @@ def test_an_interrupted_run_leaves_no_hosts(number: signal.Signals) -> None:
     assert namespaces(process.pid) == []
 
 
-def test_a_row_holds_when_all_its_figures_are_at_most_their_aims() -> None:
+def test_row_passes_when_all_figures_meet_their_aims() -> None:
     given = PROGRAMS["broadcast"].short
     links = {"host0": Traffic(6_000_000, 0), "host1": Traffic(12_100_000, 4_000_000)}
     text = table({"broadcast": {"scaler": Measured(given, 1.0, links), "dask": "no"}}, {"broadcast": given}, ["scaler"])

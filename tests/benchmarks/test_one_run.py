@@ -6,13 +6,13 @@ from benchmarks.one_run import run_once
 from tests.conftest import Run, marked_processes
 
 
-def test_a_run_returns_its_figures(run: Run) -> None:
+def test_run_returns_its_figures(run: Run) -> None:
     answer = run_once("submit", "executor", {"tasks": 10}, 30.0)
     assert answer.figures["tasks/s"] > 0
     assert list(run.temporary.glob("sb-*")) == []
 
 
-def test_a_run_that_does_not_end_is_ended_with_all_its_processes(run: Run) -> None:
+def test_hanging_run_is_killed_with_all_its_processes(run: Run) -> None:
     # Of a whole stack, whose components are in sessions of their own.
     answer = run_once("idle", "scaler", {"seconds": 600}, 3.0)
     assert answer.problem == "> 3 s"
@@ -20,7 +20,7 @@ def test_a_run_that_does_not_end_is_ended_with_all_its_processes(run: Run) -> No
     assert list(run.temporary.glob("sb-*")) == []
 
 
-def test_a_run_that_fails_says_why() -> None:
+def test_failed_run_explains_why() -> None:
     answer = run_once("submit", "executor", {"no_such_argument": 10}, 30.0)
     assert answer.problem == "failed"
     assert "no_such_argument" in answer.detail

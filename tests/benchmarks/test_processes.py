@@ -10,7 +10,7 @@ import psutil
 from benchmarks.processes import cpu_seconds, cpu_seconds_since, processes
 
 
-def test_processes_that_end_meanwhile_are_left_out() -> None:
+def test_skips_processes_that_exit_meanwhile() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         everyone = processes()
         before = cpu_seconds(everyone)

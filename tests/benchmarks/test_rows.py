@@ -24,7 +24,7 @@ def lines(*measured: tuple[Row, dict[str, Answer]]) -> list[str]:
     return text.splitlines()[2:]
 
 
-def test_the_row_that_is_furthest_from_its_aim_is_first() -> None:
+def test_row_furthest_from_its_aim_is_first() -> None:
     met, missed = (FAST, answers("tasks/s", 310, 100)), (SMALL, answers("MB", 200, 10))
     assert lines(met, missed) == [
         "| small | 200 | 10 | 20 x | 100 | no: 50 % of it |",
@@ -32,16 +32,16 @@ def test_the_row_that_is_furthest_from_its_aim_is_first() -> None:
     ]
 
 
-def test_an_aim_that_is_also_a_ratio_needs_both() -> None:
+def test_aim_with_a_ratio_requires_both() -> None:
     assert lines((BOTH, answers("tasks/s", 400, 200)))[0].endswith("| 300, 3 x | no: 66 % of it |")
 
 
-def test_a_system_that_did_not_end_is_shown_with_its_limit() -> None:
+def test_system_that_did_not_finish_is_shown_with_its_limit() -> None:
     found = {"scaler": Answer({"MB": 90}), "executor": Answer({}, "> 120 s")}
     assert lines((SMALL, found)) == ["| small | 90 | > 120 s | - | 100 | yes |"]
 
 
-def test_a_row_that_failed_is_the_worst() -> None:
+def test_failed_row_is_the_worst() -> None:
     met, failed = (SMALL, answers("MB", 1_000, 10)), (FAST, {"scaler": Answer({}, "failed")})
     assert lines(met, failed)[0] == "| fast | failed | - | - | 300 | no: 0 % of it |"
 
@@ -55,20 +55,20 @@ def test_a_row_that_failed_is_the_worst() -> None:
         (SMALL, "MB", 1_001, True),
     ],
 )
-def test_a_loss_is_gross_below_a_third_of_the_ratio_or_a_tenth_of_the_aim(
+def test_gross_loss_is_below_a_third_of_the_ratio_or_a_tenth_of_the_aim(
     row: Row, name: str, ours: float, is_loss: bool
 ) -> None:
     assert bool(gross_losses(row, answers(name, ours, 100))) is is_loss
 
 
-def test_what_no_machine_excuses_is_a_loss_at_once() -> None:
+def test_gross_loss_fails_immediately_on_any_machine() -> None:
     row = Row("right", (Figure("%", 100, must_hold=True),), full={}, short={})
     assert gross_losses(row, answers("%", 99.9, 25))
     assert not gross_losses(row, answers("%", 100, 25))
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_measures_scaler_and_systems_that_there_are(name: str) -> None:
+def test_row_measures_scaler_and_existing_systems(name: str) -> None:
     row = load(name)
     assert row.systems[0] == "scaler"
     assert set(row.systems) <= set(SYSTEMS)
@@ -76,7 +76,7 @@ def test_a_row_measures_scaler_and_systems_that_there_are(name: str) -> None:
     assert set(row.full) == set(row.short)
 
 
-def test_a_table_takes_the_place_of_the_last_one() -> None:
+def test_table_replaces_the_previous_one() -> None:
     page = README.read_text()
     once = with_table(page, "| one |\n")
     assert "| one |" in once

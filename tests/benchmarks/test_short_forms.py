@@ -15,7 +15,7 @@ ALL = Path(__file__).parents[2] / "benchmarks" / "all.py"
 
 @pytest.mark.alone
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_is_not_grossly_worse_than_its_aim(row: str, tmp_path: Path) -> None:
+def test_row_is_not_grossly_worse_than_its_aim(row: str, tmp_path: Path) -> None:
     # From elsewhere: the scripts find what they need wherever they are started.
     run = subprocess.run(
         [sys.executable, ALL, "--short", "--rows", row], cwd=tmp_path, capture_output=True, text=True, check=False

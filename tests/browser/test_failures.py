@@ -31,9 +31,7 @@ def told(server: WebServer) -> None:
     server.monitor.logs[LAST] = log
 
 
-def test_failures_are_grouped_and_lead_to_their_tasks_with_traceback_output_and_how_to_replay_them(
-    server: WebServer, windows: Windows
-) -> None:
+def test_failure_groups_link_to_tasks_tracebacks_output_and_replay(server: WebServer, windows: Windows) -> None:
     told(server)
     page = windows.open(server.url + "/")
     page.get_by_role("navigation").get_by_role("link", name="Failures").click()
@@ -54,9 +52,7 @@ def test_failures_are_grouped_and_lead_to_their_tasks_with_traceback_output_and_
     assert f'client.replay("{LAST}", pdb=True)' in page.get_by_role("region", name="Replay").inner_text()
 
 
-def test_a_task_that_ran_more_than_once_says_how_its_earlier_attempts_ended(
-    server: WebServer, windows: Windows
-) -> None:
+def test_rerun_task_explains_how_earlier_attempts_ended(server: WebServer, windows: Windows) -> None:
     document = events(50.0)
     document["tasks"]["columns"] = [*document["tasks"]["columns"], "failures", "losses"]
     document["tasks"]["rows"] = [[*SMILES[-1], 2, 1]]

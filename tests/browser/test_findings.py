@@ -10,7 +10,7 @@ EVIL = "<img src=x onerror=window.hacked=1>"
 BAD = Run([Load(EVIL, 20, 0.2, running=4)], bad_worker=2, stored_share=0.95)
 
 
-def test_findings_stand_on_the_first_page_with_evidence_advice_and_page(server: WebServer, windows: Windows) -> None:
+def test_findings_are_on_the_first_page_with_evidence_and_advice(server: WebServer, windows: Windows) -> None:
     server.call(lambda: BAD.fill(server.monitor.model))
     page = windows.open(server.url + "/", viewport={"width": 390, "height": 800})
     rows = page.get_by_role("region", name="What to change").locator("li")

@@ -57,7 +57,7 @@ def drawn(page: Page, chart: str) -> list[int]:
     return found
 
 
-def test_the_history_has_charts_runs_decisions_incidents_failures_and_functions(told: Told, windows: Windows) -> None:
+def test_history_has_charts_runs_decisions_incidents_failures_and_functions(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/"))
     page.get_by_role("heading", name="Overview").wait_for()
     page.keyboard.press("h")
@@ -78,7 +78,7 @@ def test_the_history_has_charts_runs_decisions_incidents_failures_and_functions(
     page.wait_for_url(re.compile("at="))
 
 
-def test_a_time_without_a_scheduler_is_a_gap_in_the_charts(told: Told, windows: Windows) -> None:
+def test_scheduler_downtime_is_a_gap_in_the_charts(told: Told, windows: Windows) -> None:
     page = windows.open(told.url(f"/#/history?range=21600&at={at(4.5)}"))
     page.locator("main [role=status]", has_text="tasks done").wait_for()
     columns = drawn(page, "Memory of scheduler and workers")
@@ -91,7 +91,7 @@ def test_a_time_without_a_scheduler_is_a_gap_in_the_charts(told: Told, windows: 
     assert all(shown[part : part + part // 2])
 
 
-def test_a_chosen_time_is_shown_on_every_page_until_now_is_chosen(told: Told, windows: Windows) -> None:
+def test_selected_time_applies_to_every_page_until_reset(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/"))
     page.get_by_role("heading", name="Overview").wait_for()
     page.keyboard.press("t")
@@ -124,7 +124,7 @@ def test_a_chosen_time_is_shown_on_every_page_until_now_is_chosen(told: Told, wi
     assert "at=" not in page.url
 
 
-def test_a_time_without_a_scheduler_is_said_and_when_the_others_ran(told: Told, windows: Windows) -> None:
+def test_scheduler_downtime_is_reported_with_the_runs_around_it(told: Told, windows: Windows) -> None:
     page = windows.open(told.url(f"/#/?at={at(4.5)}"))
     page.get_by_text(f"No scheduler ran at {clock(4.5)}").wait_for()
     said = page.locator("main [role=status]").inner_text()

@@ -39,7 +39,7 @@ SCROLL = """async (frames) => {
         ("/#/tasks", "main tbody tr:first-child th"),
     ],
 )
-def test_a_page_keeps_up_with_a_thousand_tasks_a_second(
+def test_page_keeps_up_with_a_thousand_tasks_a_second(
     server: WebServer, windows: Windows, path: str, moving: str
 ) -> None:
     cluster = FakeCluster(workers=100, tasks_per_second=1000, at=time.time())
@@ -55,7 +55,7 @@ def test_a_page_keeps_up_with_a_thousand_tasks_a_second(
         )
 
 
-def test_a_worker_that_is_killed_leaves_the_table_and_its_page_says_so(server: WebServer, windows: Windows) -> None:
+def test_killed_worker_leaves_the_table_and_its_page_says_so(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=5, at=time.time())
     server.step(cluster)
     table = windows.open(server.url + "/#/workers")
@@ -75,7 +75,7 @@ def test_a_worker_that_is_killed_leaves_the_table_and_its_page_says_so(server: W
     overview.locator(".tile-workers", has_text="4 slots").wait_for()
 
 
-def test_the_page_says_that_the_server_is_lost_and_goes_on_when_it_is_back(server: WebServer, windows: Windows) -> None:
+def test_page_reports_a_lost_server_and_resumes(server: WebServer, windows: Windows) -> None:
     windows.expected = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
     cluster = FakeCluster(workers=3, at=time.time())
     server.step(cluster)
@@ -115,7 +115,7 @@ def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, 
     assert seconds["TaskDuration"] / FRAMES < SMOOTH_SECONDS
 
 
-def test_a_page_that_is_left_closes_its_stream(server: WebServer, windows: Windows) -> None:
+def test_leaving_a_page_closes_its_stream(server: WebServer, windows: Windows) -> None:
     server.step(FakeCluster(workers=3, at=time.time()))
     page = windows.open("data:text/html,<p>elsewhere")
     for _ in range(8):  # a browser has six connections to one server, and keeps pages that were left for a while
@@ -129,7 +129,7 @@ def test_a_page_that_is_left_closes_its_stream(server: WebServer, windows: Windo
     assert server.streams() == 1
 
 
-def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothing_else_would(
+def test_page_without_workers_explains_how_to_start_some_if_nothing_else_will(
     server: WebServer, windows: Windows
 ) -> None:
     page = windows.open(server.url)
@@ -148,7 +148,7 @@ def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothin
             assert advice == (0 if document["totals"]["managers"] else 1), make.__name__
 
 
-def test_a_page_that_is_held_still_catches_up_later(server: WebServer, windows: Windows) -> None:
+def test_paused_page_catches_up_later(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=3, tasks_per_second=10, at=time.time())
     server.step(cluster)
     page = windows.open(server.url + "/#/tasks")
@@ -164,9 +164,7 @@ def test_a_page_that_is_held_still_catches_up_later(server: WebServer, windows: 
     page.wait_for_function("before => document.querySelector('main tbody th').innerText !== before", arg=before)
 
 
-def test_pages_of_extensions_that_the_scheduler_does_not_run_are_not_in_the_menu(
-    server: WebServer, windows: Windows
-) -> None:
+def test_pages_of_inactive_extensions_are_not_in_the_menu(server: WebServer, windows: Windows) -> None:
     document = status(100.0)
     document["scheduler"]["extensions"] = "calls failures"
     server.tell(document)

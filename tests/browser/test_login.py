@@ -33,7 +33,7 @@ def log_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def test_the_form_leads_to_the_page_and_says_what_is_wrong(closed: WebServer, windows: Windows) -> None:
+def test_form_leads_to_the_page_and_explains_errors(closed: WebServer, windows: Windows) -> None:
     windows.expected = ("401",)
     page = windows.open(closed.url, viewport=PHONE)
     assert page.evaluate("document.activeElement.id") == "token"
@@ -47,14 +47,14 @@ def test_the_form_leads_to_the_page_and_says_what_is_wrong(closed: WebServer, wi
     page.locator(".tile-done").wait_for()
 
 
-def test_it_needs_no_script(closed: WebServer, windows: Windows) -> None:
+def test_needs_no_script(closed: WebServer, windows: Windows) -> None:
     windows.expected = ("401",)
     page = windows.open(closed.url, java_script_enabled=False)
     log_in(page, TOKEN)
     page.get_by_role("link", name="Metrics", exact=True).wait_for()
 
 
-def test_the_link_of_a_terminal_logs_in_and_leaves_no_token_behind(closed: WebServer, windows: Windows) -> None:
+def test_terminal_link_logs_in_and_leaves_no_token_behind(closed: WebServer, windows: Windows) -> None:
     page = windows.open(f"{closed.url}/?token={TOKEN}")
     page.locator(".tile-done").wait_for()
     assert page.url == f"{closed.url}/"
@@ -62,7 +62,7 @@ def test_the_link_of_a_terminal_logs_in_and_leaves_no_token_behind(closed: WebSe
     assert TOKEN not in page.evaluate("document.referrer + JSON.stringify(history.state) + localStorage.length")
 
 
-def test_a_page_whose_session_ends_becomes_the_login_page(closed: WebServer, windows: Windows) -> None:
+def test_expired_session_redirects_the_page_to_the_login(closed: WebServer, windows: Windows) -> None:
     windows.expected = ("401", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
     page = windows.open(f"{closed.url}/?token={TOKEN}")
     page.locator(".tile-done").wait_for()
@@ -72,7 +72,7 @@ def test_a_page_whose_session_ends_becomes_the_login_page(closed: WebServer, win
     page.get_by_label("Token").wait_for()
 
 
-def test_a_cluster_without_authentication_says_so_on_every_page(server: WebServer, windows: Windows) -> None:
+def test_every_page_warns_about_missing_authentication(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=3, tasks_per_second=5, at=time.time())
     status = cluster.status()
     server.tell({**status, "scheduler": {**status["scheduler"], "insecure_no_auth": True}})
@@ -82,9 +82,7 @@ def test_a_cluster_without_authentication_says_so_on_every_page(server: WebServe
     page.locator("#banner").wait_for(state="hidden")
 
 
-def test_a_disk_that_takes_nothing_new_is_shown_on_every_page_with_what_to_free(
-    server: WebServer, windows: Windows
-) -> None:
+def test_every_page_shows_a_full_disk_and_how_to_free_it(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=3, tasks_per_second=5, at=time.time())
     status = cluster.status()
     text = "state_directory: cannot write to /state/scheduler: No space left on device; free <b>64 MiB</b> there"

@@ -113,7 +113,7 @@ def overflow(page: Page) -> int:
     return found
 
 
-def test_the_overview_shows_counts_curves_decisions_and_incidents(told: Told, windows: Windows) -> None:
+def test_overview_shows_counts_curves_decisions_and_incidents(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/"))
     page.get_by_role("heading", name="Overview").wait_for()
     status = told.server.monitor.model.status
@@ -144,7 +144,7 @@ CURVE_BEGINS_AT = """canvas => {
 
 
 @pytest.mark.parametrize("path", ["", "#/data", "#/network"])
-def test_the_curves_of_a_new_cluster_fill_their_charts(server: WebServer, windows: Windows, path: str) -> None:
+def test_curves_of_a_new_cluster_fill_their_charts(server: WebServer, windows: Windows, path: str) -> None:
     Told(server, FakeCluster(workers=4, at=time.time() - 30), seconds=30)
     page = windows.open(f"{server.url}/{path}")
     canvas = page.locator(".plot canvas").first
@@ -153,9 +153,7 @@ def test_the_curves_of_a_new_cluster_fill_their_charts(server: WebServer, window
     assert canvas.evaluate(CURVE_BEGINS_AT) < 0.2
 
 
-def test_the_data_page_shows_stores_what_moved_from_host_to_host_and_hosts_without_a_way(
-    told: Told, windows: Windows
-) -> None:
+def test_data_page_shows_stores_transfers_and_hosts_without_a_route(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/data"))
     stores = page.get_by_role("table", name="Stores").locator("tbody tr")
     stores.first.wait_for()
@@ -168,7 +166,7 @@ def test_the_data_page_shows_stores_what_moved_from_host_to_host_and_hosts_witho
     page.locator(".plot canvas").wait_for()
 
 
-def test_the_logs_of_workers_stand_below_them_and_on_the_page_of_each(server: WebServer, windows: Windows) -> None:
+def test_worker_logs_are_below_the_table_and_on_each_page(server: WebServer, windows: Windows) -> None:
     windows.expected = ("404",)  # of the task of a record, which is over
     cluster = FakeCluster(workers=3, tasks_per_second=4, at=time.time() - 1)
     server.step(cluster)
@@ -193,7 +191,7 @@ def test_the_logs_of_workers_stand_below_them_and_on_the_page_of_each(server: We
     page.get_by_role("heading", name="Task abab").wait_for()
 
 
-def test_every_table_sorts_by_every_column_and_goes_back_to_its_order(told: Told, windows: Windows) -> None:
+def test_every_table_sorts_by_every_column_and_restores_its_order(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/"))
     sorted_tables = set()
     for path in PATHS:
@@ -203,7 +201,7 @@ def test_every_table_sorts_by_every_column_and_goes_back_to_its_order(told: Told
     assert {"Workers", "Worker managers", "Tasks", "Processors", "Failures", "Clients", "Functions"} <= sorted_tables
 
 
-def test_tasks_are_filtered_and_the_filters_stand_in_the_address(told: Told, windows: Windows) -> None:
+def test_tasks_are_filtered_with_the_filters_in_the_url(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/tasks"))
     page.get_by_label("State").select_option("failed")
     page.get_by_text(re.compile(r"\d+ found in the last")).wait_for()
@@ -220,7 +218,7 @@ def test_tasks_are_filtered_and_the_filters_stand_in_the_address(told: Told, win
     page.get_by_text("500 most recent").wait_for()
 
 
-def test_a_task_shows_its_story_error_traceback_and_log(told: Told, windows: Windows) -> None:
+def test_task_shows_its_history_error_traceback_and_log(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/task/{failed}"))
     page.get_by_text("It failed in attempt 1").wait_for()
     page.get_by_text("pricing trade 4711").wait_for()
@@ -235,7 +233,7 @@ def test_a_task_shows_its_story_error_traceback_and_log(told: Told, windows: Win
         assert text in main
 
 
-def test_waiting_tasks_are_listed_with_their_reasons_and_found_by_a_search(windows: Windows) -> None:
+def test_waiting_tasks_are_listed_with_reasons_and_found_by_search(windows: Windows) -> None:
     reason = "no worker offers gpu=2, and no worker manager could start one that does: they offer no gpu"
     waiting = {"function": "train", "capabilities": "gpu=2", "tasks": 4, "ready": 4, "oldest": "7" * 32}
     rows = [
@@ -275,7 +273,7 @@ def test_waiting_tasks_are_listed_with_their_reasons_and_found_by_a_search(windo
         page.get_by_role("heading", name="Waiting tasks").wait_for(state="hidden")
 
 
-def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows) -> None:
+def test_clients_and_functions_link_to_their_tasks(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/clients"))
     clients = page.get_by_role("table", name="Clients").locator("tbody tr")
     clients.first.wait_for()
@@ -291,7 +289,7 @@ def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows)
     assert {row.split("\t")[2] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"load_market"}
 
 
-def test_a_bar_of_the_timeline_tells_of_its_task_and_opens_it(told: Told, windows: Windows) -> None:
+def test_timeline_bar_describes_and_opens_its_task(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/timeline"))
     page.locator(".functions button").first.wait_for()
     canvas = page.locator("main canvas")
@@ -309,7 +307,7 @@ def test_a_bar_of_the_timeline_tells_of_its_task_and_opens_it(told: Told, window
     page.wait_for_function(f"() => location.hash === '#/task/{bar.task}'")
 
 
-def test_the_trace_is_downloaded_for_the_time_that_is_shown(told: Told, windows: Windows) -> None:
+def test_trace_is_downloaded_for_the_displayed_time(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/timeline"))
     page.locator(".functions button").first.wait_for()
     page.get_by_role("button", name="30 min").click()
@@ -324,7 +322,7 @@ def shows(page: Page, part: str) -> None:
     page.locator(".part", has_text=re.compile(f"^{re.escape(part)}")).wait_for()
 
 
-def test_the_timeline_is_zoomed_at_the_pointer_from_hours_to_microseconds(told: Told, windows: Windows) -> None:
+def test_timeline_zooms_at_the_pointer_from_hours_to_microseconds(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/timeline"))
     page.locator(".functions button").first.wait_for()
     bars = lanes(told.server.monitor.model, time.time() - 200)["node-000", 1]
@@ -349,7 +347,7 @@ def test_the_timeline_is_zoomed_at_the_pointer_from_hours_to_microseconds(told: 
     shows(page, "The last 5 min 00 s.")
 
 
-def test_the_timeline_is_dragged_and_moved_by_keys(told: Told, windows: Windows) -> None:
+def test_timeline_is_dragged_and_moved_by_keys(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/timeline"))
     page.locator(".functions button").first.wait_for()
     box = page.locator("main canvas").bounding_box()
@@ -371,13 +369,13 @@ def test_the_timeline_is_dragged_and_moved_by_keys(told: Told, windows: Windows)
     shows(page, "The last 5 min 00 s.")
 
 
-def test_the_timeline_counts_the_tasks_that_were_not_listed(server: WebServer, windows: Windows) -> None:
+def test_timeline_counts_omitted_tasks(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=1, tasks_per_second=1, at=time.time())
     server.tell(cluster.status(), {**cluster.events(0.0), "dropped": 9_876})
     windows.open(server.url + "/#/timeline").get_by_text("9,876 tasks ended too quickly to be listed").wait_for()
 
 
-def test_the_map_of_workers_says_when_it_does_not_know(server: WebServer, windows: Windows) -> None:
+def test_worker_map_shows_unknown_values(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=1, tasks_per_second=0, at=time.time())
     server.tell(cluster.status(), cluster.events(0.0))
     page = windows.open(server.url + "/#/workers")
@@ -385,7 +383,7 @@ def test_the_map_of_workers_says_when_it_does_not_know(server: WebServer, window
     assert "worse than the others" not in page.locator("main").inner_text()
 
 
-def test_the_menu_and_the_state_of_the_connection_are_whole_in_any_width(told: Told, windows: Windows) -> None:
+def test_menu_and_connection_state_fit_any_width(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
     for width in (390, 700, 740, 960, 1000, 1120, 1160, 1280):
@@ -406,7 +404,7 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         assert [link.is_visible() for link in links] == [True] * 9
 
 
-def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
+def test_keys_navigate_the_pages(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
     for key, heading in (
@@ -462,7 +460,7 @@ def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windo
     assert page.evaluate("window.hacked") is None
 
 
-def test_the_page_weighs_little_and_comes_from_this_server_only(told: Told, windows: Windows) -> None:
+def test_page_is_small_and_loads_only_from_this_server(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/"))
     page.locator(".plot canvas").first.wait_for()
     files = page.evaluate(

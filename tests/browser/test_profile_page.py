@@ -35,7 +35,7 @@ def details(page: Page) -> str:
     return page.locator("#chosen-frame").inner_text()
 
 
-def test_frames_are_chosen_and_zoomed_by_keys(server: WebServer, windows: Windows) -> None:
+def test_frames_are_selected_and_zoomed_by_keys(server: WebServer, windows: Windows) -> None:
     page = windows.open(f"{server.url}/#/profile?function=price_swaption")
     canvas = page.get_by_role("application", name="Flame graph of price_swaption")
     canvas.focus()
@@ -60,7 +60,7 @@ def test_frames_are_chosen_and_zoomed_by_keys(server: WebServer, windows: Window
     back.wait_for(state="hidden")
 
 
-def test_a_click_zooms_to_a_frame_and_a_second_one_to_its_caller(server: WebServer, windows: Windows) -> None:
+def test_click_zooms_to_a_frame_and_second_click_to_its_caller(server: WebServer, windows: Windows) -> None:
     page = windows.open(f"{server.url}/#/profile?function=price_swaption")
     canvas = page.get_by_role("application", name="Flame graph of price_swaption")
     box = canvas.bounding_box()
@@ -72,7 +72,7 @@ def test_a_click_zooms_to_a_frame_and_a_second_one_to_its_caller(server: WebServ
     page.wait_for_function("document.querySelector('#chosen-frame').textContent.startsWith('price_swaption')")
 
 
-def test_the_table_has_own_and_total_shares_and_counts_recursion_once(server: WebServer, windows: Windows) -> None:
+def test_table_has_self_and_total_shares_and_counts_recursion_once(server: WebServer, windows: Windows) -> None:
     page = windows.open(f"{server.url}/#/profile?function=price_swaption")
     rows = page.get_by_role("table", name="Hottest frames").locator("tbody tr")
     rows.first.wait_for()
@@ -81,7 +81,7 @@ def test_the_table_has_own_and_total_shares_and_counts_recursion_once(server: We
     assert cells[-1] == ["price_swaption (book.py:41)", "0 %", "100 %", "0 s", "4.00 s"]
 
 
-def test_from_now_on_shows_only_what_comes_later(server: WebServer, windows: Windows) -> None:
+def test_from_now_on_shows_only_later_entries(server: WebServer, windows: Windows) -> None:
     page = windows.open(f"{server.url}/#/profile?task={TASK}")
     page.get_by_text("price_swaption · 40 samples, 4.00 s").wait_for()
     page.get_by_role("button", name="From now on").click()
@@ -90,7 +90,7 @@ def test_from_now_on_shows_only_what_comes_later(server: WebServer, windows: Win
     page.get_by_text("price_swaption · 80 samples, 8.00 s").wait_for()
 
 
-def test_running_tasks_workers_and_functions_lead_to_their_flame_graphs(server: WebServer, windows: Windows) -> None:
+def test_running_tasks_workers_and_functions_link_to_flame_graphs(server: WebServer, windows: Windows) -> None:
     page = windows.open(f"{server.url}/#/clients")
     page.get_by_role("link", name="Where their time goes").click()
     page.get_by_role("link", name="price_swaption").click()

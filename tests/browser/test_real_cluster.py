@@ -16,7 +16,7 @@ from tests.integration.settings_rig import command
 FAST = ("-sri", "0.1")
 
 
-def test_a_scheduler_that_goes_and_comes_again_is_seen(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:
+def test_notices_a_scheduler_that_restarts(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:
     windows.expected = ("ERR_",)  # the server ends before the window does
     with command("ui", ports.address(2), "--port", "0", directory=tmp_path) as ui:
         with command("scheduler", ports.address(), *FAST, directory=tmp_path):
@@ -39,7 +39,7 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
-def test_no_name_turns_the_text_around_it_or_hides_in_a_real_browser(windows: Windows) -> None:
+def test_names_cannot_reverse_or_hide_text_in_a_real_browser(windows: Windows) -> None:
     windows.expected = ("ERR_",)  # the server ends before the window does
     evil = "<img src=x onerror=window.hacked=1>\u202etxt.exe\u2066\u200b\x1b[2J"
     fail.__qualname__ = fail.__name__ = evil

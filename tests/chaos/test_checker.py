@@ -50,7 +50,7 @@ def lost(task: str, error: str, starts: int, retries: int) -> list[Line]:
     ]
 
 
-def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
+def test_history_that_keeps_all_promises_has_no_violation() -> None:
     verdict = check(GOOD)
     assert verdict.violations == []
     assert verdict.figures() == {
@@ -103,7 +103,7 @@ def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_planted_fault_is_found(lines: list[Line], violation: str) -> None:
+def test_finds_a_planted_fault(lines: list[Line], violation: str) -> None:
     assert check(lines).violations == [violation]
 
 
@@ -120,7 +120,7 @@ def test_a_planted_fault_is_found(lines: list[Line], violation: str) -> None:
         ([*lost("e", "RefusedError", 0, 3), ClientGone(2.0, "bob", "revoke key")], "excused"),
     ],
 )
-def test_what_the_history_bears_out_is_counted_and_no_violation(lines: list[Line], figure: str) -> None:
+def test_outcomes_confirmed_by_the_history_are_not_violations(lines: list[Line], figure: str) -> None:
     verdict = check(lines)
     assert verdict.violations == []
     assert verdict.figures()[figure] == 1
@@ -131,14 +131,14 @@ def test_more_doubtful_ends_than_faults_are_a_violation() -> None:
     assert check(lines).violations == ["2 tasks ended as lost without enough starts, after fewer faults"]
 
 
-def test_a_task_ends_as_lost_only_with_its_own_attempts_or_those_of_an_input() -> None:
+def test_task_is_lost_only_after_attempts_of_itself_or_an_input() -> None:
     ended = [*lost("e", "WorkerLostError", 4, 3), Delivered(9.0, "f", "WorkerLostError", "some words")]
     assert check([*ended, Submitted(1.0, "f", "bob", 3, "its value", ["e"])]).violations == []
     assert check([*ended, Submitted(1.0, "f", "bob", 3, "its value", ["a"])]).violations != []
 
 
 @pytest.mark.parametrize(("started_at", "violations"), [(6.5, 0), (7.5, 1)])
-def test_a_task_starts_again_only_while_something_needs_its_value(started_at: float, violations: int) -> None:
+def test_task_reruns_only_while_its_value_is_needed(started_at: float, violations: int) -> None:
     chain: list[Line] = [
         Submitted(1.0, "made", "bob", 3, "value of made"),
         Submitted(1.1, "passed on", "bob", 3, "value of passed on", ["made"]),
@@ -152,7 +152,7 @@ def test_a_task_starts_again_only_while_something_needs_its_value(started_at: fl
     assert len(check(chain).violations) == violations
 
 
-def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_history_round_trips(tmp_path: Path) -> None:
     first, second = History(tmp_path, "first"), History(tmp_path, "second")
     for number, line in enumerate(GOOD):
         (first if number % 2 else second).add(line)
@@ -166,9 +166,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "killed", [("scheduler", "client"), ("scheduler and object storage", "client"), ("scheduler",)]
 )
-def test_a_session_in_memory_is_forgotten_only_with_its_scheduler_and_its_program(
-    retries: int, killed: tuple[str, ...]
-) -> None:
+def test_in_memory_session_is_lost_only_with_scheduler_and_program(retries: int, killed: tuple[str, ...]) -> None:
     lines: list[Line] = [
         Submitted(1.0, "n", "nightly", retries, "value of n"),
         Started(2.0, "n", "10@2"),
@@ -183,7 +181,7 @@ def test_a_session_in_memory_is_forgotten_only_with_its_scheduler_and_its_progra
     assert check(lines, {"nightly"}).duplicated, "a session on disk forgets nothing"
 
 
-def test_a_forgotten_task_that_starts_again_after_its_next_outcome_is_a_violation() -> None:
+def test_restart_of_a_forgotten_task_after_its_outcome_is_a_violation() -> None:
     lines: list[Line] = [
         Submitted(1.0, "n", "nightly", 0, "value of n"),
         Started(2.0, "n", "10@2"),
@@ -224,7 +222,7 @@ WORKER, PROGRAM, SUBMITTED = (LOST_AND_SUBMITTED_AGAIN[number] for number in (2,
         without(PROGRAM, ClientGone(2.4, "alice", "kill"), Struck(2.5, "kill", "client"), PROGRAM),
     ],
 )
-def test_a_task_of_a_session_may_start_again_when_no_program_was_told_that_it_was_lost(lines: list[Line]) -> None:
+def test_session_task_may_restart_if_no_program_learned_of_its_loss(lines: list[Line]) -> None:
     verdict = check(lines, {"nightly"})
     assert verdict.violations == []
     assert verdict.resubmitted == 1
@@ -249,5 +247,5 @@ def test_a_task_of_a_session_may_start_again_when_no_program_was_told_that_it_wa
     ],
     ids=str,
 )
-def test_nothing_else_lets_a_task_of_a_session_that_may_start_once_start_again(lines: list[Line]) -> None:
+def test_no_other_event_restarts_a_start_once_session_task(lines: list[Line]) -> None:
     assert len(check(lines, {"nightly"}).duplicated) >= 1

@@ -36,7 +36,7 @@ def connected(proxy: Proxy, server: socket.socket) -> tuple[socket.socket, socke
     return peer, accepted
 
 
-def test_a_reset_reaches_both_sides(proxy: Proxy, server: socket.socket) -> None:
+def test_reset_reaches_both_sides(proxy: Proxy, server: socket.socket) -> None:
     peer, accepted = connected(proxy, server)
     proxy.reset()
     for side in (peer, accepted):
@@ -44,7 +44,7 @@ def test_a_reset_reaches_both_sides(proxy: Proxy, server: socket.socket) -> None
             side.recv(100)
 
 
-def test_the_server_hears_nothing_of_a_half_open_connection(proxy: Proxy, server: socket.socket) -> None:
+def test_server_receives_nothing_from_a_half_open_connection(proxy: Proxy, server: socket.socket) -> None:
     peer, accepted = connected(proxy, server)
     proxy.half_open()
     with closing(peer), pytest.raises(ConnectionResetError):
@@ -55,7 +55,7 @@ def test_the_server_hears_nothing_of_a_half_open_connection(proxy: Proxy, server
             accepted.recv(100)
 
 
-def test_a_black_hole_holds_what_is_sent_until_it_is_healed(proxy: Proxy, server: socket.socket) -> None:
+def test_black_hole_holds_bytes_until_healed(proxy: Proxy, server: socket.socket) -> None:
     peer, accepted = connected(proxy, server)
     with closing(peer), closing(accepted):
         proxy.black_hole()
@@ -68,7 +68,7 @@ def test_a_black_hole_holds_what_is_sent_until_it_is_healed(proxy: Proxy, server
         assert accepted.recv(100) == b"late"
 
 
-def test_the_last_bytes_of_a_reordered_connection_come_after_the_next_one(proxy: Proxy, server: socket.socket) -> None:
+def test_last_bytes_of_a_reordered_connection_follow_the_next_one(proxy: Proxy, server: socket.socket) -> None:
     peer, accepted = connected(proxy, server)
     proxy.reorder()
     peer.sendall(b"late")
@@ -80,7 +80,7 @@ def test_the_last_bytes_of_a_reordered_connection_come_after_the_next_one(proxy:
             assert accepted.recv(100) == b"late"
 
 
-def test_damage_changes_one_bit_of_as_many_reads(proxy: Proxy, server: socket.socket) -> None:
+def test_damage_flips_one_bit_in_the_requested_number_of_reads(proxy: Proxy, server: socket.socket) -> None:
     peer, accepted = connected(proxy, server)
     with closing(peer), closing(accepted):
         proxy.damage(1)

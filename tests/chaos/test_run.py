@@ -18,7 +18,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 @pytest.mark.alone
 @pytest.mark.timeout(SECONDS + 300)
-def test_every_future_has_one_right_outcome_whatever_goes_wrong() -> None:
+def test_every_future_has_one_correct_outcome_despite_failures() -> None:
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         result = run(Path(directory), SEED, SECONDS, kinds_without(LEFT_OUT), print, EVERY_SECONDS)
     assert summary(result.problems) == []

@@ -17,7 +17,7 @@ def samples(growth_per_hour: float, noise: float, hours: float = 1.0) -> list[tu
     return [(at, 100 * MIB + growth_per_hour * at / 3600 + random.gauss(0, noise)) for at in times]
 
 
-def test_a_steady_figure_has_no_slope() -> None:
+def test_steady_figure_has_no_slope() -> None:
     found = slope(samples(0, 0))
     assert found is not None
     assert found.per_hour == pytest.approx(0)
@@ -26,7 +26,7 @@ def test_a_steady_figure_has_no_slope() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 5 * MIB])
-def test_a_figure_that_grows_is_above_a_limit_below_its_growth_only(noise: float) -> None:
+def test_growing_figure_exceeds_only_limits_below_its_growth(noise: float) -> None:
     found = slope(samples(40 * MIB, noise))
     assert found is not None
     assert found.per_hour == pytest.approx(40 * MIB, abs=1 * MIB + 3 * found.error)
@@ -34,21 +34,21 @@ def test_a_figure_that_grows_is_above_a_limit_below_its_growth_only(noise: float
     assert not found.is_above(50 * MIB)
 
 
-def test_a_slope_within_its_error_is_not_above_the_limit() -> None:
+def test_slope_within_its_error_does_not_exceed_the_limit() -> None:
     found = slope(samples(20 * MIB, 200 * MIB, hours=0.1))
     assert found is not None
     assert found.error > 20 * MIB
     assert not found.is_above(10 * MIB)
 
 
-def test_what_fills_at_first_is_no_growth() -> None:
+def test_initial_fill_does_not_count_as_growth() -> None:
     filling = [(at, figure if at > 800 else at * MIB) for at, figure in samples(0, 0)]
     found = slope(filling)
     assert found is not None
     assert not found.is_above(1.0)
 
 
-def test_a_single_step_is_no_growth() -> None:
+def test_single_step_does_not_count_as_growth() -> None:
     found = slope([(at, figure + (20 * MIB if at > 2000 else 0)) for at, figure in samples(0, MIB)])
     assert found is not None
     assert not found.is_above(16 * MIB)

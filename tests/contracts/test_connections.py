@@ -95,7 +95,7 @@ def reply(request: int) -> StorageReply:
 # -- the handshake --------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_is_welcomed_and_both_sides_are_told(network: Network) -> None:
+def test_welcomes_a_peer_and_notifies_both_sides(network: Network) -> None:
     server, peer = met(network)
     (opened,) = server.events
     assert isinstance(opened, Opened)
@@ -107,7 +107,7 @@ def test_a_peer_is_welcomed_and_both_sides_are_told(network: Network) -> None:
     assert replace(welcomed.welcome, compression="") == Welcome(False, 1, 60.0, 2.0)
 
 
-def test_a_peer_may_come_before_its_server_and_say_things_meanwhile(network: Network) -> None:
+def test_peer_may_connect_and_queue_messages_before_its_server_starts(network: Network) -> None:
     peer = network.connect()
     peer.connector.send(StatStorage(1))
     assert not peer.connector.connected
@@ -115,7 +115,7 @@ def test_a_peer_may_come_before_its_server_and_say_things_meanwhile(network: Net
     network.until(lambda: asked(server) == [1])
 
 
-def test_a_refused_peer_is_told_why_and_stops_trying(network: Network) -> None:
+def test_refused_peer_gets_the_reason_and_stops_trying(network: Network) -> None:
     hellos = []
 
     def admit(_peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
@@ -132,7 +132,7 @@ def test_a_refused_peer_is_told_why_and_stops_trying(network: Network) -> None:
     assert peer.connector.outbox_bytes() == 0
 
 
-def test_a_second_process_with_the_same_peer_id_is_refused_and_the_first_one_goes_on(network: Network) -> None:
+def test_second_process_with_the_same_peer_id_is_refused(network: Network) -> None:
     server, first = met(network)
     second = network.connect(peer=first.connector.peer)
     network.until(lambda: bool(second.events))
@@ -147,7 +147,7 @@ def test_a_second_process_with_the_same_peer_id_is_refused_and_the_first_one_goe
 
 
 @on_all
-def test_messages_go_both_ways_with_their_attachments(network: Network) -> None:
+def test_messages_and_attachments_travel_both_ways(network: Network) -> None:
     server, peer = met(network)
     large = bytes(range(256)) * 4096
     attachments: list[Buffer] = [memoryview(large), b"small", bytearray(b"changing"), b""]
@@ -168,7 +168,7 @@ def test_messages_go_both_ways_with_their_attachments(network: Network) -> None:
 
 
 @on_all
-def test_everything_arrives_once_and_in_order_over_connections_that_break(network: Network) -> None:
+def test_everything_arrives_once_and_in_order_over_breaking_connections(network: Network) -> None:
     server, peer = met(network)
 
     def answer(events: list[ListenerEvent]) -> None:
@@ -196,7 +196,7 @@ def test_everything_arrives_once_and_in_order_over_connections_that_break(networ
     network.until(lambda: server.listener.outbox_bytes(peer.connector.peer) == 0)
 
 
-def test_a_break_is_told_at_once_and_what_is_said_meanwhile_arrives_later(network: Network) -> None:
+def test_reports_a_break_and_delivers_queued_messages_later(network: Network) -> None:
     server, peer = met(network)
     network.set_reachable(False)
     network.break_connections()
@@ -213,7 +213,7 @@ def test_a_break_is_told_at_once_and_what_is_said_meanwhile_arrives_later(networ
 # -- the end of sessions --------------------------------------------------------------------------------------------
 
 
-def test_a_goodbye_ends_the_session_behind_all_that_was_said(network: Network) -> None:
+def test_goodbye_ends_the_session_after_queued_messages(network: Network) -> None:
     server, peer = met(network)
     for number in range(60):
         peer.connector.send(StatStorage(number))
@@ -226,7 +226,7 @@ def test_a_goodbye_ends_the_session_behind_all_that_was_said(network: Network) -
     assert server.listener.outbox_bytes(peer.connector.peer) == 0
 
 
-def test_a_restarted_server_opens_a_new_session_and_what_was_said_in_the_old_one_is_void(network: Network) -> None:
+def test_restarted_server_opens_a_new_session_that_voids_old_messages(network: Network) -> None:
     first, peer = met(network)
     peer.connector.send(StatStorage(1))
     network.until(lambda: asked(first) == [1])
@@ -248,7 +248,7 @@ def test_a_restarted_server_opens_a_new_session_and_what_was_said_in_the_old_one
 
 
 @on_all
-def test_a_closing_server_delivers_what_it_has_said(network: Network) -> None:
+def test_closing_server_delivers_queued_messages(network: Network) -> None:
     server, peer = met(network)
     for number in range(60):
         server.listener.send(peer.connector.peer, reply(number))
@@ -257,7 +257,7 @@ def test_a_closing_server_delivers_what_it_has_said(network: Network) -> None:
     assert answered(peer) == list(range(60))
 
 
-def test_a_forgotten_peer_that_was_away_begins_anew(network: Network) -> None:
+def test_forgotten_peer_starts_over_when_it_returns(network: Network) -> None:
     server, peer = met(network)
     network.set_reachable(False)
     network.break_connections()
@@ -271,7 +271,7 @@ def test_a_forgotten_peer_that_was_away_begins_anew(network: Network) -> None:
     assert kinds(peer.events) == [Welcomed, Broken, Welcomed]
 
 
-def test_a_farewell_with_a_refusal_stops_the_peer_for_good(network: Network) -> None:
+def test_goodbye_with_a_refusal_stops_the_peer_permanently(network: Network) -> None:
     server, peer = met(network)
     refused = Refused(RefusalReason.EXPIRED, "you were away for too long")
     server.listener.forget(peer.connector.peer, refused)
@@ -282,7 +282,7 @@ def test_a_farewell_with_a_refusal_stops_the_peer_for_good(network: Network) -> 
 # -- limits and nonsense --------------------------------------------------------------------------------------------
 
 
-def test_messages_that_the_role_may_not_send_are_dropped_and_in_the_end_cost_the_connection(
+def test_forbidden_messages_are_dropped_and_finally_cut_the_connection(
     network: Network,
 ) -> None:
     server, peer = met(network, role=Role.CLIENT)
@@ -302,7 +302,7 @@ def test_messages_that_the_role_may_not_send_are_dropped_and_in_the_end_cost_the
     assert asked(server) == [1]
 
 
-def test_too_large_a_message_is_refused_before_it_is_sent(network: Network) -> None:
+def test_oversized_message_is_refused_before_sending(network: Network) -> None:
     server, peer = met(network, kind="scheduler")
     with pytest.raises(LimitError, match="MAX_ATTACHED_BYTES"):
         peer.connector.send(PutObject(1, bytes(16), [], 0), [bytes(MAX_ATTACHED_BYTES), b"x"])
@@ -316,7 +316,7 @@ def test_too_large_a_message_is_refused_before_it_is_sent(network: Network) -> N
     assert server.events[1].message == Cancel([bytes(16)])
 
 
-def test_a_peer_that_takes_nothing_is_given_up_when_its_outbox_is_full(network: Network) -> None:
+def test_peer_that_never_reads_is_dropped_when_its_outbox_is_full(network: Network) -> None:
     server = network.serve(outbox=OutboxLimits(messages=10_000, size_bytes=100_000))
     peer = network.connect()
     network.until(lambda: peer.connector.connected)
@@ -343,7 +343,7 @@ def quick(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused
 
 
 @on_all
-def test_a_silent_connection_is_given_up_for_a_new_one(network: Network) -> None:
+def test_silent_connection_is_replaced(network: Network) -> None:
     server = network.serve(admit=quick)
     peer = network.connect(Role.CLIENT)
     network.until(lambda: peer.connector.connected)

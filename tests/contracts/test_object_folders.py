@@ -49,7 +49,7 @@ def content(*parts: bytes) -> list[memoryview]:
     return [memoryview(part) for part in parts]
 
 
-def test_ranges_of_what_was_put_are_read(folder: ObjectFolder) -> None:
+def test_reads_ranges_of_stored_objects(folder: ObjectFolder) -> None:
     large = bytes(range(256)) * 150_000
     folder.put("run/one", content(large[:7], large[7:20_000_000], large[20_000_000:]))
     assert folder.read("run/one", 5, 9) == large[5:9]
@@ -59,7 +59,7 @@ def test_ranges_of_what_was_put_are_read(folder: ObjectFolder) -> None:
     assert folder.read("run/one", 0) == b"again"
 
 
-def test_what_is_not_there_is_lost_and_deleting_it_does_no_harm(folder: ObjectFolder) -> None:
+def test_missing_object_is_lost_and_deleting_it_is_harmless(folder: ObjectFolder) -> None:
     with pytest.raises(ObjectLostError, match="does not have it"):
         folder.read("run/none", 0)
     folder.delete(["run/none"])
@@ -76,7 +76,7 @@ def test_folders_and_names_are_listed_until_their_objects_are_deleted(folder: Ob
     assert folder.folders() == ["b"]
 
 
-def test_a_put_that_fails_leaves_nothing(folder: ObjectFolder) -> None:
+def test_failed_put_leaves_nothing(folder: ObjectFolder) -> None:
     def broken() -> Iterator[memoryview]:
         yield memoryview(bytes(20_000_000))
         raise UnreachableError("closed")
@@ -86,7 +86,7 @@ def test_a_put_that_fails_leaves_nothing(folder: ObjectFolder) -> None:
     assert folder.names("run") == [] if "run" in folder.folders() else True
 
 
-def test_a_run_removes_what_ended_runs_have_left_and_nothing_else(root: str) -> None:
+def test_run_removes_only_leftovers_of_ended_runs(root: str) -> None:
     url = f"{root}/tidy"
     folder = open_backend(url)
     left, living = BackendRun(url), BackendRun(url)
@@ -98,12 +98,12 @@ def test_a_run_removes_what_ended_runs_have_left_and_nothing_else(root: str) -> 
     assert sorted(folder.folders()) == ["mine", living.name]
 
 
-def test_a_bucket_that_is_not_there_is_named_at_the_start(bucket: str) -> None:
+def test_reports_a_missing_bucket_at_startup(bucket: str) -> None:
     with pytest.raises(UsageError, match=r"NoSuchBucket.*create the bucket other"):
         BackendRun("s3://other/prefix")
 
 
-def test_a_host_without_credentials_is_told_where_they_come_from(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_without_credentials_learns_where_to_get_them(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -122,6 +122,6 @@ def test_a_host_without_credentials_is_told_where_they_come_from(bucket: str, mo
         ("file:///proc/none", "cannot write"),
     ],
 )
-def test_a_url_that_names_no_backend_is_an_error_that_says_why(url: str, says: str) -> None:
+def test_url_without_a_backend_raises_with_the_reason(url: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         BackendRun(url)

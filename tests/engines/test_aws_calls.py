@@ -59,7 +59,7 @@ def answered(code: str, message: str = "words", status: int = 400) -> AwsError:
         ("ClusterNotFoundException", "refused", "ECS RunTask refused (ClusterNotFoundException): words"),
     ],
 )
-def test_what_a_service_answers_is_said_with_its_code(code: str, kind: str, text: str) -> None:
+def test_service_errors_are_reported_with_their_code(code: str, kind: str, text: str) -> None:
     error = answered(code)
     assert (error.kind, str(error), error.code) == (kind, text, code)
     assert not error.is_uncertain
@@ -86,12 +86,12 @@ def test_what_a_service_answers_is_said_with_its_code(code: str, kind: str, text
         ),
     ],
 )
-def test_a_call_without_an_answer_may_have_been_done(error: BotoCoreError, text: str) -> None:
+def test_unanswered_call_may_have_taken_effect(error: BotoCoreError, text: str) -> None:
     found = aws_error("ECS", "RunTask", error)
     assert (str(found), found.kind, found.is_uncertain) == (text, "unanswered", True)
 
 
-def test_missing_credentials_say_what_to_give() -> None:
+def test_missing_credentials_error_says_what_to_set() -> None:
     assert str(aws_error("ECS", "RunTask", NoCredentialsError())) == (
         "no AWS credentials for ECS RunTask (NoCredentialsError): give aws_profile, set AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
@@ -101,7 +101,7 @@ def test_missing_credentials_say_what_to_give() -> None:
     assert str(sso).endswith("log in again")
 
 
-def test_a_profile_or_region_that_cannot_be_is_an_error_of_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_profile_or_region_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     with pytest.raises(UsageError, match="aws_profile = 'missing'"):
         AwsClient(AwsSettings(aws_profile="missing"), "ecs")
@@ -130,7 +130,7 @@ def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
     return write
 
 
-def test_the_region_is_that_of_the_settings_else_of_the_environment_else_of_the_profile(
+def test_region_comes_from_settings_environment_or_profile_in_that_order(
     monkeypatch: pytest.MonkeyPatch, profile: Callable[[str], None]
 ) -> None:
     profile("true")
@@ -166,7 +166,7 @@ def mute_server() -> Iterator[tuple[str, list[socket.socket]]]:
                 connection.close()
 
 
-def test_a_service_that_says_nothing_is_given_up_after_two_attempts() -> None:
+def test_silent_service_is_given_up_after_two_attempts() -> None:
     with mute_server() as (url, taken):
         client = AwsClient(AwsSettings(aws_endpoint_url=url), "ecs", read_timeout_seconds=0.05)
         with pytest.raises(AwsError, match="ECS ListTasks: no answer at http://127") as caught:
@@ -176,7 +176,7 @@ def test_a_service_that_says_nothing_is_given_up_after_two_attempts() -> None:
         client.raw.close()
 
 
-def test_credentials_that_were_renewed_in_their_file_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_renewed_in_their_file_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -214,6 +214,6 @@ def test_credentials_that_were_renewed_in_their_file_are_used(tmp_path: Path, mo
             thread.join()
 
 
-def test_values_of_tags_have_no_characters_that_aws_refuses() -> None:
+def test_tag_values_have_only_characters_that_aws_accepts() -> None:
     tags = owner_tags("a*b{c}é" + "x" * 300, "tcp://10.0.0.1:8516")
     assert tags == {"scaler:manager": ("a_b_c__" + "x" * 300)[:256], "scaler:cluster": "tcp://10.0.0.1:8516"}

@@ -31,7 +31,7 @@ def problems(**settings: Any) -> list[str]:
     return found
 
 
-def test_a_quota_that_is_too_small_is_found(aws: AwsEmulator) -> None:
+def test_finds_an_insufficient_quota(aws: AwsEmulator) -> None:
     subnets = {"ecs_subnets": tuple(open_subnets()), "ecs_assign_public_ip": True}
     [text] = problems(**subnets)
     assert text == (
@@ -46,7 +46,7 @@ def test_a_quota_that_is_too_small_is_found(aws: AwsEmulator) -> None:
     assert lines[0].startswith("unknown       quota Fargate On-Demand vCPU resource count (not allowed to call ")
 
 
-def test_subnets_without_a_way_to_the_internet_or_that_do_not_exist_are_found(aws: AwsEmulator) -> None:
+def test_finds_missing_subnets_and_those_without_internet_access(aws: AwsEmulator) -> None:
     aws.quotas.values["L-3032A538"] = 100
     [text] = problems(ecs_subnets=("subnet-0123456789abcdef0",))
     assert "does not exist" in text
@@ -61,7 +61,7 @@ def test_subnets_without_a_way_to_the_internet_or_that_do_not_exist_are_found(aw
     assert problems(ecs_subnets=(subnet,), ecs_assign_public_ip=True) == []
 
 
-def test_an_image_that_is_not_in_its_registry_is_found(aws: AwsEmulator) -> None:
+def test_finds_an_image_missing_from_its_registry(aws: AwsEmulator) -> None:
     aws.quotas.values["L-3032A538"] = 100
     settings = {"ecs_subnets": tuple(open_subnets()), "ecs_assign_public_ip": True, "ecs_task_image": IMAGE}
     [text] = problems(**settings)
@@ -74,13 +74,13 @@ def test_an_image_that_is_not_in_its_registry_is_found(aws: AwsEmulator) -> None
     assert problems(**settings) == []
 
 
-def test_a_bucket_of_another_account_is_an_error_that_says_so(aws: AwsEmulator) -> None:
+def test_reports_a_bucket_owned_by_another_account(aws: AwsEmulator) -> None:
     aws.faults.add("HeadBucket", Error("AccessDenied", "no", 403))
     with pytest.raises(UsageError, match="the bucket 'taken' belongs to another account"):
         do("setup", s3_bucket="taken")
 
 
-def test_what_runs_is_shown_with_its_price_and_resources_with_what_setup_would_do(aws: AwsEmulator) -> None:
+def test_show_lists_prices_and_what_setup_would_do(aws: AwsEmulator) -> None:
     code, lines = do("check")
     assert "missing       cluster scaler-cluster (setup makes it)" in lines
     assert do("setup")[0] == 0
@@ -98,7 +98,7 @@ def test_what_runs_is_shown_with_its_price_and_resources_with_what_setup_would_d
     backend.close()
 
 
-def test_the_flag_of_setup_asks_for_checks_and_another_verb_does_not_have_it() -> None:
+def test_only_setup_has_the_check_flag() -> None:
     found = parse_worker_manager("scaler_worker_manager", ["aws_raw_ecs", "setup", "--check", "--ecs-subnets", "a"], {})
     assert isinstance(found, Provision)
     assert found.verb == "check"

@@ -28,7 +28,7 @@ def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
     return aws
 
 
-def test_the_first_cluster_of_an_account_waits_for_the_role_of_the_service(aws: AwsEmulator) -> None:
+def test_first_cluster_of_an_account_waits_for_the_service_role(aws: AwsEmulator) -> None:
     text = "Unable to assume the service linked role. Please verify that the ECS service linked role exists."
     rule = aws.faults.add("CreateCluster", Error("InvalidParameterException", text), times=2)
     lines: list[str] = []
@@ -62,7 +62,7 @@ heartbeat_interval_seconds = 0.5
 """
 
 
-def test_a_service_that_is_away_at_start_is_a_reason_and_ends_nothing(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_service_outage_at_startup_is_a_reason_and_ends_nothing(tmp_path: Path, aws: AwsEmulator) -> None:
     ports = ReservedPorts(4)
     file = tmp_path / "file.toml"
     file.write_text(FILE.format(port=ports.first, endpoint_url=aws.endpoint_url))
@@ -126,7 +126,7 @@ per_worker_capabilities = "{kind}=-1"
 
 
 @pytest.mark.timeout(240)
-def test_units_without_an_image_run_the_installed_version_from_the_bucket_and_no_web_server(
+def test_units_without_an_image_run_the_installed_version_from_the_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buckets = {kind: f"packages-for-{kind.replace('_', '-')}" for kind in KINDS}

@@ -47,7 +47,7 @@ def backend_of(system: str, directory: Path, **changed: object) -> SlurmBackend:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_work_takes_it_from_no_jobs_up_and_down_to_none(system: str, tmp_path: Path, queue: Path) -> None:
+def test_work_scales_jobs_from_zero_and_back(system: str, tmp_path: Path, queue: Path) -> None:
     quick = ("-et", "target_v1", "-pc", "idle_seconds=0.5")
     with command("scaler_scheduler", "tcp://127.0.0.1:0", *quick, directory=tmp_path) as running:
         address = running.addresses()["scheduler"]
@@ -64,7 +64,7 @@ def test_work_takes_it_from_no_jobs_up_and_down_to_none(system: str, tmp_path: P
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_job_in_the_queue_shows_the_reason_and_one_that_runs_the_time_that_is_left(
+def test_queued_job_shows_its_reason_and_running_job_its_remaining_time(
     system: str, tmp_path: Path, queue: Path
 ) -> None:
     assert queue.is_dir()
@@ -89,7 +89,7 @@ def test_a_job_in_the_queue_shows_the_reason_and_one_that_runs_the_time_that_is_
 
 
 @pytest.mark.parametrize(("system", "text"), [("pbs", "qsub: unknown queue"), ("lsf", "bsub: unknown queue")])
-def test_a_submission_that_is_refused_says_why(system: str, text: str, tmp_path: Path, queue: Path) -> None:
+def test_refused_submission_explains_why(system: str, text: str, tmp_path: Path, queue: Path) -> None:
     assert queue.is_dir()
     backend = backend_of(system, tmp_path, slurm_partition="nope")
     with pytest.raises(BackendError, match=text):
@@ -99,7 +99,7 @@ def test_a_submission_that_is_refused_says_why(system: str, text: str, tmp_path:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_jobs_ask_for_what_the_settings_say(system: str, tmp_path: Path, queue: Path) -> None:
+def test_jobs_request_the_configured_resources(system: str, tmp_path: Path, queue: Path) -> None:
     backend = backend_of(
         system,
         tmp_path,
@@ -122,9 +122,7 @@ def test_jobs_ask_for_what_the_settings_say(system: str, tmp_path: Path, queue: 
     backend.close()
 
 
-def test_a_stop_that_the_system_does_not_answer_is_one_command(
-    tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unanswered_stop_is_a_single_command(tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polled, "STOP_RETRY_SECONDS", 0.0)
     login = tmp_path / "login"
     login.write_text(
@@ -145,7 +143,7 @@ def test_a_stop_that_the_system_does_not_answer_is_one_command(
     assert {unit.state for unit in units} == {UnitState.STOPPED}
 
 
-def test_a_command_without_an_answer_is_ended_with_all_that_it_has_started(
+def test_kills_an_unresponsive_command_and_its_children(
     tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaler.worker_manager.slurm.backend.COMMAND_SECONDS", 0.5)
@@ -162,7 +160,7 @@ def test_a_command_without_an_answer_is_ended_with_all_that_it_has_started(
 
 
 @pytest.mark.parametrize("slow", ["sbatch", "squeue"])
-def test_a_manager_that_is_stopped_before_its_batch_system_answers_ends_without_the_answer_and_leaves_no_command(
+def test_manager_stopped_before_its_batch_system_answers_leaves_no_command(
     slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands, pid_file = tmp_path / "commands", tmp_path / "pid"
@@ -192,7 +190,7 @@ def test_a_manager_that_is_stopped_before_its_batch_system_answers_ends_without_
         running.close()
 
 
-def test_a_manager_whose_directory_was_removed_starts_jobs_in_the_log_directory(
+def test_manager_in_a_removed_directory_starts_jobs_in_the_log_directory(
     tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "gone"

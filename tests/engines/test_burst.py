@@ -52,7 +52,7 @@ def configured(directory: Path, aws: AwsEmulator, ports: ReservedPorts, *changes
 
 
 @pytest.mark.timeout(120)
-def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_work_too_slow_for_the_laptop_runs_in_the_cloud(tmp_path: Path, aws: AwsEmulator) -> None:
     ports = ReservedPorts(4)
     laptop = 'worker_manager_id = "laptop"'
     file = configured(tmp_path, aws, ports, (laptop, f"{laptop}\nmax_task_concurrency = 1"))

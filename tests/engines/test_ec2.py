@@ -59,7 +59,7 @@ def backend_of(account: Account) -> Iterator[Ec2Backend]:
 # -- what is set up
 
 
-def test_setup_makes_what_is_needed_once_and_adds_a_version_for_other_settings(aws: AwsEmulator) -> None:
+def test_setup_creates_resources_once_and_versions_for_new_settings(aws: AwsEmulator) -> None:
     account = Account(aws)
     assert [line.split()[0] for line in account.do("setup")] == ["created"] * 3
     assert [line.split()[0] for line in account.do("setup")] == ["exists"] * 3
@@ -115,7 +115,7 @@ def remove_package(account: Account) -> None:
     s3.close()
 
 
-def test_setup_puts_the_installed_version_into_the_bucket_for_instances_and_nothing_else_may_they_read(
+def test_setup_uploads_the_package_and_grants_instances_only_that(
     aws: AwsEmulator,
 ) -> None:
     account = Account(aws, **INSTALLED, worker_requirements=("msgpack",))
@@ -139,7 +139,7 @@ def test_setup_puts_the_installed_version_into_the_bucket_for_instances_and_noth
     assert [line.split()[0] for line in account.do("teardown")] == ["removed"] * 5
 
 
-def test_an_instance_that_ended_because_its_package_is_gone_says_what_to_do(aws: AwsEmulator, tmp_path: Path) -> None:
+def test_instance_without_its_package_exits_with_a_remedy(aws: AwsEmulator, tmp_path: Path) -> None:
     goes_on = tmp_path / "goes-on"
     account = Account(aws, **INSTALLED, ec2_setup=f"while [ ! -e {goes_on} ]; do sleep 0.01; done; exit 1")
     account.do("setup")
@@ -157,7 +157,7 @@ def test_an_instance_that_ended_because_its_package_is_gone_says_what_to_do(aws:
 # -- what is asked of EC2
 
 
-def test_instances_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
+def test_instances_match_the_managers_settings(aws: AwsEmulator) -> None:
     account = Account(
         aws,
         ec2_instance_types=("m5.large", "c5.2xlarge"),
@@ -195,7 +195,7 @@ def test_instances_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
     account.client.close()
 
 
-def test_slots_follow_the_type_of_an_instance_and_are_never_more_than_the_limit(aws: AwsEmulator) -> None:
+def test_slots_follow_the_instance_type_up_to_the_limit(aws: AwsEmulator) -> None:
     account = Account(aws, ec2_instance_types=("m5.large", "m5.2xlarge"), max_task_concurrency=17)
     account.do("setup")
     with backend_of(account) as backend:
@@ -206,7 +206,7 @@ def test_slots_follow_the_type_of_an_instance_and_are_never_more_than_the_limit(
         assert unit.slots == cpus_of(found["InstanceType"])
 
 
-def test_a_start_without_an_answer_starts_nothing_twice(aws: AwsEmulator) -> None:
+def test_unanswered_start_starts_nothing_twice(aws: AwsEmulator) -> None:
     account = Account(aws)
     account.do("setup")
     with backend_of(account) as backend:
@@ -217,7 +217,7 @@ def test_a_start_without_an_answer_starts_nothing_twice(aws: AwsEmulator) -> Non
         assert len(aws.ec2.alive()) == 3
 
 
-def test_what_ec2_has_no_capacity_for_is_the_reason_and_the_rest_starts(aws: AwsEmulator) -> None:
+def test_lacking_ec2_capacity_is_the_reason_and_the_rest_starts(aws: AwsEmulator) -> None:
     account = Account(aws)
     account.do("setup")
     with backend_of(account) as backend:
@@ -229,7 +229,7 @@ def test_what_ec2_has_no_capacity_for_is_the_reason_and_the_rest_starts(aws: Aws
         assert len(caught.value.started) == len(aws.ec2.alive()) == 1
 
 
-def test_many_instances_end_with_one_call(aws: AwsEmulator) -> None:
+def test_many_instances_are_terminated_with_one_call(aws: AwsEmulator) -> None:
     account = Account(aws)
     account.do("setup")
     with backend_of(account) as backend:
@@ -240,7 +240,7 @@ def test_many_instances_end_with_one_call(aws: AwsEmulator) -> None:
         assert {unit.state for unit in backend.list()} == {UnitState.STOPPED}
 
 
-def test_an_instance_that_ec2_refuses_to_terminate_keeps_no_other_one_running(aws: AwsEmulator) -> None:
+def test_instance_that_ec2_will_not_terminate_does_not_affect_others(aws: AwsEmulator) -> None:
     account = Account(aws)
     account.do("setup")
     with backend_of(account) as backend:
@@ -252,7 +252,7 @@ def test_an_instance_that_ec2_refuses_to_terminate_keeps_no_other_one_running(aw
         assert len(aws.ec2.alive()) == 1, "the call for both is refused, and that for one of them"
 
 
-def test_a_manager_without_a_launch_template_says_what_makes_it(aws: AwsEmulator) -> None:
+def test_missing_launch_template_error_says_how_to_create_it(aws: AwsEmulator) -> None:
     account = Account(aws)
     with (
         backend_of(account) as backend,
@@ -270,7 +270,7 @@ def test_a_manager_without_a_launch_template_says_what_makes_it(aws: AwsEmulator
         ("Server.InternalError", UnitState.FAILED),
     ],
 )
-def test_only_what_was_asked_to_end_has_ended_in_order(code: str, state: UnitState) -> None:
+def test_only_requested_stops_count_as_orderly(code: str, state: UnitState) -> None:
     assert state_of({"State": {"Name": "terminated"}, "StateReason": {"Code": code}}) is state
 
 
@@ -310,7 +310,7 @@ def cluster(directory: Path, aws: AwsEmulator) -> Iterator[Client]:
         assert within(WAIT_SECONDS, lambda: aws.ec2.alive() == []), "nothing is left that costs money"
 
 
-def test_a_spot_notice_drains_the_worker_and_its_task_ends_there(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_spot_notice_drains_the_worker_which_finishes_its_task(tmp_path: Path, aws: AwsEmulator) -> None:
     with cluster(tmp_path, aws) as client:
         started, goes_on = tmp_path / "started", tmp_path / "goes-on"
         future = client.submit(wait_for, str(started), str(goes_on))

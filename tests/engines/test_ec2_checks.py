@@ -47,7 +47,7 @@ def public_subnet(*, public_ip: bool) -> str:
     return subnet
 
 
-def test_subnets_without_a_way_to_the_internet_are_found(aws: AwsEmulator) -> None:
+def test_finds_subnets_without_internet_access(aws: AwsEmulator) -> None:
     ec2 = AwsClient(AwsSettings(), "ec2")
     closed = str(ec2.call("DescribeSubnets")["Subnets"][0]["SubnetId"])
     ec2.close()
@@ -60,7 +60,7 @@ def test_subnets_without_a_way_to_the_internet_are_found(aws: AwsEmulator) -> No
     assert text == "there is no subnet subnet-0123456789abcdef0 in us-east-1: correct ec2_subnets"
 
 
-def test_an_image_that_is_missing_or_for_other_processors_is_found(aws: AwsEmulator) -> None:
+def test_finds_a_missing_or_incompatible_image(aws: AwsEmulator) -> None:
     place = {"ec2_subnets": (public_subnet(public_ip=True),)}
     [text] = problems(ec2_image="ami-0123456789abcdef0", **place)
     assert text.startswith("there is no image ami-0123456789abcdef0 in us-east-1")
@@ -68,7 +68,7 @@ def test_an_image_that_is_missing_or_for_other_processors_is_found(aws: AwsEmula
     assert "is for x86_64, and m6g.large is arm64: give an image for it, or other ec2_instance_types" in text
 
 
-def test_types_that_do_not_exist_or_are_not_in_the_zones_of_the_subnets_are_found(aws: AwsEmulator) -> None:
+def test_finds_unknown_types_and_types_missing_in_the_subnets_zones(aws: AwsEmulator) -> None:
     subnet = public_subnet(public_ip=True)
     texts = problems(ec2_instance_types=("m5.large", "m99.large"), ec2_subnets=(subnet,))
     assert texts[0] == "us-east-1 has no instance type m99.large: correct ec2_instance_types"
@@ -76,7 +76,7 @@ def test_types_that_do_not_exist_or_are_not_in_the_zones_of_the_subnets_are_foun
     assert len(texts) == 2
 
 
-def test_what_runs_is_shown_with_its_price_by_type_and_market(aws: AwsEmulator) -> None:
+def test_show_lists_prices_by_type_and_market(aws: AwsEmulator) -> None:
     do("setup")
     assert "runs          no instances" in do("show")[1]
     backend = Ec2Backend(ec2_config(ec2_image=LINUX, ec2_setup="exec sleep 3600", max_task_concurrency=8))

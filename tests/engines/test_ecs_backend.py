@@ -101,7 +101,7 @@ def are(*wanted: UnitState) -> Callable[[dict[str, Unit]], bool]:
 
 
 @pytest.mark.parametrize(("concurrency", "units", "slots"), [(1, 1, 2), (4, 2, 4), (5, 3, 6), (-1, None, -1)])
-def test_units_are_as_many_tasks_as_hold_the_wanted_workers(
+def test_units_are_the_tasks_needed_for_the_wanted_workers(
     rig: Rig, concurrency: int, units: int | None, slots: int
 ) -> None:
     capacity = rig.backend(max_task_concurrency=concurrency).capacity
@@ -109,7 +109,7 @@ def test_units_are_as_many_tasks_as_hold_the_wanted_workers(
     assert (capacity.unit_price, capacity.unit_minimum_seconds) == (fargate_price("us-east-1", 2, 8), 60.0)
 
 
-def test_tasks_start_in_batches_and_carry_the_marks_of_their_manager(rig: Rig) -> None:
+def test_tasks_start_in_batches_with_marks_of_their_manager(rig: Rig) -> None:
     rig.aws.ecs.times.provisioning = NEVER_SECONDS
     started = rig.backend(ecs_capacity_provider="FARGATE_SPOT").start(25)
     assert len(set(started)) == 25
@@ -126,7 +126,7 @@ def test_tasks_start_in_batches_and_carry_the_marks_of_their_manager(rig: Rig) -
         assert variable["name"] == "SCALER_WORKER_CONFIG"
 
 
-def test_the_task_definition_is_registered_when_it_is_missing_or_differs(rig: Rig) -> None:
+def test_task_definition_is_registered_if_missing_or_different(rig: Rig) -> None:
     rig.aws.ecs.times.provisioning = NEVER_SECONDS
     first = rig.backend(ecs_task_definition="theirs")
     first.start(1)
@@ -139,7 +139,7 @@ def test_the_task_definition_is_registered_when_it_is_missing_or_differs(rig: Ri
     assert (found["cpu"], found["memory"]) == ("2048", "16384")
 
 
-def test_a_cluster_that_is_not_there_is_an_error_that_says_what_makes_it(rig: Rig) -> None:
+def test_missing_cluster_error_says_how_to_create_one(rig: Rig) -> None:
     backend = rig.backend(ecs_cluster="other")
     with pytest.raises(BackendError, match=r"ClusterNotFoundException.*`scaler_worker_manager aws_raw_ecs setup` make"):
         backend.list()
@@ -153,7 +153,7 @@ def test_a_cluster_that_is_not_there_is_an_error_that_says_what_makes_it(rig: Ri
 # -- starts that fail
 
 
-def test_when_only_some_start_the_others_are_an_error_with_the_reason(rig: Rig) -> None:
+def test_partial_start_raises_with_the_reason_for_the_rest(rig: Rig) -> None:
     backend = rig.backend()
     rig.aws.faults.add("RunTask", Partial(4, "Capacity is unavailable at this time"))
     with pytest.raises(BackendError, match="ECS does not start all tasks: Capacity is unavailable at this time") as one:
@@ -166,7 +166,7 @@ def test_when_only_some_start_the_others_are_an_error_with_the_reason(rig: Rig) 
 # -- answers that are lost
 
 
-def test_a_lost_answer_starts_nothing_twice(rig: Rig) -> None:
+def test_lost_answer_starts_nothing_twice(rig: Rig) -> None:
     backend = rig.backend()
     rig.aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
     with pytest.raises(BackendError, match="ended without an answer") as caught:
@@ -183,7 +183,7 @@ def test_a_lost_answer_starts_nothing_twice(rig: Rig) -> None:
 # -- listing
 
 
-def test_listing_costs_a_call_for_each_hundred_tasks_and_happens_once_a_heartbeat(rig: Rig) -> None:
+def test_listing_makes_one_call_per_hundred_tasks_and_heartbeat(rig: Rig) -> None:
     rig.aws.ecs.times.provisioning = NEVER_SECONDS
     rig.aws.ecs.rates.launches_at_once = rig.aws.ecs.rates.run_calls_at_once = 1000
     rig.aws.ecs.rates.launches_per_second = rig.aws.ecs.rates.run_calls_per_second = 1000
@@ -217,7 +217,7 @@ def register(rig: Rig) -> str:
     return str(made["taskDefinition"]["taskDefinitionArn"])
 
 
-def test_a_manager_that_comes_later_finds_the_tasks_of_its_name_only(rig: Rig) -> None:
+def test_later_manager_finds_only_tasks_of_its_name(rig: Rig) -> None:
     first = rig.backend()
     mine = first.start(3)
     rig.backend(worker_manager_id="other").start(2)
@@ -233,7 +233,7 @@ def test_a_manager_that_comes_later_finds_the_tasks_of_its_name_only(rig: Rig) -
     assert len(rig.alive()) == 4
 
 
-def test_ends_are_told_with_their_reasons(rig: Rig) -> None:
+def test_ends_are_shown_with_their_reasons(rig: Rig) -> None:
     backend = rig.backend(ecs_capacity_provider="FARGATE_SPOT")
     rig.aws.ecs.fail_starts(1, "CannotPullContainerError: pull image manifest: not found")
     [never] = backend.start(1)
@@ -257,9 +257,7 @@ def test_ends_are_told_with_their_reasons(rig: Rig) -> None:
 # -- stops
 
 
-def test_tasks_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unstoppable_tasks_are_named_with_the_command_to_stop_them(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     backend = rig.backend()
     first, second = backend.start(2)
     until_listed(backend, are(UnitState.RUNNING, UnitState.RUNNING))
@@ -277,7 +275,7 @@ def test_tasks_that_cannot_be_stopped_are_named_with_the_command_that_stops_them
 # -- messages at the start
 
 
-def test_workers_that_could_not_reach_the_scheduler_are_warned_of(
+def test_warns_about_workers_that_could_not_reach_the_scheduler(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")

@@ -76,9 +76,7 @@ def running(aws: AwsEmulator, count: int) -> None:
 # -- from zero up and down to zero
 
 
-def test_two_thousand_tasks_take_a_file_from_no_tasks_on_ecs_up_and_down_to_none(
-    tmp_path: Path, aws: AwsEmulator
-) -> None:
+def test_two_thousand_tasks_scale_ecs_tasks_from_zero_and_back(tmp_path: Path, aws: AwsEmulator) -> None:
     ports = ReservedPorts(4)
     scheduler_address, storage = (f"tcp://127.0.0.1:{ports.first + offset}" for offset in (0, 3))
     told: dict[str, Any] = {
@@ -112,7 +110,7 @@ def test_two_thousand_tasks_take_a_file_from_no_tasks_on_ecs_up_and_down_to_none
 # -- units that die
 
 
-def test_spot_notices_to_half_the_fleet_lose_no_task_and_are_charged_to_none(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_spot_notices_to_half_the_fleet_lose_and_charge_no_task(tmp_path: Path, aws: AwsEmulator) -> None:
     spot = ("--ecs-capacity-provider", "FARGATE_SPOT")
     with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 4, *spot), Client(address) as client:
         # None may run twice: what a notice costs shows at once.
@@ -127,7 +125,7 @@ def test_spot_notices_to_half_the_fleet_lose_no_task_and_are_charged_to_none(tmp
 # -- managers that come and go
 
 
-def test_a_manager_that_was_killed_and_started_again_adopts_its_tasks(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_restarted_manager_adopts_its_tasks(tmp_path: Path, aws: AwsEmulator) -> None:
     with scheduler(tmp_path) as address, Client(address) as client:
         with uncertain_manager(tmp_path, address, aws, 2) as first:
             first.addresses()
@@ -144,7 +142,7 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_tasks(tmp_path: 
 # -- an API that fails
 
 
-def test_whatever_the_api_does_there_is_one_fleet_and_every_result(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_one_fleet_and_every_result_whatever_the_api_does(tmp_path: Path, aws: AwsEmulator) -> None:
     aws.ecs.times.hidden = 0.5
     aws.faults.add("ListTasks", Throttle(), times=BOTH_ATTEMPTS)
     aws.faults.add("RunTask", Throttle(), times=BOTH_ATTEMPTS)

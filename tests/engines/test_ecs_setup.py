@@ -52,7 +52,7 @@ def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[EcsCloud]:
     made.reset()
 
 
-def test_setup_makes_all_that_is_needed_once(cloud: EcsCloud) -> None:
+def test_setup_creates_all_resources_once(cloud: EcsCloud) -> None:
     lines = cloud.do("setup")
     assert words(lines) == ["created"] * 5
     assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
@@ -61,7 +61,7 @@ def test_setup_makes_all_that_is_needed_once(cloud: EcsCloud) -> None:
     assert cloud.definition()["revision"] == 1
 
 
-def test_what_is_made_fits_together(cloud: EcsCloud) -> None:
+def test_created_resources_are_consistent(cloud: EcsCloud) -> None:
     cloud.do("setup", "--ecs-task-cpu", "2", "--ecs-task-memory", "8")
     found = cloud.definition()
     assert (found["cpu"], found["memory"]) == ("2048", "8192")
@@ -75,14 +75,14 @@ def test_what_is_made_fits_together(cloud: EcsCloud) -> None:
     assert group["retentionInDays"] == 14
 
 
-def test_the_manager_takes_the_definition_that_setup_made(cloud: EcsCloud) -> None:
+def test_manager_uses_the_definition_that_setup_created(cloud: EcsCloud) -> None:
     cloud.do("setup")
     definition, is_new = ensure_definition(cloud.config(), cloud.client("ecs"), {}, pytest.fail)
     assert not is_new
     assert "executionRoleArn" in definition
 
 
-def test_roles_may_do_what_they_must_and_no_more(cloud: EcsCloud) -> None:
+def test_roles_have_exactly_the_required_permissions(cloud: EcsCloud) -> None:
     cloud.do("setup", "--ecs-task-image", "123456789012.dkr.ecr.eu-west-1.amazonaws.com/scaler/worker:1")
     policy = cloud.call("iam", "GetRolePolicy", RoleName=EXECUTION, PolicyName="scaler")["PolicyDocument"]
     account = cloud.call("sts", "GetCallerIdentity")["Account"]
@@ -105,9 +105,7 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: EcsCloud) -> None:
 @pytest.mark.parametrize(
     ("url", "folders"), [("s3://bucket/my/prefix/", "bucket/my/prefix/run-*"), ("s3://bucket", "bucket/run-*")]
 )
-def test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else(
-    cloud: EcsCloud, url: str, folders: str
-) -> None:
+def test_tasks_may_access_only_folders_of_runs_in_the_backend(cloud: EcsCloud, url: str, folders: str) -> None:
     cloud.do("setup")
     lines = cloud.do("setup", "--object-storage-backend", url)
     assert [what for word, what in lines if word == "changed" and "backend of the object storage" in what]
@@ -118,7 +116,7 @@ def test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else(
     assert cloud.call("iam", "ListRolePolicies", RoleName=TASK)["PolicyNames"] == []
 
 
-def test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_tasks_to_install(cloud: EcsCloud) -> None:
+def test_running_version_is_uploaded_for_tasks_without_an_image(cloud: EcsCloud) -> None:
     bare = EcsCloud(cloud.endpoint_url, BARE)
     planned = [what for word, what in bare.do("setup", "--dry-run") if word == "would create"]
     assert [what.split()[0] for what in planned] == ["cluster", "bucket", "package", "log", "role", "role", "task"]
@@ -151,7 +149,7 @@ def test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_ta
     assert set(words(bare.do("show"))) == {"missing"}
 
 
-def test_setup_changes_what_differs_and_says_what(cloud: EcsCloud) -> None:
+def test_setup_changes_and_reports_only_differences(cloud: EcsCloud) -> None:
     cloud.do("setup")
     flags = ("--ecs-task-memory", "16", "--ecs-task-image", "123456789012.dkr.ecr.us-east-1.amazonaws.com/worker:1")
     planned = [line for line in cloud.do("setup", "--dry-run", *flags) if line[0] == "would change"]
@@ -162,7 +160,7 @@ def test_setup_changes_what_differs_and_says_what(cloud: EcsCloud) -> None:
     assert words(cloud.do("setup", *flags)) == ["exists"] * 5
 
 
-def test_what_others_have_made_is_used_and_never_changed_or_removed(cloud: EcsCloud) -> None:
+def test_foreign_resources_are_used_but_never_changed_or_removed(cloud: EcsCloud) -> None:
     cloud.call("ecs", "CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE_SPOT"])
     cloud.call("iam", "CreateRole", RoleName=TASK, AssumeRolePolicyDocument="{}")
     cloud.call("logs", "CreateLogGroup", logGroupName=LOG_GROUP)
@@ -180,7 +178,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_command_prints_each_step_and_fails_in_one_line(cloud: EcsCloud) -> None:
+def test_command_prints_each_step_and_fails_in_one_line(cloud: EcsCloud) -> None:
     place = ("--ecs-subnets", "subnet-1", "--ecs-task-image", "registry.example/worker:1", "--aws-endpoint-url")
     code, out, err = run("setup", "--dry-run", *place, cloud.endpoint_url)
     assert (code, err) == (0, "")

@@ -127,7 +127,7 @@ def test_answers_have_the_shape_of_motos() -> None:
     assert {line.partition(".jobs[0]")[2] for line in lines} == MOTO_IS_WRONG, lines
 
 
-def test_answers_say_nothing_that_the_services_model_does_not_know(aws: AwsEmulator, batch: Any) -> None:
+def test_answers_contain_only_what_the_service_model_defines(aws: AwsEmulator, batch: Any) -> None:
     array = submit(batch, ["sh", "-c", "exit $AWS_BATCH_JOB_ARRAY_INDEX"], arrayProperties={"size": 2}, tags={"a": "b"})
     await_state(aws, "FAILED", array)
     model = batch.meta.service_model

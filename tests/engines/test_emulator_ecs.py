@@ -70,7 +70,7 @@ def exit_of(task: Any) -> tuple[str, int]:
     return task["stopCode"], task["containers"][0]["exitCode"]
 
 
-def test_tasks_run_their_commands_and_say_how_they_ended(aws: AwsEmulator, ecs: Any) -> None:
+def test_tasks_run_their_commands_and_report_how_they_ended(aws: AwsEmulator, ecs: Any) -> None:
     stopped, killed = run_arns(ecs, 2)
     [failed] = run_arns(ecs, 1, ["sh", "-c", "python -c 'import scaler; raise SystemExit(3)'"])
     [missing] = run_arns(ecs, 1, ["no-such-program"])
@@ -88,7 +88,7 @@ def test_tasks_run_their_commands_and_say_how_they_ended(aws: AwsEmulator, ecs: 
     assert aws.containers.running() == []
 
 
-def test_nothing_is_left_when_the_emulator_is_killed() -> None:
+def test_killed_emulator_leaves_nothing_behind() -> None:
     program = (
         "import signal\n"
         "from scaler.testing.aws import AwsEmulator\n"

@@ -40,7 +40,7 @@ def code_of(error: pytest.ExceptionInfo[ClientError]) -> tuple[str, int]:
     return response["Error"]["Code"], response["ResponseMetadata"]["HTTPStatusCode"]
 
 
-def test_slow_down_is_said_as_the_service_says_it_and_clients_try_again(aws: AwsEmulator, s3: Any) -> None:
+def test_slow_down_matches_the_service_and_clients_retry(aws: AwsEmulator, s3: Any) -> None:
     aws.faults.add("PutObject", Throttle())
     with pytest.raises(ClientError) as caught:
         s3.put_object(Bucket="bucket", Key="k", Body=b"1")
@@ -60,7 +60,7 @@ def test_slow_down_is_said_as_the_service_says_it_and_clients_try_again(aws: Aws
         ("ec2", "describe_subnets", {"SubnetIds": ["subnet-0"]}, "InvalidSubnetID.NotFound"),
     ],
 )
-def test_other_services_answer_and_refuse_as_aws_does(
+def test_other_services_answer_and_refuse_like_aws(
     aws: AwsEmulator, service: str, operation: str, request_: dict[str, Any], code: str
 ) -> None:
     aws.faults.clear()

@@ -116,7 +116,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         cloud.close()
 
 
-def test_a_value_crosses_the_link_of_the_object_storage_once_and_hosts_get_it_from_the_bucket(cloud: Cloud) -> None:
+def test_value_is_uploaded_once_and_hosts_read_it_from_the_bucket(cloud: Cloud) -> None:
     printed, crossed = cloud.run("""
 sent = client.send_object(make(7))
 until(stored)
@@ -128,7 +128,7 @@ print({task.result() for task in [on("host1", first, sent, number) for number in
     assert SIZE < crossed["host3"].sent_bytes < SIZE + SLACK
 
 
-def test_a_host_without_access_gets_values_from_the_object_storage_and_says_why(cloud: Cloud) -> None:
+def test_host_without_access_reads_from_the_object_storage_and_explains(cloud: Cloud) -> None:
     printed, crossed = cloud.run("""
 sent = client.send_object(make(9))
 until(stored)

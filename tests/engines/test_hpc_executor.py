@@ -67,7 +67,7 @@ def begin_session(rig: Rig) -> None:
 # -- there and back
 
 
-def test_calls_that_come_together_are_one_array_job_and_each_has_its_own_result(rig: Rig) -> None:
+def test_simultaneous_calls_form_an_array_job_with_separate_results(rig: Rig) -> None:
     calls = [rig.call(operator.add, number, 100) for number in range(5)]
     rig.run(*calls)
     assert [rig.value(call) for call in calls] == [100, 101, 102, 103, 104]
@@ -92,7 +92,7 @@ def test_large_calls_go_through_s3_and_smaller_ones_in_the_request(
     assert {name: counts[name] for name in requests} == requests
 
 
-def test_an_exception_comes_with_the_traceback_of_the_job(rig: Rig) -> None:
+def test_exception_has_the_traceback_of_the_job(rig: Rig) -> None:
     call = rig.call(operator.truediv, 1, 0)
     nested = rig.call(lambda: dict[str, int]()["x"])
     rig.run(call, nested)
@@ -105,7 +105,7 @@ def test_an_exception_comes_with_the_traceback_of_the_job(rig: Rig) -> None:
 # -- jobs that die
 
 
-def test_a_task_that_kills_its_process_is_charged_and_the_others_are_not(rig: Rig) -> None:
+def test_only_the_task_that_kills_its_process_is_charged(rig: Rig) -> None:
     calls = [rig.call(os._exit, 7), rig.call(len, b"abc"), rig.call(os._exit, 0)]
     rig.run(*calls)
     assert rig.value(calls[1]) == 3
@@ -122,7 +122,7 @@ def running_job(rig: Rig) -> str:
     return rig.aws.batch.alive()[0]
 
 
-def test_batch_runs_a_call_again_whose_host_was_lost_and_it_finds_its_input(rig: Rig, tmp_path: Path) -> None:
+def test_call_rerun_by_batch_finds_its_input(rig: Rig, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     call = rig.call(waiting_for(gate), noise(100_000))
     rig.run(call)
@@ -132,7 +132,7 @@ def test_batch_runs_a_call_again_whose_host_was_lost_and_it_finds_its_input(rig:
     assert rig.aws.faults.calls()["SubmitJob"] == 1
 
 
-def test_containers_that_cannot_start_are_charged_to_nobody(rig: Rig) -> None:
+def test_containers_that_cannot_start_charge_no_task(rig: Rig) -> None:
     rig.aws.batch.fail_starts(1, "CannotPullContainerError: pull image manifest: not found")
     call = rig.call(len, b"")
     rig.run(call)
@@ -141,7 +141,7 @@ def test_containers_that_cannot_start_are_charged_to_nobody(rig: Rig) -> None:
     assert "CannotPullContainerError: pull image manifest: not found" in failure.text
 
 
-def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
+def test_job_that_runs_too_long_times_out(aws: AwsEmulator) -> None:
     def for_long() -> None:
         print("begun", flush=True)
         signal.pause()
@@ -159,7 +159,7 @@ def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
         assert "SIGTERM: AWS Batch ends this job" in rig.aws.batch.output(job_id)
 
 
-def test_a_job_without_access_to_s3_says_so(aws: AwsEmulator) -> None:
+def test_reports_a_job_without_access_to_s3(aws: AwsEmulator) -> None:
     with rig_of(aws) as rig:
         begin_session(rig)
         aws.faults.add("PutObject", Error("AccessDenied", "no", 403), times=None)
@@ -174,7 +174,7 @@ def test_a_job_without_access_to_s3_says_so(aws: AwsEmulator) -> None:
 # -- cancelling
 
 
-def test_a_cancelled_call_is_terminated_and_the_others_of_its_array_go_on(rig: Rig, tmp_path: Path) -> None:
+def test_cancelling_a_call_spares_the_rest_of_its_array(rig: Rig, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     calls = [rig.call(time.sleep, 60), rig.call(waiting_for(gate))]
     rig.run(*calls)
@@ -186,7 +186,7 @@ def test_a_cancelled_call_is_terminated_and_the_others_of_its_array_go_on(rig: R
     assert calls[0].key not in rig.ends()
 
 
-def test_close_terminates_what_is_left_and_removes_its_objects(aws: AwsEmulator) -> None:
+def test_close_terminates_leftovers_and_removes_their_objects(aws: AwsEmulator) -> None:
     with rig_of(aws) as rig:
         rig.run(*(rig.call(time.sleep, 60) for _ in range(2)))
         rig.run(rig.call(len, noise(200_000)))
@@ -196,7 +196,9 @@ def test_close_terminates_what_is_left_and_removes_its_objects(aws: AwsEmulator)
     assert all(not rig.jobs(status) for status in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"))
 
 
-def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_an_earlier_agent_are_killed_and_removed(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The earlier agent is not dead here: in a second search it would end the jobs of the next one.
     monkeypatch.setattr("scaler.worker_manager.aws_hpc.tracking.SEARCH_PAUSE_SECONDS", NEVER_SECONDS)
     with rig_of(aws) as other, rig_of(aws, worker_manager_id="another") as foreign:
@@ -216,7 +218,7 @@ def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator, m
 # -- services that fail
 
 
-def test_calls_that_batch_refuses_are_given_back_with_the_reason(rig: Rig) -> None:
+def test_calls_refused_by_batch_are_returned_with_the_reason(rig: Rig) -> None:
     rig.aws.faults.add("SubmitJob", Throttle(), times=1)
     call = rig.call(len, b"abc")
     with pytest.raises(ExecutorError, match="throttled by AWS Batch SubmitJob"):
@@ -226,7 +228,7 @@ def test_calls_that_batch_refuses_are_given_back_with_the_reason(rig: Rig) -> No
     assert len(rig.jobs()) == 1
 
 
-def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
+def test_submission_with_a_lost_answer_runs_once(rig: Rig) -> None:
     rig.aws.batch.times.listing = NEVER_SECONDS
     rig.aws.faults.add("SubmitJob", LoseReply(), times=1)
     calls = [rig.call(operator.add, number, 1) for number in range(3)]
@@ -237,7 +239,7 @@ def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
     assert len(rig.jobs()) == 1
 
 
-def test_jobs_that_wait_for_long_say_why_until_they_run(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_wait_long_show_the_reason_until_they_run(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaler.worker_manager.aws_hpc.executor.STUCK_SECONDS", 0.6)
     aws.batch.stuck("queue", "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - no instance is large enough")
     with rig_of(aws) as rig:
@@ -266,7 +268,7 @@ def test_jobs_that_wait_for_long_say_why_until_they_run(aws: AwsEmulator, monkey
         ({"s3_bucket": "none"}, r"there is no bucket 'none': `scaler_worker_manager aws_hpc setup` makes it"),
     ],
 )
-def test_what_is_missing_is_said_at_the_start_and_nothing_else(
+def test_only_missing_parts_are_reported_at_startup(
     aws: AwsEmulator, changes: dict[str, str], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     executor = BatchExecutor(settings(aws, **changes))
@@ -279,7 +281,7 @@ def test_what_is_missing_is_said_at_the_start_and_nothing_else(
 # -- how much is asked
 
 
-def test_a_thousand_tasks_are_handed_on_and_ended_with_a_request_each(aws: AwsEmulator) -> None:
+def test_thousand_tasks_start_and_end_with_one_request_each(aws: AwsEmulator) -> None:
     aws.batch.stuck("queue")
     with rig_of(aws) as rig:
         before = aws.faults.calls()

@@ -84,9 +84,7 @@ def containers(aws: AwsEmulator, count: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["offload", "worker"])
-def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
-    tmp_path: Path, aws: AwsEmulator, mode: str
-) -> None:
+def test_two_thousand_tasks_scale_jobs_from_zero_and_back(tmp_path: Path, aws: AwsEmulator, mode: str) -> None:
     ports = ReservedPorts(4)
     address, storage = (f"tcp://127.0.0.1:{ports.first + offset}" for offset in (0, 3))
     told = {
@@ -119,7 +117,7 @@ def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
 # -- mode offload
 
 
-def test_whatever_the_api_does_every_task_has_one_result(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_every_task_has_one_result_whatever_the_api_does(tmp_path: Path, aws: AwsEmulator) -> None:
     aws.batch.times.listing = 0.5
     aws.faults.add("SubmitJob", Throttle(), times=2)
     aws.faults.add("SubmitJob", LoseReply(), times=1)
@@ -135,9 +133,7 @@ def test_whatever_the_api_does_every_task_has_one_result(tmp_path: Path, aws: Aw
         assert "throttled by AWS Batch SubmitJob (TooManyRequestsException)" in burst.output()
 
 
-def test_a_manager_that_was_killed_and_started_again_ends_the_jobs_that_are_left_and_runs_their_tasks(
-    tmp_path: Path, aws: AwsEmulator
-) -> None:
+def test_restarted_manager_ends_leftover_jobs_and_reruns_their_tasks(tmp_path: Path, aws: AwsEmulator) -> None:
     gate = tmp_path / "gate"
     with scheduler(tmp_path) as address, Client(address) as client:
         with doomed_manager(tmp_path, address, aws) as first:

@@ -77,7 +77,7 @@ def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[HpcCloud]:
     made.reset()
 
 
-def test_setup_makes_all_that_is_needed_once(cloud: HpcCloud) -> None:
+def test_setup_creates_all_resources_once(cloud: HpcCloud) -> None:
     lines = cloud.do("setup")
     assert words(lines) == CREATED
     assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
@@ -88,7 +88,7 @@ def test_setup_makes_all_that_is_needed_once(cloud: HpcCloud) -> None:
     assert cloud.definition()["revision"] == 1
 
 
-def test_what_is_made_fits_together(cloud: HpcCloud) -> None:
+def test_created_resources_are_consistent(cloud: HpcCloud) -> None:
     cloud.do("setup", "--batch-cpu", "2", "--batch-memory", "8", "--max-concurrent-jobs", "30")
     made = cloud.definition()
     container = made["containerProperties"]
@@ -110,7 +110,7 @@ def test_what_is_made_fits_together(cloud: HpcCloud) -> None:
     assert order["computeEnvironment"].rpartition("/")[2] == "scaler-queue"
 
 
-def test_a_manager_finds_what_setup_made(cloud: HpcCloud) -> None:
+def test_manager_finds_resources_created_by_setup(cloud: HpcCloud) -> None:
     cloud.do("setup")
     service = BatchService(cloud.config())
     service.check_queue()
@@ -120,7 +120,7 @@ def test_a_manager_finds_what_setup_made(cloud: HpcCloud) -> None:
     assert (definition.vcpus, definition.takes_module) == (1.0, True)
 
 
-def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucket(cloud: HpcCloud) -> None:
+def test_jobs_without_an_image_install_the_running_version_from_the_bucket(cloud: HpcCloud) -> None:
     bare: AwsHpcConfig = replace(cloud.config(), batch_image=None)
     lines: list[str] = []
     assert setup.provision(bare, "setup", False, lines.append) == 0
@@ -145,7 +145,7 @@ def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucke
     assert words(cloud.do("show")) == ["missing"] * 7
 
 
-def test_the_bucket_is_closed_encrypted_and_forgets(cloud: HpcCloud) -> None:
+def test_bucket_is_private_encrypted_and_expires_objects(cloud: HpcCloud) -> None:
     cloud.do("setup")
     access = cloud.call("s3", "GetPublicAccessBlock", Bucket="our-calls")["PublicAccessBlockConfiguration"]
     assert set(access.values()) == {True}
@@ -157,7 +157,7 @@ def test_the_bucket_is_closed_encrypted_and_forgets(cloud: HpcCloud) -> None:
 
 
 @pytest.mark.parametrize("interrupted_at", ["PutPublicAccessBlock", "PutRetentionPolicy"])
-def test_what_an_interrupted_setup_has_not_done_is_done_by_the_next(
+def test_next_setup_completes_an_interrupted_one(
     cloud: HpcCloud, interrupted_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -179,7 +179,7 @@ def test_what_an_interrupted_setup_has_not_done_is_done_by_the_next(
     assert set(words(cloud.do("setup"))) == {"exists"}
 
 
-def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
+def test_roles_have_exactly_the_required_permissions(cloud: HpcCloud) -> None:
     cloud.do("setup")
     assert cloud.policy(JOB) == [
         {
@@ -202,7 +202,7 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
     assert json.dumps(trust).count("ecs-tasks.amazonaws.com") == 1
 
 
-def test_each_manager_has_a_job_definition_of_its_own_whose_role_reads_no_others(cloud: HpcCloud) -> None:
+def test_each_manager_has_a_job_definition_with_an_exclusive_role(cloud: HpcCloud) -> None:
     cloud.do("setup")
     with pytest.raises(UsageError, match="job definition scaler-job belongs to the worker manager 'aws_hpc': choose"):
         cloud.do("setup", "--worker-manager-id", "another")
@@ -213,7 +213,7 @@ def test_each_manager_has_a_job_definition_of_its_own_whose_role_reads_no_others
     assert write["Resource"] == "arn:aws:s3:::our-calls/scaler-tasks/another/*/results/*"
 
 
-def test_other_settings_change_what_is_there(cloud: HpcCloud) -> None:
+def test_other_settings_change_existing_resources(cloud: HpcCloud) -> None:
     cloud.do("setup")
     lines = cloud.do("setup", "--max-concurrent-jobs", "7", "--batch-memory", "4")
     assert ("changed", "compute environment scaler-queue: maxvCpus = 7") in lines
@@ -224,9 +224,7 @@ def test_other_settings_change_what_is_there(cloud: HpcCloud) -> None:
     assert "it is FARGATE: to have FARGATE_SPOT, run teardown first" in kept
 
 
-def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
-    cloud: HpcCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instances_have_a_role_and_cost_nothing_without_work(cloud: HpcCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
     cloud.reset()
     cloud.open_account()
@@ -253,7 +251,7 @@ def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
     assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []
 
 
-def test_teardown_removes_it_all_and_may_be_repeated(cloud: HpcCloud) -> None:
+def test_teardown_removes_everything_and_is_repeatable(cloud: HpcCloud) -> None:
     cloud.do("setup")
     cloud.call("s3", "PutObject", Bucket="our-calls", Key="scaler-tasks/burst/1/calls/1", Body=b"x")
     lines = cloud.do("teardown")
@@ -263,7 +261,7 @@ def test_teardown_removes_it_all_and_may_be_repeated(cloud: HpcCloud) -> None:
     assert set(words(cloud.do("teardown"))) == {"missing"}
 
 
-def test_what_others_have_made_stays(cloud: HpcCloud) -> None:
+def test_foreign_resources_are_kept(cloud: HpcCloud) -> None:
     cloud.call("s3", "CreateBucket", Bucket="our-calls")
     trust = json.dumps({"Version": "2012-10-17", "Statement": []})
     cloud.call("iam", "CreateRole", RoleName=JOB, AssumeRolePolicyDocument=trust)
@@ -282,7 +280,7 @@ def test_what_others_have_made_stays(cloud: HpcCloud) -> None:
         (("--batch-memory", "9"), r"batch_memory \(9\) with batch_cpu \(1\) must be from 2 to 8 GB in steps of 1"),
     ],
 )
-def test_sizes_that_fargate_does_not_have_are_refused(cloud: HpcCloud, flags: tuple[str, ...], text: str) -> None:
+def test_rejects_sizes_that_fargate_does_not_offer(cloud: HpcCloud, flags: tuple[str, ...], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         cloud.told("setup", *flags)
     cloud.told("setup", *flags, "--batch-capacity", "EC2")
@@ -322,7 +320,7 @@ def environment_of(aws: AwsEmulator, lines: list[str]) -> tuple[Environment, dic
     return made, compute_resources(made.config, network, ""), AwsClient(made.config, "batch")
 
 
-def test_setup_waits_until_all_is_valid_and_teardown_until_all_is_gone(aws: AwsEmulator) -> None:
+def test_setup_waits_until_everything_is_valid_and_teardown_until_gone(aws: AwsEmulator) -> None:
     aws.batch.times.changing = 0.2
     environment, resources, batch = environment_of(aws, [])
     environment.ensure(resources)

@@ -58,7 +58,7 @@ def total(table: bytes, number: int) -> int:
     return len(table) + number
 
 
-def test_what_40_tasks_share_is_uploaded_once(aws: AwsEmulator) -> None:
+def test_data_shared_by_40_tasks_is_uploaded_once(aws: AwsEmulator) -> None:
     aws.batch.stuck("queue")
     traffic = Traffic(aws)
     with rig_of(aws) as rig:
@@ -70,9 +70,7 @@ def test_what_40_tasks_share_is_uploaded_once(aws: AwsEmulator) -> None:
     assert not aws.s3.keys(BUCKET)
 
 
-def test_jobs_of_one_host_read_a_shared_object_once_and_again_when_its_file_is_not_what_it_should_be(
-    aws: AwsEmulator, tmp_path: Path
-) -> None:
+def test_jobs_of_one_host_download_a_shared_object_once_unless_damaged(aws: AwsEmulator, tmp_path: Path) -> None:
     traffic = Traffic(aws)
     with rig_of(aws) as rig:
         for number in range(3):
@@ -95,9 +93,7 @@ def forge(rig: Rig, s3: AwsClient, name: str, data: bytes) -> CallFailed:
     return rig.failure(call)
 
 
-def test_results_that_are_not_signed_for_their_place_are_refused_and_their_jobs_ended(
-    aws: AwsEmulator, s3: AwsClient
-) -> None:
+def test_results_signed_for_another_place_are_refused_and_their_jobs_ended(aws: AwsEmulator, s3: AwsClient) -> None:
     taken: list[bytes] = []
 
     def keep(_service: str, operation: str, call: ServiceCall) -> None:
@@ -118,7 +114,7 @@ def test_results_that_are_not_signed_for_their_place_are_refused_and_their_jobs_
         assert within(WAIT_SECONDS, lambda: [key for key in rig.aws.s3.keys(BUCKET) if "/results/" in key] == [])
 
 
-def test_a_job_definition_of_another_manager_is_refused(aws: AwsEmulator) -> None:
+def test_rejects_a_job_definition_of_another_manager(aws: AwsEmulator) -> None:
     described = aws.batch.call("DescribeJobDefinitions", {"jobDefinitionName": "definition"})["jobDefinitions"][0]
     fields = {name: described[name] for name in ("jobDefinitionName", "type", "containerProperties")}
     aws.batch.call("RegisterJobDefinition", {**fields, "tags": {"scaler:manager": "another"}})

@@ -74,7 +74,7 @@ def test_units_have_as_many_slots_as_their_jobs_have_cpus(aws: AwsEmulator) -> N
         backend.close()
 
 
-def test_a_start_without_an_answer_is_not_repeated_and_found(aws: AwsEmulator, backend: BatchBackend) -> None:
+def test_unanswered_start_is_found_and_not_repeated(aws: AwsEmulator, backend: BatchBackend) -> None:
     aws.batch.times.listing = NEVER_SECONDS
     aws.faults.add("SubmitJob", LoseReply())
     with pytest.raises(BackendError, match=r"the connection at http://127.0.0.1:\d+ ended without an answer"):
@@ -87,7 +87,7 @@ def test_a_start_without_an_answer_is_not_repeated_and_found(aws: AwsEmulator, b
     assert aws.faults.calls()["SubmitJob"] == 1
 
 
-def test_a_second_manager_adopts_what_the_first_has_left_and_nothing_else(aws: AwsEmulator) -> None:
+def test_second_manager_adopts_only_units_of_the_first(aws: AwsEmulator) -> None:
     first, other = backend_of(aws), backend_of(aws, worker_manager_id="other")
     started = {*first.start(2), *first.start(1)}
     other.start(1)
@@ -101,7 +101,7 @@ def test_a_second_manager_adopts_what_the_first_has_left_and_nothing_else(aws: A
         backend.close()
 
 
-def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
+def test_unstoppable_resource_is_reported_with_a_command(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(polled, "STOP_RETRY_SECONDS", 0.3)
@@ -115,14 +115,14 @@ def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
     assert f"these jobs may remain: {unit_id}; end each with `aws batch terminate-job" in caplog.text
 
 
-def test_what_is_missing_is_said_at_the_start(aws: AwsEmulator) -> None:
+def test_missing_parts_are_reported_at_startup(aws: AwsEmulator) -> None:
     with pytest.raises(AwsError, match="there is no active job definition 'none' in us-east-1"):
         backend_of(aws, job_definition="none")
     with pytest.raises(UsageError, match=r"the workers' configuration takes .* characters, and AWS allows 8,192"):
         backend_of(aws, per_worker_capabilities={f"capability-{number}": 1.0 for number in range(400)})
 
 
-def test_an_address_that_jobs_cannot_reach_is_warned_of(
+def test_warns_about_an_address_that_jobs_cannot_reach(
     aws: AwsEmulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend_of(aws).close()

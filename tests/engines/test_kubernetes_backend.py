@@ -68,7 +68,7 @@ def ended_reason(site: Site, backend: KubernetesBackend) -> tuple[str, str]:
 # -- on every cluster
 
 
-def test_pods_run_end_in_order_when_they_are_stopped_and_leave_nothing(site: Site) -> None:
+def test_pods_run_exit_in_order_when_stopped_and_leave_nothing(site: Site) -> None:
     with backend_of(site) as backend:
         first, second = backend.start(2)
         until(site, backend, lambda units: states(units) == ["running", "running"])
@@ -80,7 +80,7 @@ def test_pods_run_end_in_order_when_they_are_stopped_and_leave_nothing(site: Sit
         eventually(lambda: backend.list() and not site.objects("pods"), site.wait_seconds)
 
 
-def test_a_later_manager_of_the_same_name_adopts_the_pods_and_another_does_not(site: Site) -> None:
+def test_only_a_later_manager_of_the_same_name_adopts_the_pods(site: Site) -> None:
     with backend_of(site) as backend:
         started = backend.start(2)
         until(site, backend, lambda units: states(units) == ["running", "running"])
@@ -92,16 +92,14 @@ def test_a_later_manager_of_the_same_name_adopts_the_pods_and_another_does_not(s
         until(site, later, has_ended)
 
 
-def test_a_pod_that_fails_says_its_exit_code_and_the_last_line_of_its_log(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_pod_reports_its_exit_code_and_last_log_line(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pods, "WORKER_COMMAND", FAILS)
     with backend_of(site) as backend:
         backend.start(1)
         assert ended_reason(site, backend) == ("failed", "exit code 3; no scheduler there")
 
 
-def test_a_pod_that_no_node_takes_waits_with_the_reason_of_the_scheduler(site: Site) -> None:
+def test_unschedulable_pod_waits_with_the_schedulers_reason(site: Site) -> None:
     with backend_of(site, k8s_node_selector=("scaler/nowhere=yes",)) as backend:
         backend.start(1)
         [unit] = until(site, backend, lambda units: states(units) == ["waiting"])
@@ -111,7 +109,7 @@ def test_a_pod_that_no_node_takes_waits_with_the_reason_of_the_scheduler(site: S
         assert ended_reason(site, backend) == ("stopped", "stopped")
 
 
-def test_an_image_that_cannot_be_pulled_is_the_reason_of_a_pod_that_does_not_start(site: Site) -> None:
+def test_image_pull_failure_is_the_reason_of_an_unstarted_pod(site: Site) -> None:
     site.refuse_image("example.invalid/scaler-worker:1")
     with backend_of(site, k8s_image="example.invalid/scaler-worker:1") as backend:
         backend.start(1)
@@ -121,7 +119,7 @@ def test_an_image_that_cannot_be_pulled_is_the_reason_of_a_pod_that_does_not_sta
         until(site, backend, has_ended)
 
 
-def test_a_quota_is_the_reason_why_no_more_pods_start(site: Site) -> None:
+def test_quota_is_shown_as_the_reason_for_missing_pods(site: Site) -> None:
     site.set_quota({"pods": "1"})
     with backend_of(site) as backend:
         with pytest.raises(BackendError, match=r"quota in the namespace .*: exceeded quota: ") as first:
@@ -135,9 +133,7 @@ def test_a_quota_is_the_reason_why_no_more_pods_start(site: Site) -> None:
         until(site, backend, has_ended)
 
 
-def test_a_pod_that_does_not_end_at_sigterm_is_killed_after_its_grace(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pods, "WORKER_COMMAND", STUBBORN)
     with backend_of(site, k8s_stop_seconds=1) as backend:
         [name] = backend.start(1)
@@ -147,7 +143,7 @@ def test_a_pod_that_does_not_end_at_sigterm_is_killed_after_its_grace(
         assert ended_reason(site, backend) == ("stopped", "stopped")
 
 
-def test_the_credential_of_the_workers_is_in_a_secret_for_as_long_as_there_are_pods(site: Site, tmp_path: Path) -> None:
+def test_worker_credential_is_in_a_secret_as_long_as_pods_exist(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "manager.credentials"
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     write_private(path, keys.add("manager", "manager").to_text(), replace=True)
@@ -171,7 +167,7 @@ def test_the_credential_of_the_workers_is_in_a_secret_for_as_long_as_there_are_p
 # -- requests that fail
 
 
-def test_a_pod_whose_creation_was_not_answered_is_not_started_twice(
+def test_pod_with_an_unanswered_creation_is_not_started_twice(
     standin: StandInSite, emulator: KubernetesEmulator
 ) -> None:
     emulator.faults.add("create pods", LoseReply(), times=BOTH_ATTEMPTS)
@@ -198,7 +194,7 @@ def test_a_pod_whose_creation_was_not_answered_is_not_started_twice(
         ),
     ],
 )
-def test_a_refusal_is_the_text_of_the_error(
+def test_refusal_is_the_text_of_the_error(
     fault: Error | Throttle, text: str, standin: StandInSite, emulator: KubernetesEmulator
 ) -> None:
     emulator.faults.add("create pods", fault)
@@ -208,7 +204,7 @@ def test_a_refusal_is_the_text_of_the_error(
         assert len(backend.start(1)) == 1
 
 
-def test_while_the_api_is_away_the_list_fails_with_the_reason_and_then_shows_what_has_happened(
+def test_list_fails_while_the_api_is_away_and_then_catches_up(
     standin: StandInSite, emulator: KubernetesEmulator
 ) -> None:
     with backend_of(standin) as backend:
@@ -224,9 +220,7 @@ def test_while_the_api_is_away_the_list_fails_with_the_reason_and_then_shows_wha
         assert {unit.unit_id: unit.reason for unit in units} == {first: "exit code 137 (SIGKILL)", second: ""}
 
 
-def test_credentials_that_have_expired_are_read_again_from_the_file(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
+def test_expired_credentials_are_reread_from_the_file(standin: StandInSite, emulator: KubernetesEmulator) -> None:
     with backend_of(standin) as backend:
         backend.start(1)
         emulator.token = "another"
@@ -245,7 +239,7 @@ def fails(backend: KubernetesBackend, text: str) -> bool:
     return False
 
 
-def test_where_the_cluster_is_must_be_known(standin: StandInSite, tmp_path: Path) -> None:
+def test_address_of_the_cluster_is_required(standin: StandInSite, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"it is unknown where the cluster is .*missing"):
         KubernetesBackend(standin.config(k8s_kubeconfig=str(tmp_path / "missing")))
     with pytest.raises(UsageError, match="k8s_context = 'other'"):
@@ -257,7 +251,7 @@ def test_where_the_cluster_is_must_be_known(standin: StandInSite, tmp_path: Path
 # -- watches
 
 
-def test_a_watch_that_is_cut_or_too_old_misses_nothing(standin: StandInSite, emulator: KubernetesEmulator) -> None:
+def test_interrupted_or_outdated_watch_misses_nothing(standin: StandInSite, emulator: KubernetesEmulator) -> None:
     with backend_of(standin) as backend:
         first, second, third = backend.start(3)
         until(standin, backend, lambda units: states(units) == ["running"] * 3)
@@ -292,7 +286,7 @@ def test_many_pods_are_listed_in_pages(
 # -- what happens to pods
 
 
-def test_the_pods_of_a_lost_node_are_given_up_and_removed(
+def test_pods_of_a_lost_node_are_given_up_and_removed(
     standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_module, "LOST_SECONDS", 0.1)
@@ -304,7 +298,7 @@ def test_the_pods_of_a_lost_node_are_given_up_and_removed(
         eventually(lambda: backend.list() and not emulator.pods())
 
 
-def test_a_failed_pod_stays_for_its_log_and_is_removed_when_its_unit_is_not_shown_any_more(
+def test_failed_pod_is_kept_for_its_log_while_its_unit_is_shown(
     standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pods, "WORKER_COMMAND", FAILS)
@@ -320,7 +314,7 @@ def test_a_failed_pod_stays_for_its_log_and_is_removed_when_its_unit_is_not_show
     assert emulator.pods() == [], "none stays behind the manager"
 
 
-def test_a_deadline_of_the_template_is_the_rest_of_the_units_time(standin: StandInSite, tmp_path: Path) -> None:
+def test_template_deadline_sets_the_remaining_time_of_the_unit(standin: StandInSite, tmp_path: Path) -> None:
     template = tmp_path / "pod.yaml"
     template.write_text("spec: {activeDeadlineSeconds: 1000}")
     with backend_of(standin, k8s_pod_template=str(template)) as backend:
@@ -329,7 +323,7 @@ def test_a_deadline_of_the_template_is_the_rest_of_the_units_time(standin: Stand
         assert 900 < unit.remaining_seconds <= 1000
 
 
-def test_the_end_of_a_manager_takes_seconds_also_when_the_api_does_not_answer(
+def test_manager_exits_in_seconds_even_if_the_api_does_not_answer(
     standin: StandInSite, emulator: KubernetesEmulator, caplog: pytest.LogCaptureFixture
 ) -> None:
     with backend_of(standin) as backend:

@@ -27,7 +27,7 @@ def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubern
         assert made.pods("Running") == [], "nothing is left that costs money"
 
 
-def test_tasks_take_a_file_from_no_pods_up_and_down_to_none_although_the_api_is_away_at_first(
+def test_scales_pods_from_zero_and_back_although_the_api_starts_late(
     tmp_path: Path, emulator: KubernetesEmulator
 ) -> None:
     emulator.is_away = True
@@ -61,7 +61,7 @@ def test_tasks_take_a_file_from_no_pods_up_and_down_to_none_although_the_api_is_
     assert emulator.containers.running() == []
 
 
-def test_a_manager_that_was_killed_adopts_its_pods_whose_key_shows_nowhere_and_goes_with_them(
+def test_restarted_manager_adopts_pods_and_removes_their_hidden_key(
     tmp_path: Path, emulator: KubernetesEmulator
 ) -> None:
     cluster = Cluster(tmp_path)

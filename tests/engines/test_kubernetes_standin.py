@@ -19,7 +19,7 @@ def pod(name: str, *command: str) -> client.V1Pod:
     return client.V1Pod(metadata=metadata, spec=client.V1PodSpec(containers=[container], restart_policy="Never"))
 
 
-def test_the_methods_and_models_of_the_official_client_work_with_the_stand_in(tmp_path: Path) -> None:
+def test_methods_and_models_of_the_official_client_work_with_the_fake(tmp_path: Path) -> None:
     with KubernetesEmulator() as emulator:
         core = client.CoreV1Api(config.new_client_from_config(str(emulator.kubeconfig(tmp_path / "kubeconfig"))))
         version = core.list_namespaced_pod(NAMESPACE, label_selector="app=test").metadata.resource_version

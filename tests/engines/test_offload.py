@@ -104,12 +104,12 @@ def test_large_arguments_results_and_inputs_of_other_tasks_go_through_the_object
     assert client.submit(len, shared).result(WAIT_SECONDS) == len(array)
 
 
-def test_a_client_inside_a_job_is_refused_with_the_reason(client: Client) -> None:
+def test_client_inside_a_job_is_refused_with_the_reason(client: Client) -> None:
     with pytest.raises(UsageError, match="runs as a job of its own"):
         client.submit(lambda: Client()).result(WAIT_SECONDS)  # noqa: PLW0108 (Client itself would be a job's function)
 
 
-def test_what_tasks_print_and_cost_reaches_the_client(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+def test_client_receives_output_and_cost_of_tasks(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
     future = client.submit_verbose(print, ("hello from a job",), stream_output=True, profiling=True)
     assert future.result(WAIT_SECONDS) is None
     assert within(WAIT_SECONDS, lambda: "hello from a job" in capfd.readouterr().out)
@@ -128,7 +128,7 @@ def slow_at_first(directory: str, number: int) -> int:
     return number
 
 
-def test_a_manager_that_is_killed_leaves_nothing_and_its_tasks_are_run_by_the_next(tmp_path: Path) -> None:
+def test_killed_manager_leaves_nothing_and_its_successor_runs_its_tasks(tmp_path: Path) -> None:
     with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path) as scheduler:
         address = address_of(scheduler)
         first = Manager(address, tmp_path, {"grace": 0.2})

@@ -120,7 +120,7 @@ async def put_parts(rig: Rig, parts: Sequence[Buffer]) -> bytes:
     return stored_reference(identifier, size_of(parts))
 
 
-def test_a_lone_task_goes_at_once_and_those_that_come_while_the_executor_is_busy_go_together() -> None:
+def test_single_task_is_sent_at_once_and_tasks_while_busy_are_batched() -> None:
     async def story(rig: Rig) -> None:
         rig.executor.gate.clear()
         first = rig.submit(len, arguments("a"))
@@ -134,7 +134,7 @@ def test_a_lone_task_goes_at_once_and_those_that_come_while_the_executor_is_busy
     play(story)
 
 
-def test_a_heartbeat_is_sent_while_the_executor_blocks() -> None:
+def test_heartbeat_is_sent_while_the_executor_blocks() -> None:
     async def story(rig: Rig) -> None:
         rig.executor.gate.clear()
         [key] = rig.submit(len, arguments("a"))
@@ -146,7 +146,7 @@ def test_a_heartbeat_is_sent_while_the_executor_blocks() -> None:
     play(story)
 
 
-def test_a_task_that_is_cancelled_before_the_executor_has_it_never_reaches_it() -> None:
+def test_task_cancelled_before_dispatch_never_reaches_the_executor() -> None:
     async def story(rig: Rig) -> None:
         rig.executor.gate.clear()
         [first] = rig.submit(len, arguments("a"))
@@ -162,7 +162,7 @@ def test_a_task_that_is_cancelled_before_the_executor_has_it_never_reaches_it() 
     assert executor.cancelled == []
 
 
-def test_what_was_taken_before_a_refusal_runs_and_the_rest_is_tried_again() -> None:
+def test_calls_accepted_before_a_refusal_run_and_the_rest_is_retried() -> None:
     async def story(rig: Rig) -> None:
         executor = rig.executor
         executor.gate.clear()
@@ -181,7 +181,7 @@ def test_what_was_taken_before_a_refusal_runs_and_the_rest_is_tried_again() -> N
     play(story)
 
 
-def test_what_tasks_refer_to_is_put_into_their_calls_and_large_results_are_stored() -> None:
+def test_referenced_objects_are_inlined_and_large_results_stored() -> None:
     async def story(rig: Rig) -> None:
         big = "x" * 100_000
         code = await put_parts(rig, dump_function(lambda a, b: (a + b) * 3))
@@ -199,7 +199,7 @@ def test_what_tasks_refer_to_is_put_into_their_calls_and_large_results_are_store
     play(story, with_storage=True)
 
 
-def test_a_missing_object_ends_its_task_and_holds_nobody_up() -> None:
+def test_missing_object_ends_its_task_without_delaying_others() -> None:
     async def story(rig: Rig) -> None:
         missing = stored_reference(rig.ids.object(), 100)
         [lacks] = rig.submit(len, missing)
@@ -212,7 +212,7 @@ def test_a_missing_object_ends_its_task_and_holds_nobody_up() -> None:
     play(story, with_storage=True)
 
 
-def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters() -> None:
+def test_task_output_arrives_before_the_result_in_whole_characters() -> None:
     text = "€" * 40_000
 
     def writes(text: str) -> None:
@@ -237,7 +237,7 @@ def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters
     play(story)
 
 
-def test_a_shutdown_ends_the_agent_and_what_it_has_out() -> None:
+def test_shutdown_ends_the_agent_and_its_calls() -> None:
     async def story(rig: Rig) -> None:
         [key] = rig.submit(len, arguments("abc"))
         await rig.handed_on(key)
@@ -248,7 +248,7 @@ def test_a_shutdown_ends_the_agent_and_what_it_has_out() -> None:
 
 
 @pytest.mark.parametrize("error", [ConfigError("soamapi is not installed"), ValueError("a bug")])
-def test_an_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exception) -> None:
+def test_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exception) -> None:
     executor = MemoryExecutor()
     executor.start_error = error
     config = OffloadConfig(
@@ -265,7 +265,7 @@ def test_an_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exc
     assert executor.is_closed
 
 
-def test_an_executor_that_cannot_end_what_is_left_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_executor_reports_leftovers_that_it_cannot_end(caplog: pytest.LogCaptureFixture) -> None:
     class Stubborn(MemoryExecutor):
         def close(self) -> None:
             self.is_closed = True

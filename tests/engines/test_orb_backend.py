@@ -116,7 +116,7 @@ def until_listed(backend: OrbBackend, fits: Callable[[dict[str, Unit]], bool]) -
     return dict(until(listed, WAIT_SECONDS))
 
 
-def test_what_no_machine_could_start_with_is_refused_at_once(tmp_path: Path) -> None:
+def test_settings_that_no_machine_can_start_with_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"the user data of the instances has \d+ bytes, and EC2 allows 16384: shorten"
     ):
@@ -126,7 +126,7 @@ def test_what_no_machine_could_start_with_is_refused_at_once(tmp_path: Path) -> 
 
 
 @needs_orb
-def test_an_orb_that_was_never_initialised_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_uninitialized_orb_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ORB is not initialised: there is no .*config.json; run `orb init`, or give"):
         OrbBackend(config(orb_config=str(tmp_path / "config.json")))
 
@@ -148,7 +148,7 @@ def test_machines_are_requested_listed_and_returned(site: Site) -> None:
 
 
 @needs_orb
-def test_a_machine_that_is_lost_or_shuts_itself_down_is_seen_although_orb_does_not_notice(site: Site) -> None:
+def test_detects_a_lost_or_stopped_machine_that_orb_misses(site: Site) -> None:
     backend = site.backend()
     lost, done, stays = backend.start(3)
     until_listed(backend, lambda units: len(units) == 3)
@@ -163,7 +163,7 @@ def test_a_machine_that_is_lost_or_shuts_itself_down_is_seen_although_orb_does_n
 
 
 @needs_orb
-def test_machines_of_an_earlier_process_are_adopted_and_those_of_another_template_are_not(site: Site) -> None:
+def test_only_machines_of_the_same_template_are_adopted(site: Site) -> None:
     first = site.backend()
     started = first.start(2)
     first.close()
@@ -177,7 +177,7 @@ def test_machines_of_an_earlier_process_are_adopted_and_those_of_another_templat
 
 
 @needs_orb
-def test_a_request_that_fails_and_a_template_that_is_missing_are_errors_with_the_reason(site: Site) -> None:
+def test_failed_request_and_missing_template_raise_with_the_reason(site: Site) -> None:
     site.orb.call("create_template", "bare", "EC2Fleet", "ami-12345678", fleet_type="instant", max_instances=9)
     bare, missing = site.backend(orb_template="bare"), site.backend(orb_template="none")
     for _ in range(2):  # the failed request does not count any more
@@ -192,7 +192,7 @@ def test_a_request_that_fails_and_a_template_that_is_missing_are_errors_with_the
 
 
 @needs_orb
-def test_tasks_run_on_a_machine_which_shuts_down_when_its_worker_has_exited(site: Site, tmp_path: Path) -> None:
+def test_tasks_run_on_a_machine_that_shuts_down_after_its_worker_exits(site: Site, tmp_path: Path) -> None:
     programs, down = tmp_path / "bin", tmp_path / "down"
     programs.mkdir()
     with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path) as scheduler:

@@ -36,7 +36,7 @@ def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
     return aws
 
 
-def test_jobs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
+def test_jobs_match_the_managers_settings(aws: AwsEmulator) -> None:
     aws.batch.furnish("their-queue", "their-definition")
     s3 = AwsClient(hpc_config(aws_endpoint_url=aws.endpoint_url), "s3")
     s3.call("CreateBucket", Bucket="their-bucket")
@@ -96,7 +96,7 @@ def notebook_of_requests() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("kind", "service"), [("aws_raw_ecs", "ecs"), ("worker", "batch"), ("offload", "batch")])
-def test_aws_is_asked_where_and_as_whom_the_manager_was_told(
+def test_aws_is_called_with_the_configured_region_and_profile(
     kind: str, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials = tmp_path / "credentials"
@@ -124,13 +124,13 @@ def test_aws_is_asked_where_and_as_whom_the_manager_was_told(
     [(-1, 100, 100), (-1, 7, 7), (5, 7, 5), (9, 7, 7)],
     ids=["default", "jobs", "limit", "both"],
 )
-def test_no_more_tasks_are_jobs_at_the_same_time_than_the_manager_was_told(limit: int, jobs: int, slots: int) -> None:
+def test_concurrent_jobs_never_exceed_the_configured_limit(limit: int, jobs: int, slots: int) -> None:
     backend = batch_backend.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
     assert (backend.capacity.max_units, backend.capacity.max_slots) == (1, slots)
     backend.close()
 
 
-def test_another_service_than_batch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_a_service_other_than_batch(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("-wmi", "m", "--job-queue", "q", "--job-definition", "d", "--s3-bucket", "bucket", "--backend", "slurm")
     assert run_command("scaler_worker_manager", ["aws_hpc", "tcp://127.0.0.1:1", *flags]) == 2
     assert "--backend = 'slurm': must be 'batch'" in capsys.readouterr().err

@@ -158,7 +158,7 @@ def document_of_agent(agent: psutil.Process) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_units_are_told_all_that_their_manager_was_told(
+def test_units_inherit_everything_their_manager_is_configured_with(
     kind: str, aws: AwsEmulator, grid: None, pods: StandInSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(HASH_SEED_VARIABLE, "7")
@@ -199,9 +199,7 @@ def test_units_are_told_all_that_their_manager_was_told(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_backend_says_what_its_units_hold_and_cost(
-    kind: str, aws: AwsEmulator, grid: None, pods: StandInSite
-) -> None:
+def test_backend_reports_unit_capacity_and_price(kind: str, aws: AwsEmulator, grid: None, pods: StandInSite) -> None:
     with backend_of(kind, aws, max_task_concurrency=3, **SIZES.get(kind, {})) as backend:
         found = backend.capacity
     assert pods.objects("pods") == []
@@ -211,7 +209,7 @@ def test_a_backend_says_what_its_units_hold_and_cost(
     assert (found.unit_price, *times, found.charges_tasks) == COSTS.get(kind, FREE)
 
 
-def test_a_session_is_what_the_manager_was_told(grid: None, tmp_path: Path) -> None:
+def test_session_matches_the_managers_settings(grid: None, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("secret\n")
     password.chmod(0o600)

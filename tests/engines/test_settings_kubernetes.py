@@ -22,9 +22,7 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn
         yield found
 
 
-def test_the_cluster_is_that_of_the_file_the_context_and_the_namespace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cluster_comes_from_file_context_and_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with KubernetesEmulator(namespace="theirs") as emulator:
         path = emulator.kubeconfig(tmp_path / "config")
         document = json.loads(path.read_text())
@@ -45,7 +43,7 @@ def test_the_cluster_is_that_of_the_file_the_context_and_the_namespace(
             backend.start(1)
 
 
-def test_a_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path) -> None:
+def test_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path) -> None:
     template = tmp_path / "pod.yaml"
     template.write_text("kind: Pod\nspec:\n  dnsPolicy: Default\n  containers: [{name: worker, image: theirs}]\n")
     with backend_of(standin, k8s_pod_template=str(template), k8s_image=None) as backend:
@@ -64,7 +62,7 @@ def test_a_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path)
             KubernetesBackend(standin.config(k8s_pod_template=str(template)))
 
 
-def test_a_priority_class_and_a_service_account_must_exist(standin: StandInSite) -> None:
+def test_priority_class_and_service_account_must_exist(standin: StandInSite) -> None:
     for key, value in (("k8s_priority_class", "low"), ("k8s_service_account", "reader")):
         with backend_of(standin, **{key: value}) as backend, pytest.raises(BackendError, match=f"{value}.* found"):
             backend.start(1)

@@ -128,7 +128,7 @@ def no_jobs_of_earlier_tests(slurm: SlurmCluster) -> None:
 # -- from zero up and down to zero
 
 
-def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays_secret(
+def test_work_scales_jobs_from_zero_and_back_with_a_secret_credential(
     tmp_path: Path, slurm: SlurmCluster, at_the_limit: object
 ) -> None:
     keys = KeysDirectory.create(tmp_path / "keys", "test")
@@ -172,7 +172,7 @@ def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays
 # -- jobs that are taken away
 
 
-def test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so(
+def test_cancelled_job_ends_its_tasks_in_order_and_reports_it(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     gate = tmp_path / "gate"
@@ -190,7 +190,7 @@ def test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so(
         assert "cancelled by a user or the administrator (n" in batch.output()
 
 
-def test_tasks_of_a_node_that_is_lost_run_on_the_other_one(
+def test_tasks_of_a_lost_node_run_on_the_other_one(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     gate = tmp_path / "gate"
@@ -213,7 +213,7 @@ def test_tasks_of_a_node_that_is_lost_run_on_the_other_one(
 # -- managers and controllers that come and go
 
 
-def test_a_manager_that_was_killed_and_started_again_adopts_its_jobs(
+def test_restarted_manager_adopts_its_jobs(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     gate = tmp_path / "gate"
@@ -230,7 +230,7 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_jobs(
             assert set(slurm.jobs()) <= fleet, "it has started no others"
 
 
-def test_a_list_of_jobs_that_is_empty_and_messages_of_a_shell_change_nothing(
+def test_empty_job_lists_and_shell_messages_change_nothing(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     gate, empty, calls = (tmp_path / name for name in ("gate", "empty", "calls"))
@@ -268,7 +268,7 @@ def surroundings() -> tuple[dict[str, str], str, int, str]:
     return dict(os.environ), str(Path.cwd()), limit, ran.stdout + ran.stderr
 
 
-def test_a_manager_inside_an_allocation_passes_nothing_of_it_on_to_jobs_and_srun_works_in_a_task(
+def test_jobs_do_not_inherit_the_managers_allocation_and_srun_works(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     leaks = {
@@ -296,7 +296,7 @@ def test_a_manager_inside_an_allocation_passes_nothing_of_it_on_to_jobs_and_srun
 # -- what Slurm refuses
 
 
-def test_a_manager_whose_jobs_are_never_accepted_ends_at_its_start_and_says_why(
+def test_manager_whose_jobs_are_never_accepted_exits_with_the_reason(
     tmp_path: Path, slurm: SlurmCluster, address: str
 ) -> None:
     with uncertain_manager(tmp_path, address, 1, "--slurm-partition", "nope") as refused:
@@ -317,14 +317,14 @@ def test_a_manager_whose_jobs_are_never_accepted_ends_at_its_start_and_says_why(
         ("slurm_system", "pbs", "cannot run qselect: not found"),
     ],
 )
-def test_settings_that_slurm_refuses_are_refused_with_its_reason(
+def test_settings_that_slurm_rejects_are_rejected_with_its_reason(
     slurm: SlurmCluster, tmp_path: Path, key: str, value: object, text: str
 ) -> None:
     with pytest.raises(UsageError, match=text):
         SlurmBackend(slurm_config(tmp_path, **{key: value}))
 
 
-def test_a_job_is_what_the_settings_ask_for(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_job_matches_the_settings(slurm: SlurmCluster, tmp_path: Path) -> None:
     login = tmp_path / "login"
     login.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/commands\nexec sh -c "$1"\n')
     login.chmod(0o755)
@@ -362,9 +362,7 @@ def test_a_job_is_what_the_settings_ask_for(slurm: SlurmCluster, tmp_path: Path)
     backend.close()
 
 
-def test_a_submission_without_an_answer_is_not_repeated_before_it_is_known_what_it_started(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
+def test_unanswered_submission_waits_until_its_outcome_is_known(slurm: SlurmCluster, tmp_path: Path) -> None:
     cut_off = tmp_path / "cut_off"
     login = tmp_path / "login"
     login.write_text(f'#!/bin/sh\nsh -c "$1" || exit\ncase "$1" in *sbatch*) [ ! -e {cut_off} ] || exit 255;; esac\n')
@@ -384,7 +382,7 @@ def test_a_submission_without_an_answer_is_not_repeated_before_it_is_known_what_
 # -- the time limit
 
 
-def test_a_worker_is_drained_before_its_job_ends_so_that_no_task_is_cut_off(
+def test_worker_is_drained_before_its_job_ends(
     slurm: SlurmCluster, at_the_limit: tuple[list[ScalerFuture], str]
 ) -> None:
     futures, unit_id = at_the_limit

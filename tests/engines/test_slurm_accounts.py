@@ -21,9 +21,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield made
 
 
-def test_where_an_account_may_submit_two_jobs_two_run_and_the_rest_waits_with_the_reason(
-    tmp_path: Path, slurm: SlurmCluster
-) -> None:
+def test_with_an_account_limit_of_two_jobs_the_rest_waits_with_the_reason(tmp_path: Path, slurm: SlurmCluster) -> None:
     gate = tmp_path / "gate"
     limit_jobs(slurm, 2)
     reason = "job submit limit"

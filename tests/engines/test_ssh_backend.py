@@ -75,7 +75,7 @@ def reasons(units: Sequence[Unit]) -> set[str]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_it_does_what_every_backend_does(check: Callable[[BackendCase], None], hosts: Hosts, python: str) -> None:
+def test_behaves_like_every_backend(check: Callable[[BackendCase], None], hosts: Hosts, python: str) -> None:
     host = hosts.all[0]
     with hosts.backend(str(host), slots_per_host=8, ssh_python=python) as backend:
         lost = f"{host}: killed by signal 9 (SIGKILL)"
@@ -83,7 +83,7 @@ def test_it_does_what_every_backend_does(check: Callable[[BackendCase], None], h
     assert not until_gone(host)
 
 
-def test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_them(hosts: Hosts, python: str) -> None:
+def test_slots_default_to_each_hosts_cores_and_are_never_exceeded(hosts: Hosts, python: str) -> None:
     first, second = map(str, hosts.all)
     cores = len(os.sched_getaffinity(0))
     path = hosts.directory / "list"
@@ -104,7 +104,7 @@ def test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_th
         assert backend.capacity.max_units == 4
 
 
-def test_a_host_that_is_down_delays_no_unit_that_another_has_room_for(hosts: Hosts, python: str) -> None:
+def test_unreachable_host_does_not_delay_units_that_fit_elsewhere(hosts: Hosts, python: str) -> None:
     up = str(hosts.all[0])
     with hosts.backend("127.0.0.1:1", up, slots_per_host=2, ssh_python=python) as backend:
         first, second, third = backend.start(3)
@@ -167,7 +167,7 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
 @pytest.mark.parametrize(
     "case", ["key", "host key", "old Python", "no Python", "no scaler", "no uv", "other scaler", "option"]
 )
-def test_what_keeps_a_host_from_running_units_is_their_reason(case: str, hosts: Hosts, tmp_path: Path) -> None:
+def test_obstacles_on_a_host_are_the_reason_of_its_units(case: str, hosts: Hosts, tmp_path: Path) -> None:
     values, expected = unusable(case, hosts, tmp_path)
     host = str(hosts.all[0])
     with hosts.backend(host, **values) as backend:
@@ -184,9 +184,7 @@ def test_what_keeps_a_host_from_running_units_is_their_reason(case: str, hosts: 
 
 
 @pytest.mark.parametrize("fault", ["ssh", "session"])
-def test_units_of_a_connection_that_breaks_fail_end_there_and_are_started_again(
-    fault: str, hosts: Hosts, python: str
-) -> None:
+def test_units_of_a_broken_connection_fail_end_there_and_are_restarted(fault: str, hosts: Hosts, python: str) -> None:
     first, second = hosts.all
     with hosts.backend(slots_per_host=1, ssh_python=python) as backend:
         backend.start(2)
@@ -208,7 +206,7 @@ def test_units_of_a_connection_that_breaks_fail_end_there_and_are_started_again(
     assert not until_gone(second)
 
 
-def test_a_new_connection_ends_what_an_earlier_one_has_left(hosts: Hosts, python: str) -> None:
+def test_new_connection_removes_leftovers_of_an_earlier_one(hosts: Hosts, python: str) -> None:
     host = hosts.all[0]
     with hosts.backend(str(host), ssh_python=python) as backend:
         [left] = backend.start(1)
@@ -231,7 +229,7 @@ def _tried(backend: SshBackend) -> bool:
         return False
 
 
-def test_a_host_without_a_python_of_ours_gets_an_environment_once(hosts: Hosts, tmp_path: Path) -> None:
+def test_host_without_a_suitable_python_gets_one_environment(hosts: Hosts, tmp_path: Path) -> None:
     host = hosts.all[1]
     uv = Path(host.variables["HOME"]) / ".local/bin/uv"
     uv.parent.mkdir(parents=True)
@@ -294,7 +292,7 @@ def test_units_get_all_settings_of_their_manager(hosts: Hosts, python: str) -> N
     assert {name: getattr(document, name) for name in names} == {name: getattr(config, name) for name in names}
 
 
-def test_forwards_of_the_users_configuration_neither_break_a_connection_nor_enter_it(
+def test_user_configured_forwards_neither_break_nor_join_a_connection(
     hosts: Hosts, python: str, tmp_path: Path
 ) -> None:
     host = hosts.all[0]
@@ -328,7 +326,7 @@ def test_forwards_of_the_users_configuration_neither_break_a_connection_nor_ente
     assert not until_gone(host)
 
 
-def test_a_host_that_allows_no_forwards_says_so(tmp_path: Path) -> None:
+def test_reports_a_host_that_forbids_forwards(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path / "hosts", 1)
     [host] = hosts.all
     host.start("AllowTcpForwarding no")
@@ -344,7 +342,7 @@ def test_a_host_that_allows_no_forwards_says_so(tmp_path: Path) -> None:
         host.close()
 
 
-def test_files_of_hosts_that_cannot_be_read_are_refused_with_the_place(hosts: Hosts) -> None:
+def test_unreadable_hosts_files_are_refused_with_their_path(hosts: Hosts) -> None:
     path = hosts.directory / "wrong"
     for text, expected in (
         ("a slots=x\n", "host 'a slots=x': write host"),

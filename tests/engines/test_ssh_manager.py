@@ -57,7 +57,7 @@ def component(launcher: Launcher, kind: str) -> psutil.Process:
     return found
 
 
-def test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_manager(
+def test_file_runs_tasks_through_tunnels_and_leaves_nothing_behind(
     hosts: Hosts, run: Run, ports: ReservedPorts, tmp_path: Path
 ) -> None:
     address = ports.address()
@@ -96,7 +96,7 @@ def test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_man
             assert again.submit(*WHERE).result(WAIT_SECONDS) in places
 
 
-def test_workers_get_the_credential_of_their_manager_through_the_connection(
+def test_workers_get_their_managers_credential_through_the_connection(
     hosts: Hosts, run: Run, ports: ReservedPorts, tmp_path: Path
 ) -> None:
     address = ports.address()

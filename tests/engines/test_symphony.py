@@ -90,7 +90,7 @@ def square(value: int) -> int:
     return value * value
 
 
-def test_two_thousand_tasks_take_a_file_from_no_session_up_and_down_to_none(tmp_path: Path) -> None:
+def test_two_thousand_tasks_scale_sessions_from_zero_and_back(tmp_path: Path) -> None:
     quick = {"SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1", "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=0.5"}
     with cluster(tmp_path, told=quick) as running, Client(running.address) as client:
         assert running.processes(AGENT) == []
@@ -103,7 +103,7 @@ def test_two_thousand_tasks_take_a_file_from_no_session_up_and_down_to_none(tmp_
         assert client.submit(square, 7).result(WAIT_SECONDS) == 49
 
 
-def test_failures_are_told_apart(shared: Cluster) -> None:
+def test_failures_are_distinguished(shared: Cluster) -> None:
     with Client(shared.address) as client:
         with pytest.raises(ZeroDivisionError) as caught:
             client.submit(lambda: 1 // 0).result(WAIT_SECONDS)
@@ -115,7 +115,7 @@ def test_failures_are_told_apart(shared: Cluster) -> None:
         assert client.submit(square, 2).result(WAIT_SECONDS) == 4
 
 
-def test_who_is_not_let_in_sees_why_and_the_password_is_nowhere(tmp_path: Path) -> None:
+def test_refused_user_sees_the_reason_but_never_the_password(tmp_path: Path) -> None:
     login = password_file(tmp_path, "hunter2-is-wrong")
     with cluster(tmp_path, told=login, users={"Guest": "other"}) as running, Client(running.address) as client:
         future = client.submit(square, 2)

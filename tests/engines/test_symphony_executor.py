@@ -163,7 +163,7 @@ def gone(process: psutil.Process) -> bool:
 # -- results
 
 
-def test_every_call_is_started_and_ends_once_with_its_value(begin: Begin) -> None:
+def test_every_call_starts_and_ends_once_with_its_value(begin: Begin) -> None:
     rig = begin(slots=2)
     calls = [call(square, number) for number in range(200)]
     rig.run(*calls[:100])
@@ -181,7 +181,7 @@ def test_large_arguments_and_results_arrive_whole(begin: Begin) -> None:
     assert rig.values(reverse) == [data[::-1]]
 
 
-def test_what_a_task_raises_is_its_result_and_what_the_service_throws_too(begin: Begin) -> None:
+def test_exceptions_of_task_and_service_are_results(begin: Begin) -> None:
     rig = begin(Fault("invoke", "fail", 2, text="no disk"), task_retry_limit=0)
     raising, thrown = call(look_up), call(square, 1)
     rig.run(raising, thrown)
@@ -192,7 +192,7 @@ def test_what_a_task_raises_is_its_result_and_what_the_service_throws_too(begin:
     assert (type(error), str(error)) == (RuntimeError, "no disk")
 
 
-def test_a_task_whose_processes_die_up_to_the_limit_is_charged_and_the_next_one_runs(begin: Begin) -> None:
+def test_task_whose_processes_keep_dying_is_charged_and_the_next_one_runs(begin: Begin) -> None:
     rig = begin(task_retry_limit=1)
     dying, next_one = call(os._exit, 9), call(square, 3)
     rig.run(dying, next_one)
@@ -206,14 +206,14 @@ def test_a_task_whose_processes_die_up_to_the_limit_is_charged_and_the_next_one_
 # -- responses that go wrong
 
 
-def test_a_response_that_comes_twice_or_late_counts_once(begin: Begin) -> None:
+def test_duplicate_or_late_response_counts_once(begin: Begin) -> None:
     rig = begin(Fault("response", "twice", 1), Fault("response", "late", 2, seconds=0.2))
     calls = [call(square, number) for number in range(4)]
     rig.run(*calls)
     assert rig.values(*calls) == [0, 1, 4, 9]
 
 
-def test_a_response_that_cannot_be_read_fails_its_call_alone(begin: Begin) -> None:
+def test_unreadable_response_fails_only_its_call(begin: Begin) -> None:
     rig = begin(Fault("response", "unreadable", 1, text="torn"))
     torn, whole = call(square, 1), call(square, 2)
     rig.run(torn, whole)
@@ -227,7 +227,7 @@ def test_a_response_that_cannot_be_read_fails_its_call_alone(begin: Begin) -> No
 # -- cancelling
 
 
-def test_a_cancelled_call_is_killed_where_it_runs_and_nothing_is_reported_of_it(begin: Begin, hang: Hang) -> None:
+def test_cancelled_call_is_killed_without_a_report(begin: Begin, hang: Hang) -> None:
     rig = begin()
     pending, last = call(square, 5), call(square, 6)
     rig.run(hang.call, pending, last)
@@ -254,7 +254,7 @@ def soamcontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return make
 
 
-def test_a_library_that_cannot_kill_is_helped_by_soamcontrol(
+def test_soamcontrol_kills_tasks_that_the_library_cannot(
     begin: Begin, hang: Hang, soamcontrol: Callable[[str], Path]
 ) -> None:
     notes = soamcontrol("exit 0")
@@ -270,9 +270,7 @@ def test_a_library_that_cannot_kill_is_helped_by_soamcontrol(
 
 
 @pytest.mark.parametrize("how", ["abort", "disconnect"])
-def test_the_calls_of_a_lost_session_are_given_back_and_a_new_session_takes_the_next(
-    begin: Begin, hang: Hang, how: Any
-) -> None:
+def test_calls_of_a_lost_session_are_returned_and_a_new_one_continues(begin: Begin, hang: Hang, how: Any) -> None:
     rig = begin(Fault("send", how, 3, text="by hand"))
     pending, refused, unsent = call(square, 1), call(square, 2), call(square, 3)
     rig.run(hang.call, pending)
@@ -293,7 +291,7 @@ def test_the_calls_of_a_lost_session_are_given_back_and_a_new_session_takes_the_
 # -- refusals
 
 
-def test_after_ten_refusals_in_a_row_the_rest_is_not_tried(begin: Begin, hang: Hang) -> None:
+def test_skips_the_rest_after_ten_refusals_in_a_row(begin: Begin, hang: Hang) -> None:
     rig = begin(Fault("send", "refuse", 2, times=10, text="busy"))
     calls = [hang.call, *(call(square, number) for number in range(12))]
     assert rig.refused(*calls).taken == (hang.call.key,)
@@ -302,7 +300,7 @@ def test_after_ten_refusals_in_a_row_the_rest_is_not_tried(begin: Begin, hang: H
 
 
 @pytest.mark.parametrize("event", ["connect", "create_session"])
-def test_a_new_session_that_cannot_be_opened_is_tried_again(begin: Begin, event: Any) -> None:
+def test_retries_a_session_that_cannot_be_opened(begin: Begin, event: Any) -> None:
     rig = begin(Fault("send", "refuse", 1), Fault(event, "refuse", 2, text="master is down"))
     one = call(square, 4)
     rig.refused(one)
@@ -314,7 +312,7 @@ def test_a_new_session_that_cannot_be_opened_is_tried_again(begin: Begin, event:
 # -- the session
 
 
-def test_the_session_has_the_name_and_the_priority_that_were_chosen(begin: Begin, tmp_path: Path) -> None:
+def test_session_has_the_configured_name_and_priority(begin: Begin, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("secret\nsecond line\n")
     password.chmod(0o600)
@@ -331,12 +329,12 @@ def test_the_session_has_the_name_and_the_priority_that_were_chosen(begin: Begin
     ],
     ids=["user", "application"],
 )
-def test_an_executor_that_is_not_let_in_says_why(begin: Begin, settings: dict[str, Any], text: str) -> None:
+def test_refused_executor_explains_why(begin: Begin, settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ExecutorError, match=f"cannot connect {text}"):
         begin(users={"Guest": ""}, applications=("app",), settings=settings)
 
 
-def test_closing_leaves_nothing_running_and_may_follow_a_start_that_failed(begin: Begin, hang: Hang) -> None:
+def test_closing_leaves_nothing_running_even_after_a_failed_start(begin: Begin, hang: Hang) -> None:
     rig = begin(slots=2)
     rig.run(hang.call, call(square, 1))
     process = hang.process()
@@ -355,7 +353,7 @@ def config(**settings: Any) -> SymphonyConfig:
     )
 
 
-def test_the_backend_is_one_agent_of_as_many_tasks_as_may_be_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_is_one_agent_with_the_sessions_task_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     use(StandIn(), monkeypatch)
     limits = {5: 5, -1: MOST_TASKS}
     for limit, slots in limits.items():
@@ -379,7 +377,7 @@ def test_the_backend_is_one_agent_of_as_many_tasks_as_may_be_in_the_session(monk
     ],
     ids=["group", "others", "empty", "binary", "missing"],
 )
-def test_a_password_file_that_is_no_secret_is_refused(
+def test_rejects_a_password_file_that_is_not_private(
     content: bytes | None, mode: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(StandIn(), monkeypatch)
@@ -406,7 +404,7 @@ def run_service(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_service_without_the_library_says_what_to_install() -> None:
+def test_service_without_its_library_says_what_to_install() -> None:
     done = run_service()
     assert done.returncode == 2
     assert done.stderr.startswith("soamapi, the Python library of IBM Spectrum Symphony, cannot be imported")

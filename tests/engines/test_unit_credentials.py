@@ -107,7 +107,7 @@ def shown_of(*pids: int) -> str:
     return "\n".join(found)
 
 
-def test_local_units_authenticate_and_their_key_shows_nowhere_and_ends_them_alone(cluster: Cluster) -> None:
+def test_local_units_authenticate_with_a_hidden_key_that_ends_with_them(cluster: Cluster) -> None:
     for name in ("a", "b"):
         cluster.credential(name)
     managers = {
@@ -142,7 +142,7 @@ def test_local_units_authenticate_and_their_key_shows_nowhere_and_ends_them_alon
             each.close()
 
 
-def test_a_manager_whose_credential_came_through_a_pipe_starts_units_again_and_again(cluster: Cluster) -> None:
+def test_manager_with_a_piped_credential_keeps_starting_units(cluster: Cluster) -> None:
     text = Path(cluster.credential("box")).read_bytes()
     pipe = cluster.home / "pipe"
     os.mkfifo(pipe, 0o600)
@@ -215,7 +215,7 @@ BASES = {"aws_raw_ecs": "scaler-task-definition", "aws_ec2": "scaler-worker", "a
 
 
 @pytest.mark.parametrize("kind", BASES)
-def test_containers_get_their_credential_from_the_parameter_store_and_from_nowhere_else(
+def test_containers_get_their_credential_only_from_the_parameter_store(
     kind: str, cluster: Cluster, cloud: Cloud
 ) -> None:
     cluster.credential("burst")
@@ -243,9 +243,7 @@ def test_containers_get_their_credential_from_the_parameter_store_and_from_nowhe
         manager.close()
 
 
-def test_a_credential_that_the_setup_of_a_machine_has_fetched_is_in_no_environment_when_its_worker_runs(
-    cluster: Cluster, cloud: Cloud
-) -> None:
+def test_credential_fetched_at_setup_is_removed_from_the_workers_environment(cluster: Cluster, cloud: Cloud) -> None:
     cluster.credential("machines")
     secret = cluster.units_secret("machines")
     fetched = cluster.home / "fetched"
@@ -260,7 +258,7 @@ def test_a_credential_that_the_setup_of_a_machine_has_fetched_is_in_no_environme
     assert secret not in shown_of(machine.pid)
 
 
-def test_setup_replaces_a_credential_that_has_changed_and_removes_one_that_is_gone(cloud: Cloud) -> None:
+def test_setup_replaces_a_changed_credential_and_removes_a_deleted_one(cloud: Cloud) -> None:
     lines: list[str] = []
     config = ecs_config(aws_endpoint_url=cloud.aws.endpoint_url)
     account = Account(config, lines.append, dry_run=False)
@@ -301,7 +299,7 @@ def test_setup_replaces_a_credential_that_has_changed_and_removes_one_that_is_go
     ],
     ids=["none", "of another manager", "of another definition", "without one here"],
 )
-def test_a_manager_refuses_a_definition_with_another_credential_than_its_own(
+def test_manager_rejects_a_definition_with_a_foreign_credential(
     given: list[str], has_credential: bool, tmp_path: Path
 ) -> None:
     path = None

@@ -97,7 +97,7 @@ def test_every_command_type_and_setting_can_be_completed() -> None:
         assert keys <= {*words[f"scaler_worker_manager {kind}"]}
 
 
-def test_the_scripts_of_all_shells_have_the_same_words() -> None:
+def test_scripts_of_all_shells_have_the_same_words() -> None:
     for shell in SHELLS:
         text = script(shell)
         assert all(shlex.quote(place) in text for place in words_by_place())
@@ -147,7 +147,7 @@ def read_until(terminal: int, text: str) -> None:
         shown += os.read(terminal, 4096).decode()
 
 
-def test_an_unknown_shell_is_refused() -> None:
+def test_rejects_an_unknown_shell() -> None:
     for arguments in ([], ["csh"]):
         command = [sys.executable, "-m", "scaler.cli", "scaler", "completion", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -90,7 +90,7 @@ def run(node: Path, *command: str, seconds: float = 60.0) -> subprocess.Complete
     return subprocess.run(["node", *command], cwd=node, capture_output=True, text=True, timeout=seconds, check=False)
 
 
-def test_the_program_prints_what_python_has_computed(node: Path, keys: Keys, address: str) -> None:
+def test_program_prints_what_python_has_computed(node: Path, keys: Keys, address: str) -> None:
     ran = run(node, "prices.mjs", address, keys.credential)
     assert ran.stderr == ""
     assert ran.stdout.splitlines() == [
@@ -114,7 +114,7 @@ def test_the_program_prints_what_python_has_computed(node: Path, keys: Keys, add
         ("nothing listens", "nothing listens there"),
     ],
 )
-def test_what_keeps_it_from_connecting_is_said(
+def test_connection_obstacle_is_reported(
     node: Path, keys: Keys, address: str, given: str, text: str, tmp_path: Path
 ) -> None:
     credential = Path(keys.credential).read_text()
@@ -139,7 +139,7 @@ def test_what_keeps_it_from_connecting_is_said(
     assert text in ran.stdout, ran.stderr
 
 
-def test_a_mistake_is_said_and_an_input_that_failed_fails_what_needs_it(node: Path, keys: Keys, address: str) -> None:
+def test_usage_error_is_reported_and_a_failed_input_fails_its_dependents(node: Path, keys: Keys, address: str) -> None:
     program = f"""
         import {{ Client }} from "./scaler_client.mjs";
         const client = await Client.connect({address!r}, {json.dumps({"credentials": keys.credential})});
@@ -175,7 +175,7 @@ def modules(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_nothing_is_lost_when_the_scheduler_is_killed_and_started_again(
+def test_nothing_is_lost_when_the_scheduler_is_killed_and_restarted(
     node: Path, keys: Keys, modules: str, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"

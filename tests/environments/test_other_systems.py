@@ -50,7 +50,7 @@ def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedPro
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_client_works_on_another_system(environment: dict[str, str], system: str, tmp_path: Path) -> None:
+def test_client_works_on_other_platforms(environment: dict[str, str], system: str, tmp_path: Path) -> None:
     options = (
         "-q",
         "-n",
@@ -73,7 +73,7 @@ def test_a_client_works_on_another_system(environment: dict[str, str], system: s
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_cluster_on_another_system_is_refused_with_what_to_do(environment: dict[str, str], system: str) -> None:
+def test_cluster_on_another_platform_is_refused_with_a_remedy(environment: dict[str, str], system: str) -> None:
     program = (
         "import os; from tests.environments.other_system import pretend; pretend(os.environ['OTHER_SYSTEM'])\n"
         "from scaler import Client\nClient()"
@@ -84,7 +84,7 @@ def test_a_cluster_on_another_system_is_refused_with_what_to_do(environment: dic
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_scaler_top_works_on_another_system(environment: dict[str, str], system: str) -> None:
+def test_scaler_top_works_on_other_platforms(environment: dict[str, str], system: str) -> None:
     program = (
         "import os; from tests.environments.other_system import pretend; pretend(os.environ['OTHER_SYSTEM'])\n"
         "from scaler.cli import run_command\n"

@@ -104,7 +104,7 @@ def size_bytes(package: Distribution) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def test_a_plain_install_is_small(site: Path) -> None:
+def test_plain_install_is_small(site: Path) -> None:
     installed = {canonicalize_name(each.metadata["Name"]) for each in map(Distribution.at, site.glob("*.dist-info"))}
     assert installed - PACKAGING - {DISTRIBUTION} == set(PLAIN)
     assert len({*PLAIN, *PACKAGING, DISTRIBUTION}) <= MOST_PACKAGES
@@ -177,7 +177,7 @@ def test_launcher_page_metrics_and_questions_need_no_extra(python: str, tmp_path
         ("aws", ["scaler", "FILE"]),
     ],
 )
-def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(
+def test_missing_extra_is_one_line_with_the_install_command(
     python: str, extra: str, arguments: list[str], tmp_path: Path
 ) -> None:
     assert extra in PROJECT["optional-dependencies"]

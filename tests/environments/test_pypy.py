@@ -26,7 +26,7 @@ def add(left: int, right: int) -> int:
 
 
 @pytest.mark.skipif(not PYPY.exists(), reason="PYPY IS NOT HERE: .ci/pythons pypy3.11 prepares it")
-def test_a_scheduler_on_pypy_runs_calls_maps_graphs_and_tells_of_failures(tmp_path: Path) -> None:
+def test_scheduler_on_pypy_runs_calls_maps_and_graphs_and_reports_failures(tmp_path: Path) -> None:
     with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path, python=str(PYPY)) as scheduler:
         address = scheduler.addresses()["scheduler"]
         with command("scaler_cluster", address, "-n", "2", directory=tmp_path), Client(address) as client:

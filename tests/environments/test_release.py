@@ -39,7 +39,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_tag_gives_wheel_and_source_archive_their_version(checkout: Path) -> None:
+def test_tag_sets_the_version_of_wheel_and_source_archive(checkout: Path) -> None:
     changes = checkout / "CHANGELOG.md"
     changes.write_text(changes.read_text().replace("## [Unreleased]", "## [9.8.7] - 2030-01-01", 1))
     git(checkout, "commit", "--quiet", "--all", "--message", "release")
@@ -56,7 +56,7 @@ def test_a_tag_gives_wheel_and_source_archive_their_version(checkout: Path) -> N
     assert packed == {str(path.relative_to(checkout)) for path in (checkout / "scaler").rglob("*") if path.is_file()}
 
 
-def test_a_release_without_a_tag_or_a_section_of_the_changelog_is_refused(checkout: Path) -> None:
+def test_rejects_a_release_without_tag_or_changelog_section(checkout: Path) -> None:
     untagged = release(checkout)
     assert (untagged.returncode, "git tag -a v1.2.3" in untagged.stderr) == (1, True)
     git(checkout, "tag", "v9.8.7")

@@ -35,7 +35,7 @@ def run_with(site: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=site, env=environment, check=True, capture_output=True, text=True).stdout
 
 
-def test_an_installed_wheel_has_every_file_of_the_running_package_and_its_commands(tmp_path: Path) -> None:
+def test_installed_wheel_has_every_package_file_and_command(tmp_path: Path) -> None:
     site = installed(build_wheel(tmp_path), tmp_path / "site")
 
     assert run_with(site, "-c", "import scaler; print(scaler.__file__)").strip() == f"{site}/scaler/__init__.py"
@@ -57,7 +57,7 @@ def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_the_record_names_every_file_with_its_digest(tmp_path: Path) -> None:
+def test_record_names_every_file_with_its_digest(tmp_path: Path) -> None:
     with zipfile.ZipFile(build_wheel(tmp_path)) as archive:
         own = f"scaler_compute-{version(DISTRIBUTION)}.dist-info/RECORD"
         rows = list(csv.reader(io.StringIO(archive.read(own).decode())))
@@ -68,7 +68,7 @@ def test_the_record_names_every_file_with_its_digest(tmp_path: Path) -> None:
             assert (digest, size) == (f"sha256={encoded}", str(len(data))), name
 
 
-def test_a_package_that_is_not_installed_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_missing_package_is_refused_with_a_remedy(tmp_path: Path) -> None:
     program = "import pathlib, scaler.worker_manager.wheel as w; w.build_wheel(pathlib.Path())"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-S", "-c", program]  # without site-packages, which have its metadata
@@ -79,9 +79,7 @@ def test_a_package_that_is_not_installed_is_refused_with_what_to_do(tmp_path: Pa
     assert "`pip install -e .`" in ended.stderr
 
 
-def test_metadata_that_a_build_has_left_in_the_checkout_are_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_metadata_left_in_the_checkout_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = build_wheel(tmp_path).read_bytes()
     left = tmp_path / "checkout/scaler_compute.egg-info"
     left.mkdir(parents=True)

@@ -40,7 +40,7 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     assert any(line.startswith(start) for line in process.stdout), f"{start!r} never came"
 
 
-def test_the_demo_shows_results_progress_and_speed_on_other_ports_where_its_own_are_taken(
+def test_demo_shows_results_progress_and_speed_on_free_ports(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with socket.socket() as other:
@@ -78,7 +78,7 @@ def assert_nothing_is_left(processes: list[psutil.Process]) -> None:
         ("submit:", signal.SIGINT),
     ],
 )
-def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(line: str, number: int) -> None:
+def test_demo_leaves_nothing_behind_in_any_phase(line: str, number: int) -> None:
     with demo() as process:
         read_until(process, line)
         processes = psutil.Process(process.pid).children(recursive=True)
@@ -88,7 +88,7 @@ def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(line: str, number: int
     assert_nothing_is_left(processes)
 
 
-def test_a_worker_whose_agent_is_killed_in_the_middle_of_the_work_loses_nothing() -> None:
+def test_killing_an_agent_in_the_middle_of_work_loses_nothing() -> None:
     with demo() as process:
         read_until(process, "submit:")
         family = psutil.Process(process.pid).children(recursive=True)

@@ -73,7 +73,7 @@ def with_keys(command: str, folder: Path, keys: KeysDirectory) -> str:
 
 
 @pytest.mark.parametrize("commands", [commands_of_units(), commands_of_containers()], ids=["units", "containers"])
-def test_the_commands_start_and_end_in_time(commands: list[str], tmp_path: Path) -> None:
+def test_commands_start_and_exit_in_time(commands: list[str], tmp_path: Path) -> None:
     ports = ReservedPorts(4)
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     try:
@@ -108,9 +108,7 @@ class Unit:
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP]], ids=["stop", "SendSIGHUP"])
-def test_a_stop_of_a_unit_gives_its_running_tasks_the_grace_that_the_page_promises(
-    numbers: list[int], tmp_path: Path
-) -> None:
+def test_stopping_a_unit_gives_running_tasks_the_documented_grace(numbers: list[int], tmp_path: Path) -> None:
     ports = ReservedPorts(4)
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     scheduler, workers = (Unit(UNITS[f"scaler-{name}.service"]) for name in ("scheduler", "workers"))
@@ -130,7 +128,7 @@ def test_a_stop_of_a_unit_gives_its_running_tasks_the_grace_that_the_page_promis
         ports.release()
 
 
-def test_the_health_check_notices_a_scheduler_that_does_not_listen(tmp_path: Path) -> None:
+def test_health_check_detects_a_scheduler_that_does_not_listen(tmp_path: Path) -> None:
     ports = ReservedPorts(3)
     _, *check = COMPOSE["services"]["scheduler"]["healthcheck"]["test"]
     address = ports.address()

@@ -30,19 +30,19 @@ def commands() -> Iterator[tuple[str, str]]:
                 yield command, f"{said.rstrip()}\n"
 
 
-def test_every_error_is_on_the_page() -> None:
+def test_every_error_is_documented() -> None:
     page = (ROOT / PAGE).read_text()
     assert [name for name in CLASSES if f"`{name}`" not in page] == []
 
 
-def test_no_page_knows_other_errors() -> None:
+def test_no_page_documents_unknown_errors() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     named = {name for page in pages for name in re.findall(r"`(\w+Error)`", page.read_text())}
     assert named <= {*CLASSES, *vars(builtins), "CancelledError", *OF_OTHERS}
 
 
 @pytest.mark.parametrize(("command", "said"), list(commands()))
-def test_a_wrong_command_ends_with_2_and_says_what_the_page_says(
+def test_invalid_command_exits_with_2_and_the_documented_message(
     command: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -54,7 +54,7 @@ def matches(expected: str, line: str) -> bool:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_example_prints_what_it_says(name: str, shared: Programs, tmp_path: Path) -> None:
+def test_example_prints_its_documented_output(name: str, shared: Programs, tmp_path: Path) -> None:
     program = EXAMPLES / f"{name}.py"
     run = shared.run if SHARING.match(program.read_text()) else run_alone
     result = run(program, tmp_path)
@@ -66,6 +66,6 @@ def test_example_prints_what_it_says(name: str, shared: Programs, tmp_path: Path
     assert "Traceback" not in result.stderr
 
 
-def test_the_list_of_examples_names_each_once() -> None:
+def test_list_of_examples_names_each_once() -> None:
     listed = re.findall(r"^- \[(\w+\.py)\]\(\1\): \S", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(path.name for path in EXAMPLES.glob("*.py"))

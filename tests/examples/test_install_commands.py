@@ -12,7 +12,7 @@ _BY_NAME = re.compile(
 )
 
 
-def test_no_text_installs_this_package_by_a_name_that_no_index_has_for_it() -> None:
+def test_install_commands_use_only_names_that_an_index_has() -> None:
     texts = {path: path.read_text("utf-8") for place in PLACES for path in ROOT.glob(place) if path.is_file()}
     assert ROOT / "docs/guide.md" in texts
     assert {str(path): found for path, text in texts.items() if (found := _BY_NAME.findall(text))} == {}

@@ -51,11 +51,11 @@ def broken_links(page: Path) -> list[str]:
     return broken
 
 
-def test_every_link_of_a_page_leads_to_a_page_and_a_heading() -> None:
+def test_every_page_link_leads_to_a_page_and_heading() -> None:
     assert {page: broken for page in PAGES if (broken := broken_links(ROOT / page))} == {}
 
 
-def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+def test_finds_a_broken_link(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     nowhere = ["gone.md", "page.md#gone", "#gone"]
     links = " ".join(f"[link]({link})" for link in ["page.md#the-page", "#it-works-twice", *nowhere])

@@ -40,7 +40,7 @@ def environment(package: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(Path.cwd())])}
 
 
-def test_it_passes_the_conformance_suite(package: Path) -> None:
+def test_passes_the_conformance_suite(package: Path) -> None:
     (package / "test_conformance.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "test_conformance.py")]
     ran = subprocess.run(
@@ -50,7 +50,7 @@ def test_it_passes_the_conformance_suite(package: Path) -> None:
     assert "7 passed" in ran.stdout
 
 
-def test_its_flags_and_help_follow_from_its_settings(package: Path) -> None:
+def test_flags_and_help_are_derived_from_the_settings(package: Path) -> None:
     command = [sys.executable, "-m", "scaler.cli", "scaler_worker_manager", "processes"]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ def test_its_flags_and_help_follow_from_its_settings(package: Path) -> None:
     assert "there is nothing to set up" in run("setup").stderr
 
 
-def test_its_workers_run_tasks_and_end_with_the_cluster(package: Path) -> None:
+def test_its_workers_run_tasks_and_stop_with_the_cluster(package: Path) -> None:
     ports = ReservedPorts(2)
     file = package / "stack.toml"
     file.write_text(f'[scheduler]\nbind_address = "{ports.address()}"\n\n{SECTION}')

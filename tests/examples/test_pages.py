@@ -76,7 +76,7 @@ def programs(services: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
     running.close()
 
 
-def test_every_block_of_the_pages_is_run_by_some_test(services: tuple[Services, set[str]]) -> None:
+def test_every_documentation_block_is_run_by_a_test(services: tuple[Services, set[str]]) -> None:
     ran = services[1] | {block.name for block in PROGRAMS}
     assert ran == {block.name for block in BLOCKS if block.language != SHOWN}
     commands = [command for block in BLOCKS if block.language == "bash" for command in commands_of(block)]
@@ -84,7 +84,7 @@ def test_every_block_of_the_pages_is_run_by_some_test(services: tuple[Services, 
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
-def test_a_python_block_prints_what_its_comments_say(
+def test_python_block_prints_what_its_comments_state(
     block: Block, services: tuple[Services, object], programs: Programs, tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"

@@ -25,7 +25,7 @@ def without_times(text: str) -> str:
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "TIME", text)
 
 
-def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
+def test_documented_commands_print_the_documented_output(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("SCALER_", "XDG_"))}

@@ -54,7 +54,7 @@ def machines_of(everyone: Sequence[Host], tools: Path) -> dict[str, Machine]:
 
 
 @pytest.mark.timeout(150)
-def test_the_page_about_two_machines_works_as_written(tmp_path: Path) -> None:
+def test_guide_for_two_machines_works_as_written(tmp_path: Path) -> None:
     printed = []
     with hosts(2, NETWORK) as network:
         found = machines_of(network.hosts, tmp_path / "tools")
@@ -89,7 +89,7 @@ def test_the_page_about_two_machines_works_as_written(tmp_path: Path) -> None:
     assert [process.returncode for host in network.hosts for process in host.started if process.returncode] == []
 
 
-def test_the_guide_has_the_same_walk() -> None:
+def test_guide_has_the_same_steps() -> None:
     page = [line for block in BLOCKS for line in block.text.splitlines()]
     blocks = [block for block in blocks_of("docs/guide.md") if block.text.startswith("# 10.77.0.")]
     assert len(blocks) >= 4

@@ -27,13 +27,13 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Extension]:
 
 
 @pytest.mark.parametrize("extension", extensions(), ids=lambda extension: extension.name)
-def test_a_built_in_extension_keeps_the_contract(extension: Extension) -> None:
+def test_built_in_extension_follows_the_contract(extension: Extension) -> None:
     contract = Contract(extension)
     for check in CHECKS:
         check(contract)
 
 
-def test_the_example_keeps_the_contract(example: Extension) -> None:
+def test_example_follows_the_contract(example: Extension) -> None:
     contract = Contract(example, settings={"slow_seconds": 0.001})
     for check in CHECKS:
         check(contract)
@@ -49,7 +49,7 @@ def test_the_example_keeps_the_contract(example: Extension) -> None:
     ],
     ids=["another table", "no pure function", "changed changes"],
 )
-def test_a_fault_is_found(
+def test_finds_a_fault(
     example: Extension, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., list[object]], check: Check, said: str
 ) -> None:
     core = importlib.import_module("scaler_slow_tasks.core")

@@ -43,7 +43,7 @@ def cluster(folder: Path, directory: Path, *flags: str) -> Iterator[tuple[str, s
             yield found["scheduler"], found["monitor"]
 
 
-def test_an_installed_extension_has_its_setting_its_table_and_its_route(tmp_path: Path) -> None:
+def test_installed_extension_has_its_setting_table_and_route(tmp_path: Path) -> None:
     folder = install(EXAMPLE, tmp_path / "site")
     with cluster(folder, tmp_path, "--extensions", "slow_tasks", "--slow-seconds", "0.05") as (address, monitor):
         done = python(folder, "-c", PROGRAM, address)
@@ -101,7 +101,7 @@ with Client(sys.argv[1]) as client:
 """
 
 
-def test_an_exception_of_an_extension_switches_it_off_and_the_cluster_goes_on(tmp_path: Path) -> None:
+def test_failing_extension_is_disabled_and_the_cluster_continues(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     write_entry_points(folder, "failing", {"failing": "failing:EXTENSION", "broken": "nowhere:EXTENSION"})
     (folder / "failing.py").write_text(FAILING)
@@ -122,7 +122,7 @@ def test_an_exception_of_an_extension_switches_it_off_and_the_cluster_goes_on(tm
         (["--extensions", "slow_tasks", "--slow-seconds", "-1"], "slow-seconds"),
     ],
 )
-def test_a_mistake_about_an_installed_extension_is_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
+def test_error_in_an_installed_extension_is_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
     folder = install(EXAMPLE, tmp_path / "site")
     done = python(folder, "-m", "scaler.cli", "scaler_scheduler", f"ipc://{tmp_path}/s", *flags)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

@@ -16,7 +16,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def test_without_extensions_tasks_run_and_questions_to_them_say_why_there_is_no_answer(
+def test_without_extensions_tasks_run_and_questions_explain_the_absence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     off = tuple(f"-{name}" for name in EXTENSIONS.built_in)
@@ -29,11 +29,11 @@ def test_without_extensions_tasks_run_and_questions_to_them_say_why_there_is_no_
     assert capsys.readouterr().out == ""
 
 
-def test_a_name_that_is_unknown_is_an_error_with_the_nearest_one() -> None:
+def test_unknown_name_error_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"no extension 'audti' is installed; did you mean 'audit'\?"):
         extensions(("-audti",))
 
 
-def test_a_setting_of_an_extension_that_is_left_out_is_an_error() -> None:
+def test_missing_extension_setting_is_an_error() -> None:
     with pytest.raises(ConfigError, match="audit_path has no effect, because extensions leaves audit out"):
         model_of(scheduler_model(), {"bind_address": "tcp://127.0.0.1:0", "extensions": ["-audit"], "audit_path": "a"})

@@ -30,13 +30,13 @@ SEED = 20_261_122
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_kept_input_is_borne(name: str) -> None:
+def test_every_recorded_input_is_accepted(name: str) -> None:
     target = TARGETS[name]
     for data in target.seeds():
         target.run(data)
 
 
-def test_tens_of_thousands_of_mutated_messages_harm_nobody_and_take_little_memory() -> None:
+def test_mutated_messages_harm_no_peer_and_use_little_memory() -> None:
     command = [sys.executable, "-m", "tests.fuzz.walk", "0.3", str(SEED)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=55, check=False, cwd=Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_tens_of_thousands_of_mutated_messages_harm_nobody_and_take_little_memor
     assert sum(each["grown_bytes"] for each in report.values()) <= MAX_GROWN_BYTES
 
 
-def test_a_long_run_keeps_each_finding_once_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_run_reports_each_finding_once_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "FOUND", tmp_path)
 
     def bear(data: bytes) -> int:
@@ -80,7 +80,7 @@ def claiming(count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("count", [2**29 - 1, 2**28, 65_537, 8_192])
-def test_a_list_that_claims_more_elements_than_came_costs_nothing(count: int) -> None:
+def test_list_with_an_inflated_length_costs_nothing(count: int) -> None:
     refused = 0
     bodies = list(claiming(count))
     tracemalloc.start()
@@ -95,7 +95,7 @@ def test_a_list_that_claims_more_elements_than_came_costs_nothing(count: int) ->
     assert peak_bytes < 256 * 1024
 
 
-def test_entries_without_words_are_no_cheaper_than_full_ones() -> None:
+def test_entries_without_words_cost_as_much_as_full_ones() -> None:
     """A list of structs without any word takes none, whatever it claims: 48 bytes must not keep a server busy."""
     codec = struct_codec(m.WorkerHeartbeat)
     head = [0] * codec.words

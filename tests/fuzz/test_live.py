@@ -54,7 +54,7 @@ def scheduler_of(combo: SchedulerClusterCombo) -> psutil.Process:
     return found
 
 
-def test_a_thousand_messages_that_make_no_sense_are_logged_once(combo: SchedulerClusterCombo, log: Path) -> None:
+def test_thousand_invalid_messages_are_logged_once(combo: SchedulerClusterCombo, log: Path) -> None:
     session = b"nonsense" + bytes(8)
     details = m.WorkerDetails("nonsense", "unit", 1, 1, {})
     with LivePeer(combo.get_address()) as peer:
@@ -70,7 +70,7 @@ def test_a_thousand_messages_that_make_no_sense_are_logged_once(combo: Scheduler
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_thousands_of_mutated_envelopes_disturb_no_task_and_take_little_memory(
+def test_mutated_envelopes_disturb_no_task_and_use_little_memory(
     combo: SchedulerClusterCombo, log: Path, soak: bool
 ) -> None:
     random = Random(13)
@@ -103,7 +103,7 @@ def test_thousands_of_mutated_envelopes_disturb_no_task_and_take_little_memory(
 
 
 @pytest.mark.parametrize("door", ["scheduler", "storage"])
-def test_five_malformed_messages_in_a_row_and_no_fewer_cut_a_peer(door: str, combo: SchedulerClusterCombo) -> None:
+def test_exactly_five_malformed_messages_in_a_row_cut_a_peer(door: str, combo: SchedulerClusterCombo) -> None:
     address = combo.get_address() if door == "scheduler" else combo.get_object_storage_address()
     hello = own_hello(m.Role.CLIENT, m.ClientDetails("hostile") if door == "scheduler" else None)
     with Client(combo.get_address()) as client, LivePeer(address) as peer:

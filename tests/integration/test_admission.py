@@ -71,23 +71,23 @@ def refusal_of(connect: Callable[[], Client]) -> str:
     return str(raised.value)
 
 
-def test_a_client_with_a_credential_works_over_an_encrypted_connection(cluster: Cluster) -> None:
+def test_client_with_a_credential_uses_an_encrypted_connection(cluster: Cluster) -> None:
     with cluster.connect(cluster.credential("worker-friend")) as client:
         assert client.map(abs, range(-50, 50)) == [abs(number) for number in range(-50, 50)]
         assert client.submit(len, b"x" * 2_000_000).result(30) == 2_000_000
 
 
-def test_a_client_without_a_credential_is_told_at_once_what_it_needs(cluster: Cluster) -> None:
+def test_client_without_a_credential_learns_what_it_needs(cluster: Cluster) -> None:
     text = refusal_of(lambda: cluster.connect(None))
     assert all(each in text for each in NEEDS_A_KEY)
 
 
-def test_a_key_that_was_never_added_is_refused_as_unknown(cluster: Cluster) -> None:
+def test_unknown_key_is_refused_as_unknown(cluster: Cluster) -> None:
     credential = replace(cluster.keys.add("forgotten", "client"), **new_key_pair()._asdict())
     assert "does not know key forgotten" in refusal_of(lambda: cluster.connect(cluster.file(credential)))
 
 
-def test_a_credential_of_another_cluster_is_refused_as_such(cluster: Cluster, tmp_path: Path) -> None:
+def test_credential_of_another_cluster_is_refused_as_such(cluster: Cluster, tmp_path: Path) -> None:
     other = KeysDirectory.create(tmp_path / "other", "other").add("eve", "client")
     assert "another cluster" in refusal_of(lambda: cluster.connect(cluster.file(other)))
 
@@ -109,7 +109,7 @@ NEEDS_NONE = ("the server runs with insecure_no_auth", "scaler keys init", "--in
         (MONITORS[0], "--insecure-no-auth"),
     ],
 )
-def test_every_command_that_a_server_with_keys_refuses_says_why_and_what_to_do(
+def test_every_command_refused_by_a_server_with_keys_explains_the_remedy(
     words: tuple[str, ...], proof: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     path = cluster.home / "stranger.credentials"
@@ -125,7 +125,7 @@ def test_every_command_that_a_server_with_keys_refuses_says_why_and_what_to_do(
 
 
 @pytest.mark.parametrize(("has_keys", "texts"), [(True, NEEDS_A_KEY), (False, NEEDS_NONE)])
-def test_a_worker_that_is_refused_says_why_and_what_to_do(
+def test_refused_worker_reports_reason_and_remedy(
     has_keys: bool, texts: tuple[str, ...], cluster: Cluster, open_cluster: str
 ) -> None:
     config = WorkerConfig(
@@ -161,7 +161,7 @@ def _role(words: Sequence[str]) -> str:
     return "manager" if words == MANAGER else "monitor"
 
 
-def test_revoking_a_key_ends_its_live_sessions_and_keeps_it_out(cluster: Cluster) -> None:
+def test_revoking_a_key_ends_its_sessions_and_keeps_it_out(cluster: Cluster) -> None:
     path = cluster.credential("leaver")
     with cluster.connect(path) as client:
         assert client.submit(abs, -3).result(30) == 3
@@ -174,7 +174,7 @@ def test_revoking_a_key_ends_its_live_sessions_and_keeps_it_out(cluster: Cluster
     assert "the key leaver: it was revoked" in refusal_of(lambda: cluster.connect(path))
 
 
-def test_a_key_that_expires_ends_its_live_sessions_and_is_refused_as_expired(cluster: Cluster) -> None:
+def test_expiring_key_ends_its_sessions_and_is_refused_as_expired(cluster: Cluster) -> None:
     expires = datetime.now(UTC) + timedelta(seconds=3)
     path = cluster.file(cluster.keys.add("guest", "client", expires))
     with cluster.connect(path) as client:
@@ -186,14 +186,12 @@ def test_a_key_that_expires_ends_its_live_sessions_and_is_refused_as_expired(clu
     assert time.monotonic() < began + 2
 
 
-def test_a_cluster_that_others_can_reach_does_not_start_without_keys() -> None:
+def test_cluster_reachable_by_others_requires_keys() -> None:
     with pytest.raises(ComponentError, match="scaler keys init"):
         SchedulerClusterCombo(free_addresses("0.0.0.0")[0], 1)
 
 
-def test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too(
-    cluster: Cluster, open_cluster: str
-) -> None:
+def test_cluster_without_authentication_requires_clients_to_opt_in(cluster: Cluster, open_cluster: str) -> None:
     with Client(open_cluster, insecure_no_auth=True, timeout_seconds=20) as client:
         assert client.submit(abs, -4).result(30) == 4
     for credentials in (None, cluster.credential("at-home")):
@@ -244,7 +242,7 @@ except Exception as error:
 
 
 @needs_root
-def test_another_user_of_the_host_is_refused_over_tcp_and_cut_at_the_local_listener() -> None:
+def test_other_local_user_is_refused_over_tcp_and_at_the_local_listener() -> None:
     program = """
 name = local_name(sys.argv[1]).replace("-65534-", "-0-")
 with socket.socket(socket.AF_UNIX) as connection:
@@ -257,7 +255,7 @@ with socket.socket(socket.AF_UNIX) as connection:
         assert as_another_user(program, combo.get_address()) == "cut\n"
 
 
-def test_processes_of_the_same_user_use_the_keys_of_a_run_where_there_is_no_local_listener(
+def test_processes_of_a_user_share_run_keys_without_a_local_listener(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with SchedulerClusterCombo(n_workers=1) as combo:

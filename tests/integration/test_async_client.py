@@ -80,7 +80,7 @@ async def test_futures_are_awaited_alone_and_together(address: str) -> None:
 
 
 @on_a_loop
-async def test_results_are_taken_one_after_the_other_and_all_at_once(address: str) -> None:
+async def test_results_are_taken_one_by_one_or_all_at_once(address: str) -> None:
     async with AsyncClient(address) as client:
         assert await client.map(double, range(500)) == [2 * number for number in range(500)]
         assert [result async for result in client.imap(double, range(100))] == [2 * number for number in range(100)]
@@ -103,7 +103,7 @@ async def test_results_are_taken_one_after_the_other_and_all_at_once(address: st
 
 
 @on_a_loop
-async def test_an_iteration_that_is_cancelled_cancels_its_tasks(address: str, tmp_path: Path) -> None:
+async def test_cancelling_an_iteration_cancels_its_tasks(address: str, tmp_path: Path) -> None:
     async with AsyncClient(address) as client:
         waiting = asyncio.create_task(anext(client.imap(gated, [tmp_path / "never"] * 4, range(4))))
         running = client.submit(double, 1)
@@ -114,7 +114,7 @@ async def test_an_iteration_that_is_cancelled_cancels_its_tasks(address: str, tm
 
 
 @on_a_loop
-async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tmp_path: Path) -> None:
+async def test_yields_futures_as_they_end_while_more_are_added(address: str, tmp_path: Path) -> None:
     async with AsyncClient(address) as client:
         late = client.submit(gated, tmp_path / "gate", 0)
         ending = client.as_completed([late, client.submit(double, 1)])
@@ -135,7 +135,7 @@ async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tm
 
 
 @on_a_loop
-async def test_one_await_gives_the_value_with_both_clients(address: str) -> None:
+async def test_one_await_returns_the_value_with_both_clients(address: str) -> None:
     with Client(address) as plain:
         async with AsyncClient(address) as client:
             clients: list[Any] = [plain, client, client.options(retries=5)]
@@ -150,7 +150,7 @@ async def test_one_await_gives_the_value_with_both_clients(address: str) -> None
 
 
 @on_a_loop
-async def test_futures_work_with_what_asyncio_has_for_futures(address: str, tmp_path: Path) -> None:
+async def test_futures_work_with_asyncio_functions(address: str, tmp_path: Path) -> None:
     asyncio.get_running_loop().set_debug(True)  # refuses calls from other threads, which do not wake it
     with Client(address) as plain:
         async with AsyncClient(address) as client:
@@ -181,7 +181,7 @@ async def test_futures_work_with_what_asyncio_has_for_futures(address: str, tmp_
 
 
 @on_a_loop
-async def test_a_call_computes_with_its_arguments_as_they_were_at_the_call(address: str) -> None:
+async def test_call_uses_its_arguments_as_of_submission(address: str) -> None:
     async with AsyncClient(address) as client:
         numbers, large = [1], bytearray(3 << 20)
         futures = client.submit(len, numbers), client.submit(max, pickle.PickleBuffer(large))
@@ -197,7 +197,7 @@ def noted(log: Path, number: int) -> int:
 
 
 @on_a_loop
-async def test_submits_do_not_wait_for_room_and_run_in_the_order_of_their_calls(narrow: str, tmp_path: Path) -> None:
+async def test_submits_do_not_block_and_run_in_call_order(narrow: str, tmp_path: Path) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
     async with AsyncClient(narrow, timeout_seconds=SECONDS) as client:
         first = client.submit(gated, gate, 1)
@@ -215,7 +215,7 @@ async def test_submits_do_not_wait_for_room_and_run_in_the_order_of_their_calls(
     assert log.read_text().split() == [*map(str, range(1, 20))]
 
 
-def test_callbacks_submit_more_than_the_scheduler_takes_at_once(narrow: str) -> None:
+def test_callbacks_may_submit_more_than_the_scheduler_accepts_at_once(narrow: str) -> None:
     with Client(narrow, timeout_seconds=SECONDS) as client:
         submitted: Future[list[Any]] = Future()
         first = client.submit(double, 1)
@@ -224,7 +224,7 @@ def test_callbacks_submit_more_than_the_scheduler_takes_at_once(narrow: str) -> 
 
 
 @on_a_loop
-async def test_the_event_loop_goes_on_while_it_connects() -> None:
+async def test_event_loop_runs_while_it_connects() -> None:
     connecting = asyncio.create_task(AsyncClient("tcp://127.0.0.1:1", timeout_seconds=0.2).__aenter__())
     await asyncio.sleep(0)
     assert not connecting.done()
@@ -239,7 +239,7 @@ def named_here(_number: int) -> str:
 
 
 @on_a_loop
-async def test_a_view_submits_with_its_options(address: str) -> None:
+async def test_view_submits_with_its_options(address: str) -> None:
     async with AsyncClient(address) as client:
         view = client.options(name="of the view", retries=5)
         inner = view.options(name="of the inner one")
@@ -264,7 +264,7 @@ def prefixed(number: int) -> str:
 
 
 @on_a_loop
-async def test_what_a_client_tells_and_does_is_awaited(address: str, tmp_path: Path) -> None:
+async def test_awaits_everything_a_client_sends_and_does(address: str, tmp_path: Path) -> None:
     async with AsyncClient(address, name="telling") as client:
         await client.wait_for_workers(1)
         (worker,) = (await client.cluster()).workers

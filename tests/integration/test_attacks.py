@@ -45,7 +45,7 @@ def announcement(body_bytes: int, attachments: int = 0, session: bytes = SESSION
     ids=["body", "attachment", "descriptor"],
 )
 @on_a_loop
-async def test_before_its_welcome_a_local_peer_may_announce_no_more_than_a_hello(envelope: bytes) -> None:
+async def test_local_peer_may_announce_only_a_hello_before_its_welcome(envelope: bytes) -> None:
     server = Servant(has_local_listener=True)
     peer = UnidentifiedPeer(name_of(server.address))
     await peer.put(envelope)
@@ -55,7 +55,7 @@ async def test_before_its_welcome_a_local_peer_may_announce_no_more_than_a_hello
 
 @needs_linux
 @on_a_loop
-async def test_large_bodies_that_local_peers_announce_and_never_send_take_bounded_memory(
+async def test_large_announced_but_unsent_bodies_use_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local, "MAX_PARTIAL_BYTES", 2 * MAX_BATCH_BYTES)
@@ -139,7 +139,7 @@ class RawPeer:
 @needs_linux
 @pytest.mark.parametrize("is_welcome", [False, True], ids=["before its welcome", "after it"])
 @on_a_loop
-async def test_a_message_of_endless_frames_ends_its_connection_before_it_fills_the_memory(is_welcome: bool) -> None:
+async def test_message_of_endless_frames_is_cut_before_filling_memory(is_welcome: bool) -> None:
     server = Servant("tcp://127.0.0.1:0")
     client = Asker(server.address)
     await client.ask(1)
@@ -161,7 +161,7 @@ async def test_a_message_of_endless_frames_ends_its_connection_before_it_fills_t
 
 @pytest.mark.parametrize("umask", [0o000, 0o027])
 @on_a_loop
-async def test_an_ipc_socket_is_its_owners_only_from_its_first_moment(
+async def test_ipc_socket_is_private_from_the_start(
     umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "socket"

@@ -69,14 +69,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def test_memory_of_the_object_storage_is_free_for_others_and_values_come_back_from_the_backend(tmp_path: Path) -> None:
+def test_storage_memory_is_freed_and_values_return_from_the_backend(tmp_path: Path) -> None:
     with started(tmp_path, "--memory-limit-bytes", "14_000_000") as site, Client(site.address) as client:
         sent = [client.send_object(make(seed), str(seed)) for seed in range(8)]
         until(lambda: len(site.stored()) == 8)
         assert [client.submit(total, each).result() for each in sent] == [float(seed * SIZE) for seed in range(8)]
 
 
-def test_what_is_forgotten_is_deleted_and_at_its_end_a_run_removes_its_folder(site: Site) -> None:
+def test_released_objects_are_deleted_and_a_finished_run_removes_its_folder(site: Site) -> None:
     with Client(site.address) as client:
         sent, small = client.send_object(make(3), "sent"), client.send_object(make(4, 1000), "small")
         [stored] = until(site.stored)
@@ -93,7 +93,7 @@ def test_what_is_forgotten_is_deleted_and_at_its_end_a_run_removes_its_folder(si
 
 
 @pytest.mark.full
-def test_a_damaged_object_is_not_taken_for_a_value(site: Site) -> None:
+def test_damaged_object_is_never_returned_as_a_value(site: Site) -> None:
     with Client(site.address) as client:
         first = client.submit(make, 1)
         assert client.submit(total, first).result() == SIZE
@@ -109,7 +109,7 @@ def test_a_damaged_object_is_not_taken_for_a_value(site: Site) -> None:
         assert is_uniform(first.result())  # it was made again
 
 
-def test_a_value_outlives_a_kill_of_the_object_storage_which_then_has_a_folder_of_its_own(site: Site) -> None:
+def test_value_survives_a_killed_storage_which_then_uses_a_new_folder(site: Site) -> None:
     with Client(site.address) as client:
         sent = client.send_object(make(3), "sent")
         until(site.stored)

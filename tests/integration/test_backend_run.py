@@ -50,7 +50,7 @@ def play(root: Path, story: Callable[[Story], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_an_object_comes_back_in_chunks_as_it_was(tmp_path: Path) -> None:
+def test_object_round_trips_in_chunks(tmp_path: Path) -> None:
     content = os.urandom(SIZE)
 
     async def story(it: Story) -> None:
@@ -66,7 +66,7 @@ def test_an_object_comes_back_in_chunks_as_it_was(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_while_the_backend_fails_objects_wait_and_a_warning_says_why_and_later_they_are_written(
+def test_objects_wait_with_a_warning_while_the_backend_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_run, "RETRY_SECONDS", 0.05)
@@ -88,7 +88,7 @@ def test_while_the_backend_fails_objects_wait_and_a_warning_says_why_and_later_t
     play(root, story)
 
 
-def test_what_is_forgotten_while_it_is_written_does_not_stay(tmp_path: Path) -> None:
+def test_objects_released_while_being_written_are_deleted(tmp_path: Path) -> None:
     async def story(it: Story) -> None:
         gone, kept, of_others = MADE.object(), MADE.object(), IdFactory(new_peer_id()).object()
         bodies = {each: body(bytes(SIZE)) for each in (gone, kept, of_others)}
@@ -104,7 +104,7 @@ def test_what_is_forgotten_while_it_is_written_does_not_stay(tmp_path: Path) -> 
     play(tmp_path, story)
 
 
-def test_a_host_that_sees_another_disk_is_out_of_reach_and_does_not_call_objects_lost(tmp_path: Path) -> None:
+def test_host_with_a_different_disk_is_unreachable_and_loses_no_objects(tmp_path: Path) -> None:
     async def story(it: Story) -> None:
         it.run.write(object_id := MADE.object(), body(bytes(SIZE)))
         await soon(lambda: it.written == [object_id])

@@ -46,7 +46,7 @@ from tests.waiting import within
     ],
     ids=["client", "worker"],
 )
-def test_versions_that_do_not_fit_are_named_before_the_first_task(
+def test_incompatible_versions_are_named_before_the_first_task(
     role: str, program: str, change: str, reason: str, cluster: SchedulerClusterCombo
 ) -> None:
     program = f"from scaler.net import versions; {change}; {program.replace('ADDRESS', cluster.get_address())}"
@@ -58,7 +58,7 @@ def test_versions_that_do_not_fit_are_named_before_the_first_task(
 # -- tasks
 
 
-def test_what_is_too_large_for_the_storage_is_refused_with_the_limits_name_and_the_client_lives_on(
+def test_oversized_object_is_refused_with_the_limit_and_the_client_continues(
     tmp_path: Path,
 ) -> None:
     ports = ReservedPorts(3)
@@ -105,7 +105,7 @@ NOISES = {
 }
 
 
-def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(tmp_path: Path) -> None:
+def test_unidentified_peers_disturb_no_work_and_are_logged_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     ports = ReservedPorts(1)
     storage = ports.address()
@@ -138,7 +138,7 @@ def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(tmp_path: 
 # -- preload
 
 
-def test_a_preload_hook_whose_module_is_missing_is_told_by_the_launcher(tmp_path: Path) -> None:
+def test_launcher_reports_a_preload_hook_with_a_missing_module(tmp_path: Path) -> None:
     ports = ReservedPorts(3)
     file = tmp_path / "preload.toml"
     file.write_text(

@@ -72,7 +72,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_file_that_cannot_be_is_refused_before_anything_starts(
+def test_rejects_an_invalid_file_before_starting_anything(
     content: bytes, text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "wrong.toml"
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_is_refused_before_anything_starts(
         ]
     ),
 )
-def test_an_address_that_cannot_be_is_refused_by_every_command_and_client(
+def test_every_command_and_client_rejects_an_invalid_address(
     name: str, address: str, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert text in told(capfd, 2, name, *COMMANDS[name], address)
@@ -105,9 +105,7 @@ def test_an_address_that_cannot_be_is_refused_by_every_command_and_client(
 
 
 @pytest.mark.parametrize(("address", "text"), [("tcp://127.0.0.1:0", "port 0"), ("tcp://*:8516", r"\* means")])
-def test_an_address_to_listen_on_is_none_to_connect_to(
-    address: str, text: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_rejects_a_listening_address_for_connecting(address: str, text: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert re.search(text, told(capfd, 2, "scaler_cluster", address))
     assert re.search(text, told(capfd, 2, "scaler_scheduler", "ipc:///a", "-osa", address))
     with pytest.raises(UsageError, match=text):
@@ -119,7 +117,7 @@ def test_an_address_to_listen_on_is_none_to_connect_to(
 # -- addresses in use, and addresses where nothing or another program listens
 
 
-def test_who_has_an_address_already_is_named(cluster: SchedulerClusterCombo) -> None:
+def test_names_the_owner_of_a_used_address(cluster: SchedulerClusterCombo) -> None:
     address = cluster.get_address()
     storage = cluster.get_object_storage_address()
     for name, arguments, at in (
@@ -138,7 +136,7 @@ def test_who_has_an_address_already_is_named(cluster: SchedulerClusterCombo) -> 
     assert re.search(rf"in use by another program \(.+, pid {os.getpid()}\); stop that", done.stderr)
 
 
-def test_a_second_manager_of_the_same_id_ends_with_1_and_the_reason(cluster: SchedulerClusterCombo) -> None:
+def test_second_manager_with_the_same_id_exits_with_1_and_the_reason(cluster: SchedulerClusterCombo) -> None:
     address = cluster.get_address()
     with Client(address) as client:
         manager = client.submit(_manager_of_this_worker).result()
@@ -186,21 +184,21 @@ def no_such_host() -> Iterator[str]:
         (silence, "no answer yet"),
     ],
 )
-def test_a_client_without_a_scheduler_says_where_how_long_and_why(place: Callable[[], Any], reason: str) -> None:
+def test_unreachable_scheduler_error_names_address_timeout_and_cause(place: Callable[[], Any], reason: str) -> None:
     with place() as address, pytest.raises(UnreachableError) as caught:
         Client(address, timeout_seconds=0.4)
     pattern = rf"no scheduler answers at {address}: waited 0\.4 s \({reason}\)\. Is it running at this address\?"
     assert re.fullmatch(pattern, str(caught.value))
 
 
-def test_a_client_at_the_address_of_another_service_is_told_so(cluster: SchedulerClusterCombo) -> None:
+def test_client_reports_an_address_of_another_service(cluster: SchedulerClusterCombo) -> None:
     with pytest.raises(RefusedError, match="this address is for monitors"):
         Client(cluster.get_monitor_address())
     with pytest.raises(RefusedError, match="this is an object storage's address; clients belong to the scheduler's"):
         Client(cluster.get_object_storage_address())
 
 
-def test_workers_without_a_scheduler_say_so_soon_and_go_on_trying(tmp_path: Path) -> None:
+def test_workers_without_a_scheduler_report_it_soon_and_keep_trying(tmp_path: Path) -> None:
     with (
         nobody() as address,
         command("scaler_cluster", address, "-n", "1", "-his", "0.5", directory=tmp_path) as running,

@@ -29,7 +29,7 @@ def work(chosen: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_worker_that_takes_longest_for_the_same_function_is_named_first(tmp_path: Path) -> None:
+def test_slowest_worker_for_the_same_function_is_named_first(tmp_path: Path) -> None:
     with ExitStack() as stack:
         address = stack.enter_context(SchedulerClusterCombo(n_workers=0)).get_address()
         for number in range(WORKERS):

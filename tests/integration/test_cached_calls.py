@@ -36,7 +36,7 @@ def runs(log: Path) -> list[str]:
     return sorted(log.read_text().split())
 
 
-def test_a_call_runs_once_for_all_clients(cluster: SchedulerClusterCombo, log: Path) -> None:
+def test_call_runs_once_for_all_clients(cluster: SchedulerClusterCombo, log: Path) -> None:
     for _ in range(2):
         with Client(cluster.get_address()) as client:
             assert client.cache(noted, log, 1).result(10) == 1
@@ -45,7 +45,7 @@ def test_a_call_runs_once_for_all_clients(cluster: SchedulerClusterCombo, log: P
     assert runs(log) == ["1", "2", "3", "4"]
 
 
-def test_large_results_are_kept_as_they_were_returned(cluster: SchedulerClusterCombo, log: Path) -> None:
+def test_large_results_are_captured_as_returned(cluster: SchedulerClusterCombo, log: Path) -> None:
     for _ in range(2):
         with Client(cluster.get_address()) as client:
             result = client.cache(noted, log, 1, size_bytes=3_000_000).result(10)
@@ -54,7 +54,7 @@ def test_large_results_are_kept_as_they_were_returned(cluster: SchedulerClusterC
     assert runs(log) == ["1"]
 
 
-def test_other_arguments_and_other_functions_are_other_calls(cluster: SchedulerClusterCombo, log: Path) -> None:
+def test_other_arguments_or_functions_are_other_calls(cluster: SchedulerClusterCombo, log: Path) -> None:
     with Client(cluster.get_address()) as client:
         assert client.cache(noted, log, 1).result(10) == 1
         assert client.cache(noted, log, True).result(10) is True
@@ -63,7 +63,7 @@ def test_other_arguments_and_other_functions_are_other_calls(cluster: SchedulerC
     assert runs(log) == ["1", "1", "1", "True"]
 
 
-def test_exceptions_are_not_kept(cluster: SchedulerClusterCombo, log: Path) -> None:
+def test_exceptions_are_not_cached(cluster: SchedulerClusterCombo, log: Path) -> None:
     with Client(cluster.get_address()) as client:
         for _ in range(2):
             with pytest.raises(ValueError, match="always"):
@@ -71,7 +71,7 @@ def test_exceptions_are_not_kept(cluster: SchedulerClusterCombo, log: Path) -> N
     assert runs(log) == ["failed", "failed"]
 
 
-def test_what_cannot_be_cached_says_so(cluster: SchedulerClusterCombo, log: Path) -> None:
+def test_uncacheable_function_raises_with_the_reason(cluster: SchedulerClusterCombo, log: Path) -> None:
     with Client(cluster.get_address()) as client:
         with pytest.raises(UsageError, match="is an argument of a cached call"):
             client.cache(noted, log, client.options(capabilities={"offered_by_none": None}).submit(abs, -1))

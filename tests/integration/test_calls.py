@@ -37,7 +37,7 @@ async def calls(address: str, wanted: Callable[[Calls], bool]) -> Calls:
         connection.close()
 
 
-def test_all_tasks_with_a_tag_are_one_call_which_can_be_cancelled(cluster: SchedulerClusterCombo) -> None:
+def test_tasks_with_one_tag_form_a_call_that_can_be_cancelled(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address(), name="tagged") as client:
         futures = [client.submit_verbose(fn, (number,), tag="night") for fn in (abs, hash) for number in range(5)]
         assert client.gather(futures) == [*range(5), *range(5)]
@@ -66,7 +66,7 @@ def tagged(client: Client) -> dict[str, CallRow]:
     return {row.name: row for row in client.cluster().calls if (row.call, row.client) == ("tag", "tagged")}
 
 
-def test_maps_count_items_and_graphs_and_submits_count_tasks_in_calls_and_functions() -> None:
+def test_maps_count_items_while_graphs_and_submits_count_tasks() -> None:
     with (
         SchedulerClusterCombo(n_workers=1, client_timeout_seconds=2) as cluster,
         Client(cluster.get_address(), name="desk") as client,

@@ -65,7 +65,7 @@ def last_of(client: Client, graph: dict[str, Any]) -> Any:
     return client.get(graph, [str(LENGTH)])[str(LENGTH)]
 
 
-def test_each_task_of_a_chain_gets_the_value_of_the_one_before(client: Client) -> None:
+def test_each_task_of_a_chain_gets_its_predecessors_value(client: Client) -> None:
     assert client.get(chain(fail_at, 0, -1), [str(LENGTH), "7"]) == {str(LENGTH): LENGTH, "7": 7}
 
 
@@ -73,20 +73,20 @@ def test_values_that_outgrow_a_message_go_through_the_storage(client: Client) ->
     assert last_of(client, chain(grow, "y" * 20_000)) == "y" * 20_000 + "x" * 100 * LENGTH
 
 
-def test_the_exception_in_the_middle_of_a_chain_ends_the_rest_with_it(client: Client) -> None:
+def test_exception_within_a_chain_ends_the_rest_with_it(client: Client) -> None:
     futures = client.get(chain(fail_at, 0, 150), ["150", str(LENGTH)], block=False)
     with pytest.raises(ValueError, match="no number follows 150"):
         futures[str(LENGTH)].result()
     assert futures["150"].result() == 150
 
 
-def test_a_process_that_dies_in_the_middle_of_a_chain_costs_one_attempt(client: Client, tmp_path: Path) -> None:
+def test_process_dying_within_a_chain_costs_one_attempt(client: Client, tmp_path: Path) -> None:
     note = tmp_path / "died"
     assert last_of(client, chain(die_at, 0, 150, note)) == LENGTH
     assert note.exists()
 
 
-def test_a_chain_can_be_cancelled_while_it_runs(client: Client, tmp_path: Path) -> None:
+def test_cancels_a_running_chain(client: Client, tmp_path: Path) -> None:
     go = tmp_path / "go"
     futures = client.get(chain(wait_at, 0, 150, go), ["150", str(LENGTH)], block=False)
     assert futures["150"].result() == 150

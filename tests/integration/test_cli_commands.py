@@ -31,12 +31,12 @@ def test_help_lists_every_key_with_its_default_and_meaning() -> None:
     assert "CPUs minus 1, at least 1" in text
 
 
-def test_the_help_of_scaler_lists_its_subcommands() -> None:
+def test_scaler_help_lists_its_subcommands() -> None:
     listed = set(re.findall(r"^  scaler (\S+)  ", run("scaler", "--help").stdout, re.MULTILINE))
     assert listed == {name.removeprefix("scaler ") for name in cli.SUBCOMMANDS}
 
 
-def test_every_command_knows_its_version() -> None:
+def test_every_command_reports_its_version() -> None:
     assert run("scheduler", "--version").stdout == f"scaler {__version__}\n"
 
 
@@ -48,20 +48,20 @@ def test_every_command_knows_its_version() -> None:
         ["nonsense"],
     ],
 )
-def test_a_mistake_of_usage_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
+def test_usage_errors_are_one_line_with_exit_code_2(arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
 
 
-def test_a_question_that_is_spelt_wrongly_is_not_taken_for_a_file_alone() -> None:
+def test_misspelled_question_is_not_mistaken_for_a_file() -> None:
     assert run("scaler", "explane", "0123", "tcp://127.0.0.1:1").stderr == (
         "scaler: there is no file 'explane'; did you mean 'scaler explain'?\n"
     )
 
 
-def test_the_scripts_of_the_package_are_the_commands() -> None:
+def test_package_scripts_are_the_commands() -> None:
     scripts = (ROOT / "pyproject.toml").read_text()
     for name in COMMANDS:
         assert f'{name} = "scaler.cli:{name.removeprefix("scaler_")}"' in scripts

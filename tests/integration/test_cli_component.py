@@ -45,7 +45,7 @@ def line_from(descriptor: int) -> str:
 
 
 @pytest.mark.parametrize(("loop", "number"), [("builtin", signal.SIGINT), ("uvloop", signal.SIGTERM)])
-def test_a_component_says_that_it_is_ready_and_stops_when_asked(loop: str, number: signal.Signals) -> None:
+def test_component_reports_readiness_and_stops_on_request(loop: str, number: signal.Signals) -> None:
     with component("serve", loop) as (process, ready):
         assert json.loads(line_from(ready)) == {
             "component": "scheduler",
@@ -61,7 +61,7 @@ def test_a_component_says_that_it_is_ready_and_stops_when_asked(loop: str, numbe
     assert line.endswith(f"test: stopped\\x1b[31m by {'uvloop' if loop == 'uvloop' else 'asyncio.unix_events'}")
 
 
-def test_the_second_signal_ends_even_a_component_that_is_stuck() -> None:
+def test_second_signal_kills_even_a_stuck_component() -> None:
     with component("stuck", "uvloop") as (process, ready):
         line_from(ready)
         process.terminate()  # the first one it sent itself
@@ -72,13 +72,13 @@ def test_the_second_signal_ends_even_a_component_that_is_stuck() -> None:
     ("what", "code", "text"),
     [("usage", 2, "scheduler: that\\ncannot be\n"), ("failure", 1, "scheduler: no more\n")],
 )
-def test_errors_of_users_end_in_one_line(what: str, code: int, text: str) -> None:
+def test_user_errors_end_in_one_line(what: str, code: int, text: str) -> None:
     with component(what) as (process, _ready):
         _output, errors = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, errors) == (code, text)
 
 
-def test_our_own_mistakes_end_in_a_traceback_that_says_so() -> None:
+def test_internal_errors_end_in_a_traceback_that_says_so() -> None:
     with component("bug") as (process, _ready):
         _output, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 1
@@ -89,7 +89,7 @@ def test_our_own_mistakes_end_in_a_traceback_that_says_so() -> None:
     ]
 
 
-def test_a_component_ends_with_the_process_that_started_it() -> None:
+def test_component_exits_with_its_parent_process() -> None:
     with subprocess.Popen(["sleep", "60"]) as parent:
         try:
             with component("serve", SCALER_PARENT_PID=str(parent.pid)) as (process, ready):

@@ -21,7 +21,7 @@ from scaler.processes import describe_exit
         (-40, "killed by signal 40"),
     ],
 )
-def test_an_end_is_told_in_words(code: int, text: str) -> None:
+def test_describes_an_end_in_words(code: int, text: str) -> None:
     assert describe_exit(code) == text
 
 
@@ -39,7 +39,7 @@ signal.pause()
 """
 
 
-def test_a_process_ends_when_its_parent_is_killed() -> None:
+def test_process_exits_when_its_parent_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         assert int(parent.stdout.readline()) > 0
@@ -48,6 +48,6 @@ def test_a_process_ends_when_its_parent_is_killed() -> None:
         assert parent.stdout.read() == ""
 
 
-def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
+def test_process_with_a_dead_parent_exits_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", CHILD, "1"], capture_output=True, timeout=20, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -173,7 +173,7 @@ def ask(*arguments: str, log: TaskLog | None = None, events: bytes = EVENTS, fol
     return Done(code, out.getvalue(), err.getvalue())
 
 
-def test_without_a_task_the_logs_of_workers_are_printed_the_newest_last() -> None:
+def test_worker_logs_without_a_task_are_printed_newest_last() -> None:
     for arguments in (["ADDRESS"], []):
         done = ask("logs", *arguments)
         assert (done.code, done.err) == (0, "")
@@ -183,12 +183,12 @@ def test_without_a_task_the_logs_of_workers_are_printed_the_newest_last() -> Non
         ]
 
 
-def test_without_a_task_the_table_of_those_that_wait_is_printed() -> None:
+def test_table_of_waiting_tasks_is_printed_without_a_task() -> None:
     for arguments in (["ADDRESS"], [], ["--monitor-address", "ADDRESS"]):
         assert ask("explain", *arguments).out == ask("show", "waiting", "ADDRESS").out
 
 
-def test_a_task_is_named_by_the_beginning_of_its_id_and_several_are_listed() -> None:
+def test_task_is_named_by_id_prefix_and_ambiguous_ones_are_listed() -> None:
     assert ask("explain", TASK.hex()[:8], "ADDRESS") == Done(0, "no worker offers gpu=2\\x1b[31m\n", "")
     log = TaskLog(TASK, b"one\n", b"", 0)
     assert ask("logs", TASK.hex()[:8], "ADDRESS", log=log) == Done(0, "one\n", "")
@@ -198,20 +198,20 @@ def test_a_task_is_named_by_the_beginning_of_its_id_and_several_are_listed() -> 
     assert done == Done(2, listed, said)
 
 
-def test_what_a_task_printed_comes_on_the_streams_that_it_was_printed_to() -> None:
+def test_task_output_arrives_on_its_original_streams() -> None:
     log = TaskLog(TASK, b"one\ttwo\n\x1b]0;title\x07\xff\n", b"careful", 1234)
     assert ask("logs", TASK.hex(), "ADDRESS", log=log) == Done(
         0, "one\ttwo\n\\x1b]0;title\\x07\\xff\n", "careful\nscaler logs: 1,234 B omitted\n"
     )
 
 
-def test_a_task_without_output_is_explained_instead() -> None:
+def test_task_without_output_is_explained_instead() -> None:
     done = ask("logs", TASK.hex(), "ADDRESS")
     assert (done.code, done.out) == (0, "")
     assert done.err.startswith("scaler logs: no stored output of this task: no worker offers gpu=2")
 
 
-def test_the_largest_objects_are_listed_with_what_made_them_and_who_has_them() -> None:
+def test_largest_objects_are_listed_with_origin_and_holders() -> None:
     done = ask("objects", "ADDRESS")
     head, first, second = done.out.splitlines()
     assert (done.code, done.err) == (0, "")
@@ -224,7 +224,7 @@ def test_the_largest_objects_are_listed_with_what_made_them_and_who_has_them() -
     )
 
 
-def test_every_table_is_listed_and_shown_as_text_and_as_the_objects_of_the_api() -> None:
+def test_every_table_is_available_as_text_and_as_api_objects() -> None:
     listed = ask("show").out.splitlines()
     assert [line.split()[0] for line in listed] == [*TABLES]
     columns = openapi()["components"]["schemas"]
@@ -239,7 +239,7 @@ def test_every_table_is_listed_and_shown_as_text_and_as_the_objects_of_the_api()
     assert ask("show", "tasks", "ADDRESS", "--json", "--state", "failed").out == ""
 
 
-def test_costs_are_listed_with_the_limit_that_is_reached_next() -> None:
+def test_costs_are_listed_with_the_next_limit() -> None:
     done = ask("costs", "ADDRESS")
     assert (done.code, done.err) == (0, "")
     head, row = done.out.splitlines()
@@ -260,7 +260,7 @@ def test_costs_are_listed_with_the_limit_that_is_reached_next() -> None:
     assert json.loads(ask("costs", "ADDRESS", "--json").out)["run_limit"] == 10.0
 
 
-def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
+def test_timeline_is_written_to_a_file_or_stdout(tmp_path: Path) -> None:
     done = ask("trace", "out.json", "ADDRESS", folder=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("wrote 1 task to out.json: open it in https://ui.perfetto.dev")
@@ -284,14 +284,14 @@ def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
         (["show", "tasks", "ADDRESS", "--limit", "many"], "limit = 'many': must be a whole number"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+def test_usage_error_is_one_line_with_exit_code_2(arguments: list[str], said: str) -> None:
     done = ask(*arguments)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert done.err.count("\n") == 1
 
 
-def test_an_address_of_something_else_is_exit_code_1_at_once_and_says_which_one_to_give(
+def test_address_of_another_service_exits_with_1_and_names_the_right_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with contextlib.closing(EmbeddedStorage("tcp://127.0.0.1:0")) as storage:
@@ -301,13 +301,13 @@ def test_an_address_of_something_else_is_exit_code_1_at_once_and_says_which_one_
     assert "give the monitor address, which the scheduler prints at start" in said
 
 
-def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_file_names_the_contact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.toml").write_text('[scheduler]\nbind_address = "tcp://0.0.0.0:1"\n[top]\ntimeout_seconds = 0.1\n')
     assert run_command("scaler", ["explain", TASK.hex(), "-c", str(tmp_path / "c.toml")]) == 1
     assert "tcp://127.0.0.1:3 " in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_watching_and_the_trace_is_written(tmp_path: Path) -> None:
+def test_ctrl_c_ends_watching_and_writes_the_trace(tmp_path: Path) -> None:
     with telling(TaskLog(TASK, b"", b"", 0), EVENTS) as address:
         line = [sys.executable, "-m", "scaler.cli", "scaler", "trace", "out.json", address, "--seconds", "600"]
         with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -61,7 +61,7 @@ def test_futures_are_arguments_at_any_depth_and_for_many_tasks(client: Client) -
     assert client.submit(add, chain, first).result(20) == 104
 
 
-def test_a_future_that_failed_fails_what_needs_it(client: Client) -> None:
+def test_failed_future_fails_its_dependents(client: Client) -> None:
     failed = client.submit(fail, 1)
     early = client.submit(double, failed)
     with pytest.raises(ValueError, match="bad 1"):
@@ -83,7 +83,7 @@ def test_a_future_that_failed_fails_what_needs_it(client: Client) -> None:
 # -- futures
 
 
-def test_callbacks_are_called_once_and_may_submit(client: Client) -> None:
+def test_callbacks_run_once_and_may_submit(client: Client) -> None:
     ended = threading.Event()
     seen: list[Any] = []
 
@@ -100,7 +100,7 @@ def test_callbacks_are_called_once_and_may_submit(client: Client) -> None:
     assert seen == [2, 4]
 
 
-def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client, tmp_path: Path) -> None:
+def test_waiting_in_a_callback_raises_instead_of_deadlocking(client: Client, tmp_path: Path) -> None:
     caught: list[BaseException] = []
     ended = threading.Event()
     running = client.submit(time.sleep, 60)
@@ -122,7 +122,7 @@ def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client, tmp_
 # -- large things
 
 
-def test_an_object_is_sent_once_and_used_by_many(client: Client) -> None:
+def test_object_is_sent_once_and_used_by_many_tasks(client: Client) -> None:
     array = np.ones(200_000)
     reference = client.send_object(array, name="ones")
     assert "ones" in repr(reference)
@@ -144,7 +144,7 @@ def test_an_object_is_sent_once_and_used_by_many(client: Client) -> None:
 # -- clients
 
 
-def test_a_disconnected_client_says_so_and_its_futures_end(cluster: SchedulerClusterCombo) -> None:
+def test_disconnected_client_reports_it_and_ends_its_futures(cluster: SchedulerClusterCombo) -> None:
     client = Client(cluster.get_address())
     future = client.submit(time.sleep, 60)
     client.disconnect()
@@ -163,7 +163,7 @@ def test_a_disconnected_client_says_so_and_its_futures_end(cluster: SchedulerClu
             use()
 
 
-def test_a_protected_scheduler_is_not_shut_down_by_a_client(client: Client) -> None:
+def test_client_cannot_shut_down_a_protected_scheduler(client: Client) -> None:
     with pytest.raises(ProtectedError, match="protected") as caught:
         client.shutdown()
     assert isinstance(caught.value, ValueError)

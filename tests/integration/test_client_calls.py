@@ -148,7 +148,7 @@ def test_functions_and_classes_of_a_program_run(one_worker: SchedulerClusterComb
 # -- what cannot
 
 
-def test_what_cannot_be_sent_is_named_before_anything_runs(client: Client) -> None:
+def test_unsendable_value_is_named_before_anything_runs(client: Client) -> None:
     with pytest.raises(SerializationError, match=r"function Shelf\.locked .*_thread\.lock"):
         client.submit(Shelf(lock=True).locked)
     with pytest.raises(SerializationError, match=r"argument 'z' of everything \(builtins\.generator"):
@@ -157,14 +157,14 @@ def test_what_cannot_be_sent_is_named_before_anything_runs(client: Client) -> No
         client.submit(lambda: client.submit(abs, 1))
 
 
-def test_a_result_that_cannot_travel_says_what_it_is(client: Client) -> None:
+def test_unpicklable_result_error_names_the_value(client: Client) -> None:
     with pytest.raises(SerializationError, match=r"the result \(builtins\.generator"):
         client.submit(lambda: (x for x in "ab")).result(SECONDS)
     with pytest.raises(SerializationError, match=r"the result \(scaler\.client\.future\.ScalerFuture"):
         client.submit(lambda inner: inner.submit(abs, 1), client).result(SECONDS)
 
 
-def test_a_module_that_workers_do_not_have_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_a_module_missing_on_workers(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("only_here")
     exec("def f(x): return x\nclass K: pass", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
@@ -178,7 +178,7 @@ def test_a_module_that_workers_do_not_have_is_named(client: Client, monkeypatch:
         assert shown.count("only_here.py") == 1, "the hint is shown once"
 
 
-def test_a_client_with_a_wrong_timeout_or_name_is_refused_before_it_connects() -> None:
+def test_rejects_an_invalid_timeout_or_name_before_connecting() -> None:
     for seconds in ("x", None, True, 0, -1, float("nan"), float("inf")):
         with pytest.raises(UsageError, match=r"timeout_seconds is .* must be a number above 0"):
             Client("tcp://127.0.0.1:1", timeout_seconds=seconds)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_higher_priority_runs_first(client: Client, tmp_path: Path) -> None:
     assert max((future.result(SECONDS) for future in futures), key=len) == "abcde"
 
 
-def test_retry_on_repeats_only_what_it_names_and_no_more_often_than_retries(client: Client, tmp_path: Path) -> None:
+def test_retry_on_retries_only_named_errors_up_to_the_limit(client: Client, tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("listed", "unlisted", "default")]
     listed = client.submit_verbose(fail_after_a_note, (paths[0], KeyError), retries=2, retry_on=(LookupError, OSError))
     unlisted = client.submit_verbose(fail_after_a_note, (paths[1], ValueError), retries=2, retry_on=LookupError)
@@ -227,7 +227,7 @@ def test_retry_on_repeats_only_what_it_names_and_no_more_often_than_retries(clie
     assert [Path(path).read_text() for path in paths] == ["xxx", "x", "x"]
 
 
-def test_profiling_is_on_by_task_or_by_client(one_worker: SchedulerClusterCombo, client: Client) -> None:
+def test_profiling_is_enabled_per_task_or_client(one_worker: SchedulerClusterCombo, client: Client) -> None:
     def work() -> int:
         return sum(range(200_000))
 
@@ -244,7 +244,7 @@ def test_profiling_is_on_by_task_or_by_client(one_worker: SchedulerClusterCombo,
     assert all(info.duration_us > 0 for info in infos)
 
 
-def test_arguments_that_the_function_does_not_take_are_refused_at_once(client: Client) -> None:
+def test_rejects_unexpected_arguments_at_once(client: Client) -> None:
     submits: list[Callable[[], object]] = [
         lambda: client.submit(len),
         lambda: client.submit(len, "a", "b"),

@@ -66,7 +66,7 @@ def first(tasks: dict[bytes, Any]) -> bytes:
 # -- connecting
 
 
-def test_a_refusal_is_raised_with_its_text() -> None:
+def test_refusal_is_raised_with_its_text() -> None:
     refused = Refused(RefusalReason.VERSION, "you run Python 3.9, I run 3.11")
     with RigScheduler(refuse=refused) as scheduler, pytest.raises(RefusedError, match=r"Python 3\.9"):
         Client(scheduler.address, timeout_seconds=10)
@@ -75,7 +75,7 @@ def test_a_refusal_is_raised_with_its_text() -> None:
 # -- results
 
 
-def test_each_outcome_becomes_its_own_error(scheduler: RigScheduler) -> None:
+def test_each_outcome_maps_to_its_own_error(scheduler: RigScheduler) -> None:
     with Client(scheduler.address) as client:
         future = client.submit(abs, -1)
         scheduler.finish({first(scheduler.next_tasks(1)): b"lost three of them"}, Outcome.WORKER_LOST)
@@ -87,7 +87,7 @@ def test_each_outcome_becomes_its_own_error(scheduler: RigScheduler) -> None:
             future.result(20)
 
 
-def test_what_needs_a_value_that_is_here_carries_it(scheduler: RigScheduler) -> None:
+def test_dependents_of_a_local_value_include_it(scheduler: RigScheduler) -> None:
     with Client(scheduler.address) as client:
         one = client.submit(abs, -1)
         early = client.submit(abs, one)
@@ -99,7 +99,7 @@ def test_what_needs_a_value_that_is_here_carries_it(scheduler: RigScheduler) -> 
         assert scheduler.next_tasks(1)[late.task_id].references == []
 
 
-def test_a_stored_result_is_loaded_kept_while_its_future_lives_and_then_released(storage: EmbeddedStorage) -> None:
+def test_stored_result_is_loaded_kept_with_its_future_and_released(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         kept = client.send_object(np.arange(10_000.0))  # stands for what a worker has stored
         (identifier,) = scheduler.next(Pin).ids
@@ -115,7 +115,7 @@ def test_a_stored_result_is_loaded_kept_while_its_future_lives_and_then_released
         assert identifier in scheduler.next(Release).ids
 
 
-def test_a_stored_result_that_is_gone_ends_the_future(storage: EmbeddedStorage) -> None:
+def test_lost_stored_result_ends_the_future(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         future = client.submit_verbose(abs, (1,), retries=0)
         identifier = first(scheduler.next_tasks(1))
@@ -127,7 +127,7 @@ def test_a_stored_result_that_is_gone_ends_the_future(storage: EmbeddedStorage) 
             future.result(20)
 
 
-def test_a_stored_result_that_is_gone_is_computed_again_by_a_new_task(storage: EmbeddedStorage) -> None:
+def test_lost_stored_result_is_recomputed_by_a_new_task(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         one, two = client.submit(abs, 1), client.submit(abs, 2)
         needs = client.submit(pow, one, two)
@@ -146,7 +146,7 @@ def test_a_stored_result_that_is_gone_is_computed_again_by_a_new_task(storage: E
         assert needs.result(20) == 5
 
 
-def test_what_is_lost_is_put_again_when_a_full_disk_has_room_again(
+def test_lost_objects_are_restored_once_a_full_disk_has_room(
     storage: EmbeddedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, refusals = StorageClient.put, 0
@@ -176,7 +176,7 @@ def test_what_is_lost_is_put_again_when_a_full_disk_has_room_again(
         assert needs.result(20) == 5
 
 
-def test_a_result_that_is_lost_again_and_again_ends_the_future(storage: EmbeddedStorage) -> None:
+def test_repeated_loss_of_a_result_ends_the_future(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         future = client.submit(abs, 1)
         for _ in range(1 + MAX_RUNS_AGAIN):
@@ -186,7 +186,7 @@ def test_a_result_that_is_lost_again_and_again_ends_the_future(storage: Embedded
             future.result(20)
 
 
-def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) -> None:
+def test_lost_result_is_restored_from_its_future(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         kept = client.send_object(np.arange(10_000.0))
         future = client.submit(abs, 1)
@@ -215,9 +215,7 @@ class LoadsSlowly:
 
 
 @pytest.mark.parametrize("is_stored_value", short_form([False, True]))
-def test_a_value_that_is_slow_to_load_delays_only_those_that_read_it(
-    storage: EmbeddedStorage, is_stored_value: bool
-) -> None:
+def test_slow_loading_value_delays_only_its_readers(storage: EmbeddedStorage, is_stored_value: bool) -> None:
     may_load.clear()
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         slow, quick = client.submit(abs, 1), client.submit(abs, 2)
@@ -237,7 +235,7 @@ def test_a_value_that_is_slow_to_load_delays_only_those_that_read_it(
 # -- large arguments
 
 
-def test_a_large_argument_is_stored_once_before_its_tasks_and_released_after_them(storage: EmbeddedStorage) -> None:
+def test_large_argument_is_stored_once_and_released_after_its_tasks(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         text = "x" * 100_000
         futures = [client.submit(len, text) for _ in range(3)]
@@ -270,7 +268,7 @@ def test_submit_waits_for_room_and_names_the_limit() -> None:
 # -- schedulers come and go
 
 
-def test_futures_end_when_the_scheduler_is_gone_for_longer_than_ten_leases() -> None:
+def test_futures_end_ten_leases_after_the_scheduler_is_lost() -> None:
     with RigScheduler(lease_seconds=0.1) as scheduler:
         client = Client(scheduler.address)
         future = client.submit(abs, 1)
@@ -281,7 +279,7 @@ def test_futures_end_when_the_scheduler_is_gone_for_longer_than_ten_leases() -> 
         client.disconnect()
 
 
-def test_a_restarted_scheduler_receives_all_that_is_unfinished(storage: EmbeddedStorage) -> None:
+def test_restarted_scheduler_receives_all_unfinished_tasks(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         done, waiting = client.submit(abs, -1), client.submit(abs, -2)
         needs_done, needs_waiting = client.submit(abs, done), client.submit(abs, waiting)
@@ -324,7 +322,7 @@ def test_clear_and_shutdown_are_sent(scheduler: RigScheduler) -> None:
         client.submit(abs, 1)
 
 
-def test_importing_scaler_is_fast_and_brings_in_nothing_heavy() -> None:
+def test_importing_scaler_is_fast_and_light() -> None:
     program = "import sys, scaler; print([m for m in ('zmq', 'capnp', 'asyncio', 'cloudpickle') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"

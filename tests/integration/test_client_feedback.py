@@ -43,9 +43,7 @@ def started(directory: Path, text: str, *arguments: str) -> Iterator[subprocess.
             program.kill()
 
 
-def test_a_requirement_that_nothing_offers_is_said_once_on_stderr(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
+def test_unsatisfiable_requirement_is_printed_once_on_stderr(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     text = """
         import sys
         from scaler import Client
@@ -71,7 +69,7 @@ def test_a_requirement_that_nothing_offers_is_said_once_on_stderr(
             assert program.stderr.readline() == said.format(*[capability] * 4)
 
 
-def test_a_program_without_a_scheduler_says_so_once_for_all_its_threads(tmp_path: Path) -> None:
+def test_program_without_a_scheduler_warns_once_for_all_threads(tmp_path: Path) -> None:
     text = """
         import sys, threading
         from scaler import Client
@@ -107,7 +105,7 @@ def test_a_program_without_a_scheduler_says_so_once_for_all_its_threads(tmp_path
             program.wait(SECONDS)
 
 
-def test_a_timeout_says_why_the_task_has_not_ended(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_timeout_explains_why_the_task_has_not_ended(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     text = """
         import concurrent.futures, sys
         from scaler import Client, ScalerExecutor
@@ -248,11 +246,11 @@ def tracebacks(cluster: SchedulerClusterCombo, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("call", TRACEBACKS)
-def test_a_traceback_has_the_item_first_and_the_frames_of_the_user_alone(tracebacks: dict[str, str], call: str) -> None:
+def test_traceback_starts_with_the_item_and_has_only_user_frames(tracebacks: dict[str, str], call: str) -> None:
     assert tracebacks[call] == TRACEBACKS[call]
 
 
-def test_the_traceback_of_an_await_has_no_frames_of_the_loop(tracebacks: dict[str, str]) -> None:
+def test_traceback_of_an_await_has_no_event_loop_frames(tracebacks: dict[str, str]) -> None:
     said = tracebacks[AWAITING]
     awaited = '  File "DIR/program.py", line 14, in awaited\n    return await client.submit(work, 0)\n'
     assert said.startswith(f"scaler.errors.RemoteTraceback: \n{WORKER}{CALLER}")

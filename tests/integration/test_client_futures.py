@@ -45,7 +45,7 @@ def hold(gate: str) -> int:
     return 7
 
 
-def test_a_future_says_where_its_task_is(client: Client, tmp_path: Path) -> None:
+def test_future_reports_where_its_task_is(client: Client, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     running, queued = client.submit(hold, str(gate)), client.submit(double, 1)
     until(running.running)
@@ -61,7 +61,7 @@ def test_a_future_says_where_its_task_is(client: Client, tmp_path: Path) -> None
     assert running.task_id != queued.task_id
 
 
-def test_a_running_task_is_cancelled_and_its_worker_goes_on(client: Client, tmp_path: Path) -> None:
+def test_running_task_is_cancelled_and_its_worker_continues(client: Client, tmp_path: Path) -> None:
     running, queued = client.submit(hold, str(tmp_path / "never")), client.submit(hold, str(tmp_path / "never"))
     until(running.running)
     called: list[bool] = []
@@ -77,7 +77,7 @@ def test_a_running_task_is_cancelled_and_its_worker_goes_on(client: Client, tmp_
     assert client.submit(double, 1).result(SECONDS) == 2
 
 
-def test_exception_and_result_tell_how_a_task_ended(client: Client, tmp_path: Path) -> None:
+def test_exception_and_result_show_how_a_task_ended(client: Client, tmp_path: Path) -> None:
     failed, good = client.submit(fail, 1), client.submit(double, 1)
     error = failed.exception(SECONDS)
     assert isinstance(error, ValueError)
@@ -95,13 +95,13 @@ def test_exception_and_result_tell_how_a_task_ended(client: Client, tmp_path: Pa
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_future_or_reference_that_is_taken_elsewhere_says_how_to_send_it(client: Client, take: Any) -> None:
+def test_future_or_reference_pickled_elsewhere_explains_how_to_pass_it(client: Client, take: Any) -> None:
     for thing in (client.submit(double, 1), client.send_object([1])):
         with pytest.raises(TypeError, match="cannot be pickled directly: pass it to submit as an argument"):
             take(thing)
 
 
-def test_an_error_in_a_callback_is_logged_and_harms_nobody(
+def test_error_in_a_callback_is_logged_without_harm(
     client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     ended = threading.Event()
@@ -116,7 +116,7 @@ def test_an_error_in_a_callback_is_logged_and_harms_nobody(
     assert all(record.levelno == logging.ERROR and repr(future) in record.message for record in caplog.records)
 
 
-def test_wait_and_as_completed_return_when_they_are_asked_to(client: Client, tmp_path: Path) -> None:
+def test_wait_and_as_completed_return_under_the_requested_condition(client: Client, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     good, failed = client.submit(double, 1), client.submit(fail, 1)
     held = client.submit(hold, str(gate))
@@ -140,7 +140,7 @@ def test_wait_and_as_completed_return_when_they_are_asked_to(client: Client, tmp
 # -- await
 
 
-def test_awaiting_gives_the_value_or_raises_what_the_task_raised(client: Client) -> None:
+def test_await_returns_the_value_or_raises_the_tasks_exception(client: Client) -> None:
     async def main() -> list[Any]:
         future = client.submit(double, 1)
         results = await asyncio.gather(future, client.submit(fail, 2), future, return_exceptions=True)
@@ -153,7 +153,7 @@ def test_awaiting_gives_the_value_or_raises_what_the_task_raised(client: Client)
 
 
 @pytest.mark.parametrize("how", ["wait_for", "cancel", "gather"])
-def test_who_stops_awaiting_cancels_the_task(client: Client, tmp_path: Path, how: str) -> None:
+def test_cancelling_the_await_cancels_the_task(client: Client, tmp_path: Path, how: str) -> None:
     async def stop(future: ScalerFuture) -> None:
         if how == "wait_for":
             with pytest.raises(TimeoutError):

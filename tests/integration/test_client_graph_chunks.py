@@ -85,14 +85,14 @@ def values_of(graph: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return {key: found[key] for key in keys}
 
 
-def test_inner_nodes_travel_together_and_wanted_ones_alone(client: Client) -> None:
+def test_inner_nodes_are_batched_and_wanted_ones_sent_alone(client: Client) -> None:
     graph, keys = levels(add, 5, 10)
     assert client.get(graph, keys, chunk_size=5) == values_of(graph, keys)
     assert chunks_of(client, "add") == 8
     assert len([row for row in client.tasks(name="add") if row.id.startswith(client.identity.hex())]) == len(keys)
 
 
-def test_without_a_size_large_graphs_of_short_calls_have_chunks(
+def test_large_graphs_of_short_calls_without_a_chunk_size_use_chunks(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", SECONDS)  # this machine may be busy
@@ -102,9 +102,7 @@ def test_without_a_size_large_graphs_of_short_calls_have_chunks(
     assert chunks_of(client, "add") > 1
 
 
-def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_calls_without_a_chunk_size_are_separate_tasks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_chunks, "MIN_NODES", 15)
     monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", SECONDS)
     graph, keys = levels(slowly, 15, 10)
@@ -114,7 +112,7 @@ def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3])
-def test_a_failure_is_told_alike(client: Client, chunk_size: int) -> None:
+def test_failure_is_reported_the_same_way(client: Client, chunk_size: int) -> None:
     graph = {"a": 1, ("b", 0): (fail, "a"), "c": (add, ("b", 0)), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
     with pytest.raises(ValueError, match=r"bad \(1,\)") as caught:
         client.get(graph, ["f"], chunk_size=chunk_size)
@@ -122,7 +120,7 @@ def test_a_failure_is_told_alike(client: Client, chunk_size: int) -> None:
     assert caught.value.__notes__ == ["in node ('b', 0) of the graph", did_not_run]
 
 
-def test_a_node_that_ends_its_process_fails_its_chunk(client: Client) -> None:
+def test_node_that_kills_its_process_fails_its_chunk(client: Client) -> None:
     graph = {"a": (die,), "b": (add, 1), "c": (add, "a", "b")}
     with pytest.raises(ProcessorDiedError) as caught:
         client.get(graph, ["c"], chunk_size=2, losses=0)
@@ -130,20 +128,20 @@ def test_a_node_that_ends_its_process_fails_its_chunk(client: Client) -> None:
     assert caught.value.__notes__ == ["in node 'a' or another one of its chunk of the graph", did_not_run]
 
 
-def test_nodes_with_options_are_tasks_of_their_own(client: Client) -> None:
+def test_nodes_with_options_are_separate_tasks(client: Client) -> None:
     graph = {"a": (add, 1), "b": (add, "a"), "c": (add, "b"), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
     assert client.get(graph, ["f"], chunk_size=9, node_options={"c": {"name": "own", "retry_on": OSError}}) == {"f": 1}
     assert chunks_of(client, "add") == 2
     assert [row.function for row in client.tasks(name="own")] == ["own"]
 
 
-def test_a_bar_counts_the_nodes_in_chunks(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bar_counts_nodes_in_chunks(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     graph, keys = levels(add, 5, 10)
     client.get(graph, keys, chunk_size=7, progress=True)
     assert "50/50" in capsys.readouterr().err
 
 
-def test_options_of_each_call_and_chunks_exclude_each_other(client: Client) -> None:
+def test_per_call_options_and_chunks_exclude_each_other(client: Client) -> None:
     with pytest.raises(UsageError, match="chunk_size is 5, and timeout_seconds applies to each node separately"):
         client.get({"a": (add, 1)}, ["a"], chunk_size=5, timeout_seconds=1)
     with pytest.raises(UsageError, match="chunk_size is 0, and must be an integer of at least 1"):
@@ -163,7 +161,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_chunk_that_takes_long_sends_the_rest_of_its_nodes_as_tasks(client: Client) -> None:
+def test_slow_chunk_submits_its_remaining_nodes_as_tasks(client: Client) -> None:
     graph, keys = levels(total, 20, 10)
     assert client.get(graph, keys) == values_of(graph, keys)
     assert chunks_of(client, "total") == 1
@@ -198,9 +196,7 @@ def number_of(value: OnlyOnWorkers) -> int:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_values_that_are_measured_are_not_loaded_here(
-    client: Client, monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
+def test_measured_values_are_not_loaded_locally(client: Client, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     monkeypatch.setattr(graph_chunks, "MIN_NODES", 10)
     monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", 0.0 if late else SECONDS)
     monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
@@ -226,7 +222,7 @@ def test_values_that_are_measured_are_not_loaded_here(
 
 
 @pytest.mark.parametrize("chunk_size", [1, 9])
-def test_a_value_of_the_graph_that_fails_before_its_tasks_are_sent_fails_what_needs_it(
+def test_graph_value_that_fails_early_fails_its_dependents(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_size: int
 ) -> None:
     go = tmp_path / "go"

@@ -65,12 +65,12 @@ def one_at(gate: Path) -> int:
         ({"a": (later, 1), "x": (add, (later, "a"), 0)}, 3),
     ],
 )
-def test_a_graph_means_what_it_means_to_dask(client: Client, graph: dict[Any, Any], expected: Any) -> None:
+def test_graph_has_the_same_meaning_as_in_dask(client: Client, graph: dict[Any, Any], expected: Any) -> None:
     wanted = list(graph)[-1]
     assert client.get(graph, [wanted]) == {wanted: expected}
 
 
-def test_a_task_with_too_many_futures_is_refused_with_what_to_do(
+def test_task_with_too_many_futures_is_refused_with_a_remedy(
     client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("scaler.client.futures.MAX_REFERENCES", 3)
@@ -83,14 +83,14 @@ def test_a_task_with_too_many_futures_is_refused_with_what_to_do(
     assert total.result() == 6
 
 
-def test_wanted_keys_may_be_names_of_one_value_and_come_in_their_order(client: Client) -> None:
+def test_wanted_keys_may_be_aliases_and_keep_their_order(client: Client) -> None:
     graph = {"a": (inc, 1), "b": "a", "c": (inc, "b")}
     assert list(client.get(graph, ["c", "b", "a"]).items()) == [("c", 3), ("b", 2), ("a", 2)]
     assert client.get(graph, []) == {}
     assert client.get(graph, ["c", "a", "c"]) == {"c": 3, "a": 2}
 
 
-def test_only_what_is_needed_runs_and_it_runs_once(client: Client, tmp_path: Path) -> None:
+def test_only_needed_nodes_run_and_each_runs_once(client: Client, tmp_path: Path) -> None:
     needed, other = str(tmp_path / "needed"), str(tmp_path / "other")
     graph = {"n": (note, ("path", needed)), "o": (fail, 1), "x": (add, "n", "n"), "y": (add, "x", "n")}
     graph["n"] = (lambda: note(needed),)
@@ -107,7 +107,7 @@ def test_futures_and_references_are_values_of_a_graph(client: Client) -> None:
 
 
 @pytest.mark.parametrize("block", [True, False])
-def test_a_failing_node_is_named_whatever_needed_it(client: Client, block: bool) -> None:
+def test_names_a_failing_node_in_any_position(client: Client, block: bool) -> None:
     graph = {"a": 1, ("b", 0): (fail, "a"), "c": (inc, ("b", 0)), "d": (add, "c", ("b", 0)), "e": (inc, "a")}
     futures = {} if block else client.get(graph, ["e", "d"], block=False)
     with pytest.raises(ValueError, match="bad 1") as caught:
@@ -117,7 +117,7 @@ def test_a_failing_node_is_named_whatever_needed_it(client: Client, block: bool)
     assert client.get(graph, ["e"]) == {"e": 2}
 
 
-def test_the_cancel_of_a_node_takes_what_needs_it_and_nothing_else(client: Client) -> None:
+def test_cancelling_a_node_cancels_only_its_dependents(client: Client) -> None:
     graph = {"slow": (time.sleep, 60), "needs": (add, "slow", 1), "free": (inc, 1)}
     futures = client.get(graph, ["needs", "free", "slow"], block=False)
     assert futures["slow"].cancel()
@@ -135,7 +135,7 @@ def test_the_cancel_of_a_node_takes_what_needs_it_and_nothing_else(client: Clien
         ({"a": (inc, 1), "b": (add, "a", threading.Lock())}, ["b"], "lock"),
     ],
 )
-def test_nothing_is_sent_of_a_graph_that_is_refused(graph: dict[str, Any], keys: list[str], text: str) -> None:
+def test_nothing_of_a_rejected_graph_is_sent(graph: dict[str, Any], keys: list[str], text: str) -> None:
     with RigScheduler() as scheduler, Client(scheduler.address) as client:
         with pytest.raises((UsageError, TypeError), match=text):
             client.get(graph, keys)
@@ -143,7 +143,7 @@ def test_nothing_is_sent_of_a_graph_that_is_refused(graph: dict[str, Any], keys:
         assert set(scheduler.next_tasks(1)) == {future.task_id}, "the first task that comes is none of the graph"
 
 
-def test_a_long_chain_runs_and_a_longer_one_is_sent_whole(client: Client) -> None:
+def test_long_chain_runs_and_a_longer_one_is_sent_whole(client: Client) -> None:
     graph: dict[int, Any] = {0: 0.5} | {key: (inc, key - 1) for key in range(1, 10_000)}
     assert client.get(graph, [500]) == {500: 500.5}
     with RigScheduler() as scheduler, Client(scheduler.address) as other:

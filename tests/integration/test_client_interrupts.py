@@ -66,7 +66,7 @@ def get(client: Client) -> object:
 
 
 @pytest.mark.parametrize("call", short_form([submit_and_wait, map_over_two, imap_over_two, get], 2))
-def test_a_client_goes_on_wherever_ctrl_c_meets_it(client: Client, call: Callable[[Client], Any]) -> None:
+def test_client_survives_ctrl_c_at_any_point(client: Client, call: Callable[[Client], Any]) -> None:
     step = 1
     while is_interrupted_at(step, lambda: call(client)):
         assert client.submit(abs, -step).result(RESULT_SECONDS) == step
@@ -81,7 +81,7 @@ def narrow() -> Iterator[str]:
         yield combo.get_address()
 
 
-def test_no_task_stays_that_nobody_can_cancel(narrow: str) -> None:
+def test_every_task_can_be_cancelled(narrow: str) -> None:
     with Client(narrow, timeout_seconds=RESULT_SECONDS) as client:
         never = client.submit_verbose(abs, (-1,), capabilities={"nowhere": None})
         step = 1
@@ -91,7 +91,7 @@ def test_no_task_stays_that_nobody_can_cancel(narrow: str) -> None:
         assert step > 20
 
 
-def test_a_future_ends_wherever_ctrl_c_meets_its_cancel(client: Client) -> None:
+def test_cancelling_a_future_survives_ctrl_c_at_any_point(client: Client) -> None:
     def interrupted(future: ScalerFuture, step: int) -> bool:
         found = is_interrupted_at(step, future.cancel)
         future.cancel()

@@ -86,14 +86,14 @@ def test_map_keeps_order_over_any_iterables(client: Client) -> None:
     assert client.map(lambda x: x, "abc") == ["a", "b", "c"]
 
 
-def test_tiny_calls_travel_together_and_a_chunk_size_wins(client: Client) -> None:
+def test_tiny_calls_are_batched_and_chunk_size_overrides_it(client: Client) -> None:
     assert len(set(client.map(task_of, range(5000)))) < 1000
     tasks = client.map(task_of, range(10), chunk_size=4)
     assert [len(list(same)) for _, same in itertools.groupby(tasks)] == [4, 4, 2]
     assert len(set(client.map(task_of, range(100), chunk_size=1))) == 100
 
 
-def test_the_first_item_that_fails_says_which_it_was_and_harms_nothing_else(client: Client) -> None:
+def test_first_failing_item_identifies_itself_and_harms_nothing_else(client: Client) -> None:
     other = client.submit(double, 21)
     with pytest.raises(ZeroDivisionError) as caught:
         client.map(lambda x: 1 / (x - 700), range(10_000))
@@ -108,7 +108,7 @@ def test_the_first_item_that_fails_says_which_it_was_and_harms_nothing_else(clie
     ("kind", "args"),
     [(StopIteration, ("x",)), (SystemExit, (3,)), (KeyboardInterrupt, ()), (TwoArgumentsError, (4, "no"))],
 )
-def test_whatever_an_item_raises_is_raised(client: Client, kind: type[BaseException], args: tuple[Any, ...]) -> None:
+def test_any_exception_of_an_item_is_raised(client: Client, kind: type[BaseException], args: tuple[Any, ...]) -> None:
     def fail(item: int) -> int:
         if item == 2:
             raise kind(*args)
@@ -122,7 +122,7 @@ def test_whatever_an_item_raises_is_raised(client: Client, kind: type[BaseExcept
         assert caught.value.code == 4
 
 
-def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) -> None:
+def test_unsendable_item_is_named_with_its_argument(client: Client) -> None:
     items = [1, 2, threading.Lock(), 4]
     future = client.submit(double, 1)
     with pytest.raises(SerializationError, match=r"argument 1 of double at \[1\] \(_thread\.lock\) cannot be"):
@@ -136,7 +136,7 @@ def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) 
 
 
 @pytest.mark.parametrize("lives", [0, 1])
-def test_a_process_that_dies_of_an_item_takes_no_other_with_it(client: Client, tmp_path: Path, lives: int) -> None:
+def test_process_killed_by_an_item_affects_no_other_item(client: Client, tmp_path: Path, lives: int) -> None:
     def deadly(item: int) -> int:
         if item == 3:
             died = len(list(tmp_path.iterdir()))
@@ -155,7 +155,7 @@ def test_a_process_that_dies_of_an_item_takes_no_other_with_it(client: Client, t
         assert results[3].item_index == 3  # type: ignore[attr-defined]
 
 
-def test_futures_may_be_items_and_one_that_failed_fails_its_item_only(client: Client) -> None:
+def test_futures_may_be_items_and_a_failed_one_fails_only_its_item(client: Client) -> None:
     items = [client.submit(double, 1), client.submit(inverse, 0), 5]
     results = client.map(double, items, chunk_size=3, return_exceptions=True)
     assert results[::2] == [4, 10]
@@ -163,7 +163,7 @@ def test_futures_may_be_items_and_one_that_failed_fails_its_item_only(client: Cl
     assert results[1].item_index == 1  # type: ignore[attr-defined]
 
 
-def test_progress_is_shown_with_the_total_where_it_is_known(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_the_total_if_known(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     client.map(add, range(50), range(60), progress=True)
     assert "50/50" in capsys.readouterr().err
     client.starmap(add, ((number, 1) for number in range(50)), progress=True)
@@ -174,7 +174,7 @@ def test_progress_is_shown_with_the_total_where_it_is_known(client: Client, caps
     assert "50it" in capsys.readouterr().err
 
 
-def test_progress_counts_the_items_that_failed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_counts_failed_items(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     client.map(inverse, [1, 0, 2, 0], return_exceptions=True, progress=True)
     shown = capsys.readouterr().err
     assert "4/4" in shown
@@ -190,7 +190,7 @@ def closed_bar(capsys: pytest.CaptureFixture[str]) -> str:
     return shown.rstrip()
 
 
-def test_a_bar_is_closed_whatever_ends_it(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bar_is_always_closed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise OSError("no more")
@@ -216,7 +216,7 @@ def test_a_bar_is_closed_whatever_ends_it(client: Client, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5])
-def test_sizes_that_cannot_be_are_refused(client: Client, size: Any) -> None:
+def test_rejects_invalid_sizes(client: Client, size: Any) -> None:
     with pytest.raises(UsageError, match="chunk_size"):
         client.map(double, [1], chunk_size=size)
     with pytest.raises(UsageError, match="window"):
@@ -225,7 +225,7 @@ def test_sizes_that_cannot_be_are_refused(client: Client, size: Any) -> None:
         client.imap(double, [1], window=7, chunk_size=8)
 
 
-def test_what_cannot_be_mapped_is_refused(client: Client) -> None:
+def test_rejects_memory_that_cannot_be_mapped(client: Client) -> None:
     for method in (client.map, client.imap, client.imap_unordered):
         with pytest.raises(UsageError, match="at least one iterable"):
             method(double)
@@ -237,7 +237,7 @@ def test_what_cannot_be_mapped_is_refused(client: Client) -> None:
         client.starmap(add, [(1, 2), 5])  # type: ignore[list-item]
 
 
-def test_a_client_that_is_disconnected_ends_its_maps(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_disconnecting_a_client_ends_its_maps(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     client = Client(cluster.get_address())
     results = client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count(), window=4)
     assert next(results) == 0
@@ -268,7 +268,7 @@ def test_a_client_that_is_disconnected_ends_its_maps(cluster: SchedulerClusterCo
 # -- imap and imap_unordered
 
 
-def test_imap_takes_no_more_from_an_endless_iterable_than_its_window(client: Client) -> None:
+def test_imap_reads_at_most_its_window_from_an_endless_iterable(client: Client) -> None:
     pulled = []
 
     def items() -> Iterator[int]:
@@ -297,7 +297,7 @@ def test_imap_yields_everything_in_order_and_imap_unordered_everything(client: C
     assert len(set(client.imap(task_of, range(5000)))) < 2500
 
 
-def test_imap_unordered_gives_what_is_ready(client: Client, tmp_path: Path) -> None:
+def test_imap_unordered_yields_whatever_is_ready(client: Client, tmp_path: Path) -> None:
     def second_first(item: int) -> int:
         if not item:
             wait_for_file(tmp_path / "go")
@@ -310,7 +310,7 @@ def test_imap_unordered_gives_what_is_ready(client: Client, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("chunk_size", [None, 4])
-def test_an_item_that_fails_raises_in_its_turn_and_the_next_ones_follow(client: Client, chunk_size: int | None) -> None:
+def test_failed_item_raises_in_order_and_later_items_follow(client: Client, chunk_size: int | None) -> None:
     results = client.imap(inverse, [1, 0, 2, 0, 4], chunk_size=chunk_size)
     seen: list[Any] = []
     while True:
@@ -324,7 +324,7 @@ def test_an_item_that_fails_raises_in_its_turn_and_the_next_ones_follow(client: 
     assert seen == [1.0, f"1: {note.format(1)}", 0.5, f"3: {note.format(3)}", 0.25]
 
 
-def test_an_item_that_raises_stop_iteration_does_not_end_the_loop_as_if_all_were_well(client: Client) -> None:
+def test_stop_iteration_from_an_item_does_not_end_the_loop_silently(client: Client) -> None:
     def fail(item: int) -> int:
         if item == 1:
             raise StopIteration
@@ -337,7 +337,7 @@ def test_an_item_that_raises_stop_iteration_does_not_end_the_loop_as_if_all_were
     assert list(results) == [2]
 
 
-def test_an_exception_of_the_iterable_comes_after_the_results_before_it(client: Client) -> None:
+def test_iterable_exception_follows_the_results_before_it(client: Client) -> None:
     def items() -> Iterator[int]:
         yield from range(3)
         raise OSError("no more files")
@@ -350,9 +350,7 @@ def test_an_exception_of_the_iterable_comes_after_the_results_before_it(client: 
         assert list(results) == []
 
 
-def test_items_are_on_their_way_also_when_a_quick_iterable_comes_to_wait_for_them(
-    client: Client, tmp_path: Path
-) -> None:
+def test_items_are_sent_even_while_a_fast_iterable_waits_for_them(client: Client, tmp_path: Path) -> None:
     def items() -> Iterator[int]:
         for item in range(2000):
             if item >= 1000 and item % 100 == 50:
@@ -367,7 +365,7 @@ def test_items_are_on_their_way_also_when_a_quick_iterable_comes_to_wait_for_the
     assert list(client.imap(note, items())) == list(range(2000))
 
 
-def test_an_iterable_may_depend_on_results_with_a_window_of_one(client: Client) -> None:
+def test_iterable_may_depend_on_results_with_a_window_of_one(client: Client) -> None:
     seen: list[int] = []
 
     def items() -> Iterator[int]:
@@ -379,7 +377,7 @@ def test_an_iterable_may_depend_on_results_with_a_window_of_one(client: Client) 
     assert seen == [2**power for power in range(1, 11)]
 
 
-def test_an_iterable_that_takes_its_own_results_is_refused(client: Client) -> None:
+def test_rejects_an_iterable_that_consumes_its_own_results(client: Client) -> None:
     def items() -> Iterator[int]:
         yield 1
         yield from results
@@ -410,8 +408,6 @@ def close(results: Any) -> None:
 
 
 @pytest.mark.parametrize("end", short_form([break_out, drop_in_a_ring, close]))
-def test_an_imap_that_is_left_cancels_what_has_not_ended(
-    client: Client, tmp_path: Path, end: Callable[[Any], None]
-) -> None:
+def test_abandoned_imap_cancels_unfinished_tasks(client: Client, tmp_path: Path, end: Callable[[Any], None]) -> None:
     end(client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count()))
     assert client.submit(double, 1).result(SECONDS) == 2  # the tasks before it would have stayed for a minute

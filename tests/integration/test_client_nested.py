@@ -44,7 +44,7 @@ def depth(client: Client, levels: int) -> int:
     return 0 if not levels else 1 + int(client.submit(depth, client, levels - 1).result())
 
 
-def test_tasks_nest_far_deeper_than_there_are_workers(client: Client) -> None:
+def test_tasks_nest_far_deeper_than_the_number_of_workers(client: Client) -> None:
     assert client.submit(depth, client, 6).result(SECONDS) == 6
 
 
@@ -64,7 +64,7 @@ def after_a_client() -> list[str]:
     return found
 
 
-def test_a_waiting_level_imports_compiles_and_lists_nothing() -> None:
+def test_waiting_level_imports_compiles_and_lists_nothing() -> None:
     nested, loops = (f"{name!r} in __import__('sys').modules" for name in ("scaler.client.client", "asyncio"))
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
         assert not client.submit(eval, nested).result(SECONDS)
@@ -114,7 +114,7 @@ def all_verbs(client: Client) -> Any:
         )
 
 
-def test_a_task_may_map_run_graphs_and_send_objects(client: Client) -> None:
+def test_task_may_map_run_graphs_and_send_objects(client: Client) -> None:
     assert client.submit(all_verbs, client).result(SECONDS) == ([1, 2, 3], {"c": 3}, 3, 3)
 
 
@@ -125,7 +125,7 @@ async def fibonacci(client: Client, n: int) -> int:
     return int(one + two)
 
 
-def test_a_task_that_awaits_lends_its_slot(client: Client) -> None:
+def test_awaiting_task_lends_its_slot(client: Client) -> None:
     assert client.submit(fibonacci, client, 5).result(SECONDS) == 5
 
 
@@ -135,7 +135,7 @@ def raise_below(client: Client, levels: int) -> None:
     client.submit(raise_below, client, levels - 1).result()
 
 
-def test_an_exception_passes_through_all_levels_of_nested_tasks(client: Client) -> None:
+def test_exception_passes_through_all_levels_of_nested_tasks(client: Client) -> None:
     with pytest.raises(KeyError, match="at the bottom") as caught:
         client.submit(raise_below, client, 3).result(SECONDS)
     assert "in raise_below" in str(caught.value.__cause__)
@@ -165,7 +165,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("dies", short_form([True, False]))
-def test_a_task_takes_its_unfinished_children_along(client: Client, tmp_path: Path, dies: bool) -> None:
+def test_ending_a_task_ends_its_unfinished_children(client: Client, tmp_path: Path, dies: bool) -> None:
     path = tmp_path / "child"
     future = client.submit_verbose(parent, (client, str(path), dies), retries=0)
     until(path.exists)
@@ -193,7 +193,7 @@ def hold(began: str, gate: str) -> None:
     wait_for_file(gate)
 
 
-def test_a_wait_inside_a_task_ends_in_time_though_the_child_has_the_slot(client: Client, tmp_path: Path) -> None:
+def test_wait_inside_a_task_times_out_while_the_child_has_the_slot(client: Client, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     assert client.submit(look_until_it_runs, client, str(tmp_path / "began"), str(gate)).result(SECONDS) == "late"
     gate.touch()
@@ -202,7 +202,7 @@ def test_a_wait_inside_a_task_ends_in_time_though_the_child_has_the_slot(client:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_deeper_than_max_suspended_tasks_ends_at_once_and_says_so(soak: bool) -> None:
+def test_nesting_beyond_max_suspended_tasks_fails_at_once_with_the_reason(soak: bool) -> None:
     limit, levels = (1000, 5000) if soak else (5, 50)
     with (
         SchedulerClusterCombo(n_workers=1, max_suspended_tasks=limit) as combo,

@@ -31,9 +31,7 @@ def begin(path: str) -> None:
     print("over", end="")
 
 
-def test_a_task_is_explained_while_it_runs_and_when_it_has_ended(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
+def test_task_is_explained_while_running_and_after_its_end(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with Client(cluster.get_address()) as client:
         future = client.submit(begin, str(go))
@@ -45,7 +43,7 @@ def test_a_task_is_explained_while_it_runs_and_when_it_has_ended(
         assert f"on worker {worker}, and took " in client.explain(future)
 
 
-def test_a_future_explains_itself_and_the_client_its_oldest_task(cluster: SchedulerClusterCombo) -> None:
+def test_future_explains_itself_and_client_its_oldest_task(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         assert client.explain() == "all tasks of this client have ended"
         future = client.submit_verbose(abs, (1,), capabilities={"gpu": 2})
@@ -62,7 +60,7 @@ def test_a_future_explains_itself_and_the_client_its_oldest_task(cluster: Schedu
         future.explain()
 
 
-def test_the_futures_of_a_graph_and_the_results_of_a_map_explain_themselves(cluster: SchedulerClusterCombo) -> None:
+def test_graph_futures_and_map_results_explain_themselves(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         graph = {"a": (abs, -1), "b": (abs, "a")}
         futures = client.get(graph, ["a", "b"], block=False, gpu=2)
@@ -82,7 +80,7 @@ def test_the_futures_of_a_graph_and_the_results_of_a_map_explain_themselves(clus
         assert done.explain() == "all items of imap over abs sent so far have ended"
 
 
-def test_what_a_task_printed_is_read_with_its_control_characters_shown(cluster: SchedulerClusterCombo) -> None:
+def test_task_output_is_read_with_escaped_control_characters(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         future = client.submit(talk, "loud")
         future.result(SECONDS)
@@ -94,7 +92,7 @@ def test_what_a_task_printed_is_read_with_its_control_characters_shown(cluster: 
         assert str(client.logs(quiet)) == ""
 
 
-def test_what_a_task_prints_is_read_while_it_runs(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_task_output_can_be_read_while_the_task_runs(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with Client(cluster.get_address()) as client:
         future = client.submit(begin, str(go))
@@ -105,7 +103,7 @@ def test_what_a_task_prints_is_read_while_it_runs(cluster: SchedulerClusterCombo
         assert client.logs(future).stdout == "begun\nover"
 
 
-def test_what_failed_tasks_printed_is_kept_too(cluster: SchedulerClusterCombo) -> None:
+def test_output_of_failed_tasks_is_also_kept(cluster: SchedulerClusterCombo) -> None:
     def print_and_raise() -> None:
         print("before")
         raise ValueError
@@ -126,7 +124,7 @@ def test_what_failed_tasks_printed_is_kept_too(cluster: SchedulerClusterCombo) -
 # -- with a scheduler that a test plays
 
 
-def test_questions_of_many_threads_wait_for_their_own_answers() -> None:
+def test_threads_wait_only_for_their_own_answers() -> None:
     with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
         future = client.submit(abs, 1)
         scheduler.next_tasks(1)
@@ -143,7 +141,7 @@ def test_questions_of_many_threads_wait_for_their_own_answers() -> None:
         assert sorted(found) == [f"because {number}" for number in sorted(numbers)]
 
 
-def test_a_scheduler_that_has_forgotten_everything_is_asked_again() -> None:
+def test_asks_again_after_the_scheduler_has_lost_its_state() -> None:
     with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
         future = client.submit(abs, 1)
         scheduler.next_tasks(1)

@@ -83,7 +83,7 @@ def inside(client: Client) -> Any:
 
 
 @pytest.mark.parametrize("serializer", [Plain, Plain(), ByClass, Marked(b"m")])
-def test_a_serializer_may_be_of_any_kind_and_serves_nested_clients_too(
+def test_serializer_may_be_of_any_kind_and_works_in_nested_clients(
     cluster: SchedulerClusterCombo, serializer: Any
 ) -> None:
     with Client(cluster.get_address(), serializer=serializer) as client:
@@ -94,7 +94,7 @@ def give(x: Any) -> Any:
     return {"r": "refused", "n": "not bytes", "c": "cursed"}.get(x, x)
 
 
-def test_what_a_serializer_fails_at_fails_that_call_alone(cluster: SchedulerClusterCombo) -> None:
+def test_serializer_failure_fails_only_that_call(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address(), serializer=Marked(b"m")) as client:
         with pytest.raises(SerializationError, match=r"argument 1 of add .*RuntimeError: not on my watch"):
             client.submit(add, "refused")
@@ -113,7 +113,7 @@ def test_what_a_serializer_fails_at_fails_that_call_alone(cluster: SchedulerClus
         assert client.submit(give, 5).result(SECONDS) == 5
 
 
-def test_what_is_no_serializer_is_refused(cluster: SchedulerClusterCombo) -> None:
+def test_rejects_an_invalid_serializer(cluster: SchedulerClusterCombo) -> None:
     with pytest.raises(UsageError, match="has no method serialize"):
         Client(cluster.get_address(), serializer=object())  # type: ignore[arg-type]
 
@@ -139,7 +139,7 @@ def look_at(watched: tuple[int, Any]) -> tuple[int, bool, bool]:
     return pickle_bytes, bool(array.flags.writeable), bool((array == np.arange(float(len(array)))).all())
 
 
-def test_buffers_travel_beside_the_pickle_and_arrive_writable(client: Client) -> None:
+def test_buffers_travel_out_of_band_and_arrive_writable(client: Client) -> None:
     for size in (1_000, 100_000):
         array = np.arange(float(size))
         pickle_bytes, is_writable, is_equal = client.submit(look_at, Watched(array)).result(SECONDS)
@@ -176,7 +176,7 @@ def shown(client: Client, function: Any, *args: Any) -> tuple[str, str]:
         return out.getvalue(), err.getvalue()
 
 
-def test_all_that_a_task_writes_appears_in_order_before_its_result(cluster: SchedulerClusterCombo) -> None:
+def test_task_output_appears_in_order_before_the_result(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address(), stream_output=True) as client:
         out, err = shown(client, talk)
     lines = out.split("\n")

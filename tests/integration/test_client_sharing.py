@@ -32,7 +32,7 @@ def add(x: int, y: int) -> int:
     return x + y
 
 
-def test_thirty_two_threads_use_one_client_for_everything_at_once(client: Client) -> None:
+def test_thirty_two_threads_share_one_client_for_everything(client: Client) -> None:
     start = threading.Barrier(32)
 
     def use(number: int) -> list[Any]:
@@ -56,7 +56,7 @@ def test_thirty_two_threads_use_one_client_for_everything_at_once(client: Client
     assert threading.active_count() <= before  # one of an earlier client may have been ending
 
 
-def test_clients_are_blind_to_each_other(client: Client, cluster: SchedulerClusterCombo) -> None:
+def test_clients_cannot_see_each_other(client: Client, cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as other:
         mine, theirs = client.submit(time.sleep, 60), other.submit(time.sleep, 60)
         kept = client.send_object([1])
@@ -73,7 +73,7 @@ def test_clients_are_blind_to_each_other(client: Client, cluster: SchedulerClust
         assert mine.cancel()
 
 
-def test_clear_ends_tasks_and_references_and_the_client_goes_on(client: Client) -> None:
+def test_clear_ends_tasks_and_references_and_the_client_continues(client: Client) -> None:
     finished, large = client.submit(add, 1, 1), client.submit(bytes, 1_000_000)
     assert (finished.result(SECONDS), len(large.result(SECONDS))) == (2, 1_000_000)
     running = client.submit(time.sleep, 60)
@@ -130,9 +130,7 @@ def answers(client: Client, future: Any, reference: Any) -> dict[str, str]:
     return found
 
 
-def test_a_forked_child_is_refused_all_and_may_have_a_client_of_its_own(
-    client: Client, cluster: SchedulerClusterCombo
-) -> None:
+def test_forked_child_is_refused_but_may_create_a_client(client: Client, cluster: SchedulerClusterCombo) -> None:
     future, reference = client.submit(time.sleep, 60), client.send_object([1])
     ours, theirs = os.pipe()
     child = os.fork()
@@ -158,7 +156,7 @@ def scaler_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("scaler-client")}
 
 
-def test_clients_leave_no_thread_and_a_forgotten_one_ends_by_itself(cluster: SchedulerClusterCombo) -> None:
+def test_clients_leave_no_thread_and_unreferenced_ones_close(cluster: SchedulerClusterCombo) -> None:
     before = scaler_threads()
     for _ in range(5):
         with Client(cluster.get_address()) as client:
@@ -183,13 +181,13 @@ print(client.submit(pow, 2, 2).result(20), flush=True)
 """
 
 
-def test_a_client_still_works_in_handlers_at_exit(cluster: SchedulerClusterCombo) -> None:
+def test_client_works_in_exit_handlers(cluster: SchedulerClusterCombo) -> None:
     command = [sys.executable, "-W", "error", "-c", PROGRAM, cluster.get_address()]
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "4\nat exit 8\n", "")
 
 
-def test_an_unprotected_scheduler_ends_with_its_workers_when_a_client_says_so() -> None:
+def test_client_shuts_down_an_unprotected_scheduler_with_its_workers() -> None:
     with SchedulerClusterCombo(n_workers=1, protected=False) as combo:
         client = Client(combo.get_address())
         future = client.submit(time.sleep, 60)
@@ -200,7 +198,7 @@ def test_an_unprotected_scheduler_ends_with_its_workers_when_a_client_says_so() 
             client.submit(add, 1, 1)
 
 
-def test_multiprocessing_works_beside_a_live_client(client: Client) -> None:
+def test_multiprocessing_works_with_a_live_client(client: Client) -> None:
     future = client.submit(add, 1, 1)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.starmap(add, [(1, 2), (3, 4)]) == [3, 7]

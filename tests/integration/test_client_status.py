@@ -42,7 +42,7 @@ def waits_inside(number: int) -> int:
         return sum(future.result() for future in client.as_completed([client.submit(doubled, number)]))
 
 
-def test_the_state_of_the_cluster_has_its_rows(cluster: SchedulerClusterCombo) -> None:
+def test_cluster_state_has_its_rows(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address(), name="asking") as client:
         future = client.submit(doubled, 4)
         assert future.result() == 8
@@ -96,7 +96,7 @@ def test_unfinished_tasks_of_a_name_are_cancelled(cluster: SchedulerClusterCombo
         assert client.cancel(tag="b") == 0
 
 
-def test_workers_are_waited_for(cluster: SchedulerClusterCombo) -> None:
+def test_waits_for_workers(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         client.wait_for_workers(2, timeout=20)  # the combo's n_workers
         with pytest.raises(TimeoutError, match=r"waited 1 s for 1,000 workers; connected: 2"):
@@ -113,7 +113,7 @@ def process_id(path: str = "") -> int:
     return os.getpid()
 
 
-def test_a_function_runs_once_on_every_worker() -> None:
+def test_function_runs_once_on_every_worker() -> None:
     with (
         SchedulerClusterCombo(n_workers=1) as combo,
         tempfile.TemporaryDirectory() as directory,
@@ -135,7 +135,7 @@ def test_a_function_runs_once_on_every_worker() -> None:
 
 
 @pytest.mark.parametrize("graceful", short_form([False, True]))
-def test_workers_that_are_restarted_lose_no_task(graceful: bool, tmp_path: Path) -> None:
+def test_restarting_workers_loses_no_task(graceful: bool, tmp_path: Path) -> None:
     def number_of_runs(path: Path) -> int:
         with path.open("a") as file:
             file.write("x")
@@ -196,7 +196,7 @@ def test_futures_are_added_while_others_end(cluster: SchedulerClusterCombo, tmp_
         assert client.submit(waits_inside, 3).result() == 6
 
 
-def test_a_bar_counts_what_has_ended_and_failed(
+def test_bar_counts_finished_and_failed_tasks(
     cluster: SchedulerClusterCombo, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Client(cluster.get_address()) as client:

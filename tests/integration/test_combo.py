@@ -60,7 +60,7 @@ def run_program(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd="/", check=False)
 
 
-def test_a_combo_has_addresses_and_ends_with_its_block() -> None:
+def test_combo_has_addresses_and_stops_with_its_block() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo:
         addresses = {combo.get_address(), combo.get_monitor_address(), combo.get_object_storage_address()}
         assert len(addresses) == 3
@@ -77,7 +77,7 @@ def test_a_combo_has_addresses_and_ends_with_its_block() -> None:
     assert "stopped" in repr(combo)
 
 
-def test_a_combo_without_workers_has_those_that_join(tmp_path: Path) -> None:
+def test_combo_without_workers_accepts_external_workers(tmp_path: Path) -> None:
     with SchedulerClusterCombo(n_workers=0) as combo, Client(combo.get_address()) as client:
         assert "0 workers" in repr(combo)
         assert len(components()) == 1
@@ -86,7 +86,7 @@ def test_a_combo_without_workers_has_those_that_join(tmp_path: Path) -> None:
             assert future.result(20) == 1
 
 
-def test_a_combo_that_nobody_holds_any_more_ends() -> None:
+def test_unreferenced_combo_stops() -> None:
     combo = SchedulerClusterCombo(n_workers=1)
     processes = components()
     del combo
@@ -94,7 +94,7 @@ def test_a_combo_that_nobody_holds_any_more_ends() -> None:
     assert gone(processes)
 
 
-def test_a_combo_ends_with_its_program_and_needs_no_main_guard(tmp_path: Path) -> None:
+def test_combo_ends_with_its_program_without_a_main_guard(tmp_path: Path) -> None:
     result = run_program(
         """
         import psutil
@@ -108,7 +108,7 @@ def test_a_combo_ends_with_its_program_and_needs_no_main_guard(tmp_path: Path) -
     assert gone(printed_processes(result.stdout))
 
 
-def test_a_component_that_cannot_start_is_an_error_with_its_own_words() -> None:
+def test_startup_failure_shows_the_components_own_error() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo, pytest.raises(ComponentError) as caught:
         SchedulerClusterCombo(combo.get_address(), n_workers=1)
     assert re.search(r"scheduler .* ended before it was ready: exit code 2;.*is in use", str(caught.value), re.DOTALL)
@@ -124,12 +124,12 @@ def start_a_scheduler(address: str) -> int:
     return code
 
 
-def test_a_task_may_start_services_of_its_own(tmp_path: Path) -> None:
+def test_task_may_start_its_own_services(tmp_path: Path) -> None:
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
         assert client.submit(start_a_scheduler, f"ipc://{tmp_path}/s").result(30) == 0
 
 
-def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> None:
+def test_invalid_argument_raises_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="n_workers"):
         SchedulerClusterCombo(n_workers=-1)
     with pytest.raises(ConfigError, match="heartbeat_interval_seconds"):
@@ -158,7 +158,7 @@ def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
     assert parameters["client_timeout_seconds"].default == SchedulerConfig.client_timeout_seconds
 
 
-def test_a_forked_child_ends_nothing() -> None:
+def test_exit_of_a_forked_child_ends_nothing() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo:
         processes = components()
         child = os.fork()

@@ -36,7 +36,7 @@ def echo(value: str) -> str:
 
 
 @pytest.mark.parametrize("other", short_form([None, "client"]))
-def test_compressible_values_are_small_on_the_way_unless_one_side_compresses_nothing(
+def test_compressible_values_shrink_in_transit_unless_one_side_disables_it(
     other: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {name: "off" if name == other else "on" for name in COMPONENTS}
@@ -55,7 +55,7 @@ def test_compressible_values_are_small_on_the_way_unless_one_side_compresses_not
         assert expected * size <= len(proxy.recorded) < (expected + 0.9) * size
 
 
-def test_a_value_that_is_none_of_the_setting_is_refused() -> None:
+def test_rejects_a_value_outside_the_settings_choices() -> None:
     with pytest.raises(UsageError, match="compression is auto, on, off; 'fast' is not one of them"):
         Client("tcp://127.0.0.1:1", compression="fast")
 
@@ -74,7 +74,7 @@ with Client(sys.argv[1], insecure_no_auth=True) as client:
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}")
-def test_over_a_slow_link_what_becomes_smaller_is_compressed_by_itself() -> None:
+def test_compressible_data_is_compressed_automatically_on_a_slow_link() -> None:
     with hosts(2) as network:
         cluster, far = network.hosts
         network.limit(far, 100_000_000)
@@ -88,7 +88,7 @@ def test_over_a_slow_link_what_becomes_smaller_is_compressed_by_itself() -> None
 
 
 @on_a_loop
-async def test_a_peer_that_announced_nothing_gets_plain_frames_and_may_send_no_others() -> None:
+async def test_peer_without_compression_gets_and_may_send_only_plain_frames() -> None:
     server = Servant("tcp://127.0.0.1:0", compression="on")
     peer = UnidentifiedPeer(server.address)
     session = await peer.greet()
@@ -105,7 +105,7 @@ async def test_a_peer_that_announced_nothing_gets_plain_frames_and_may_send_no_o
 
 
 @on_a_loop
-async def test_a_frame_that_would_become_more_than_it_announces_costs_its_peer_the_connection() -> None:
+async def test_frame_expanding_beyond_its_announced_size_cuts_the_connection() -> None:
     server = Servant("tcp://127.0.0.1:0", compression="on")
     peer = UnidentifiedPeer(server.address)
     session = await peer.greet(replace(own_hello(Role.CLIENT), compression=ZSTD))

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("kind", short_form([*CONTAINERS], 3))
-def test_a_cluster_runs_in_a_container_with(kind: str) -> None:
+def test_cluster_runs_in_a_container_with(kind: str) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}  # no HOME, no TMPDIR
     command = [*CONTAINERS[kind], sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, env=environment, cwd=Path("/"), capture_output=True, text=True, check=False)

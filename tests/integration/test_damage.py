@@ -42,7 +42,7 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, P
 
 
 @pytest.mark.parametrize("damaged", short_form(["client", "worker"]))
-def test_every_task_ends_with_its_own_value_while_bytes_are_damaged(proxies: tuple[Proxy, Proxy], damaged: str) -> None:
+def test_every_task_ends_with_its_own_value_despite_damaged_bytes(proxies: tuple[Proxy, Proxy], damaged: str) -> None:
     at_client, at_worker = proxies
     proxy = at_client if damaged == "client" else at_worker
     with Client(f"tcp://127.0.0.1:{at_client.port}", insecure_no_auth=True) as client:

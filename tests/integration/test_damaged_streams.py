@@ -78,7 +78,7 @@ def answers(asker: Asker) -> int:
 @pytest.mark.parametrize("place", [-1, -20, 20])
 @pytest.mark.parametrize("direction", ["to the server", "to the client"])
 @on_a_loop
-async def test_a_wrong_bit_costs_its_connection_and_nothing_else(direction: str, place: int) -> None:
+async def test_flipped_bit_costs_only_its_connection(direction: str, place: int) -> None:
     server = servant()
     flipper = BitFlipper(server.address)
     client = Asker(await flipper.start(), PeerKeys(SERVER.public, ALICE, "alice"))
@@ -102,7 +102,7 @@ async def test_a_wrong_bit_costs_its_connection_and_nothing_else(direction: str,
 PAGE = Path(__file__).parents[2] / "docs" / "libzmq-damaged-streams.md"
 
 
-def test_the_program_of_the_page_shows_when_libzmq_keeps_the_connection(tmp_path: Path) -> None:
+def test_documented_program_shows_when_libzmq_keeps_the_connection(tmp_path: Path) -> None:
     program = tmp_path / "damaged.py"
     program.write_text(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0])
     for arguments, last_line in (([], "the connection is closed"), (["all"], "the server still has the connection")):

@@ -68,7 +68,7 @@ def applying(module: ModuleType) -> list[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("name", short_form(MODULES))
-def test_the_tests_of_collections_pass(name: str, get: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collections_tests_pass(name: str, get: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     computed = []
 
     def counting(graph: Any, keys: Any, **options: Any) -> Any:
@@ -105,7 +105,7 @@ def test_arrays_bags_dataframes_and_delayed_calls(get: Callable[..., Any]) -> No
     assert found[3] == 6
 
 
-def test_compute_hands_its_keywords_on(client: Client, cluster: SchedulerClusterCombo) -> None:
+def test_compute_forwards_its_keywords(client: Client, cluster: SchedulerClusterCombo) -> None:
     value = dask.delayed(add)(1, 2)
     assert value.compute(scheduler=scaler.dask.get, client=client, cpus=1) == 3
     assert value.compute(scheduler=scaler.dask.get, address=cluster.get_address()) == 3
@@ -119,14 +119,14 @@ def nested() -> Any:
     return dask.delayed(add)(20, 1).compute(scheduler=scaler.dask.get)
 
 
-def test_a_task_computes_on_its_own_cluster(client: Client) -> None:
+def test_task_computes_on_its_own_cluster(client: Client) -> None:
     assert client.submit(nested).result() == 21
 
 
 # -- nodes in graphs of a client
 
 
-def test_a_client_runs_the_nodes_of_dask(client: Client) -> None:
+def test_client_runs_dask_nodes(client: Client) -> None:
     task, ref = nodes.Task, nodes.TaskRef
     graph = {
         "data": nodes.DataNode("data", ("data", 5)),
@@ -163,7 +163,7 @@ class Pair(NamedTuple):
         ({"a": nodes.Alias("a", "b"), "b": nodes.Task("b", abs, nodes.TaskRef("a"))}, "the graph has a cycle"),
     ],
 )
-def test_a_node_that_cannot_run_is_refused(client: Client, graph: dict[str, Any], text: str) -> None:
+def test_rejects_a_node_that_cannot_run(client: Client, graph: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         client.get(graph, ["a"])
 
@@ -176,7 +176,7 @@ def fails_once(folder: str, value: int) -> int:
     return value
 
 
-def test_a_node_may_have_options_of_its_own(client: Client, get: Callable[..., Any], tmp_path: Path) -> None:
+def test_node_may_have_its_own_options(client: Client, get: Callable[..., Any], tmp_path: Path) -> None:
     options: Any = {"retry_on": ValueError, "retry_delay": 0.0}
     folder = str(tmp_path)
     graph = {"one": nodes.DataNode("one", 1), "once": nodes.Task("once", fails_once, folder, nodes.TaskRef("one"))}

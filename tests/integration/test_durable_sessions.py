@@ -59,14 +59,14 @@ def noted(log: str, value: int) -> int:
     return value * 2
 
 
-def test_a_script_that_runs_again_repeats_nothing(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
+def test_rerunning_a_script_repeats_nothing(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     run_program(cluster, session, log, "die")
     assert run_program(cluster, session, log, "go on") == "[0, 2, 4, 6]\n"
     assert sorted(log.read_text().split()) == ["0", "1", "2", "3"]
 
 
-def test_another_program_has_the_futures_and_their_results(cluster: SchedulerClusterCombo, session: str) -> None:
+def test_another_program_gets_the_futures_and_results(cluster: SchedulerClusterCombo, session: str) -> None:
     with client_of(cluster, session) as client:
         client.submit(bytes, 3_000_000, key="large")
         client.submit_verbose(abs, (-2,), name="small", tag="numbers")
@@ -82,7 +82,7 @@ def test_another_program_has_the_futures_and_their_results(cluster: SchedulerClu
         assert client.submit(len, large).result(10) == 3_000_000
 
 
-def test_a_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
+def test_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for values in (range(3), range(5)):
         with client_of(cluster, session) as client:
@@ -91,13 +91,13 @@ def test_a_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, t
     assert sorted(log.read_text().split()) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_session_that_is_in_use_says_by_which_program(cluster: SchedulerClusterCombo, session: str) -> None:
+def test_session_in_use_names_its_program(cluster: SchedulerClusterCombo, session: str) -> None:
     text = rf"in use by .*\|{os.getpid()}: stop that client first"
     with client_of(cluster, session), pytest.raises(RefusedError, match=text):
         Client(cluster.get_address(), session=session)
 
 
-def test_what_needs_a_session_says_so(cluster: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_that_need_a_session_say_so(cluster: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(cluster.get_address()) as client:
         for call in (
             client.futures,

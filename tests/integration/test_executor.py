@@ -60,7 +60,7 @@ def begin_and_wait(began: str, gate: str) -> str:
     return wait_for_file(gate)
 
 
-def test_it_is_an_executor_whose_futures_are_futures(executor: ScalerExecutor) -> None:
+def test_is_an_executor_whose_futures_are_standard_futures(executor: ScalerExecutor) -> None:
     assert isinstance(executor, Executor)
     future = executor.submit(add, 1, b=2)
     assert isinstance(future, Future)
@@ -69,7 +69,7 @@ def test_it_is_an_executor_whose_futures_are_futures(executor: ScalerExecutor) -
     assert executor.submit(dict, fn=1, self=2, profiling=3).result(SECONDS) == {"fn": 1, "self": 2, "profiling": 3}
 
 
-def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
+def test_its_methods_accept_the_parameters_of_the_standard_library() -> None:
     for name in ("submit", "map", "shutdown"):
         ours, theirs = (inspect.signature(getattr(each, name)).parameters for each in (ScalerExecutor, Executor))
         newer = {"buffersize"} - theirs.keys()  # of Python 3.14
@@ -79,9 +79,7 @@ def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
 
 
 @pytest.mark.parametrize("chunksize", short_form([1, 4]))
-def test_a_map_with_a_buffer_size_takes_no_more_of_an_endless_iterable(
-    executor: ScalerExecutor, chunksize: int
-) -> None:
+def test_map_with_a_buffer_size_limits_reads_from_an_endless_iterable(executor: ScalerExecutor, chunksize: int) -> None:
     taken: list[int] = []
 
     def endless() -> Iterator[int]:
@@ -99,7 +97,7 @@ def test_a_map_with_a_buffer_size_takes_no_more_of_an_endless_iterable(
 # -- map
 
 
-def test_map_gives_results_in_order_and_stops_at_the_shortest(executor: ScalerExecutor) -> None:
+def test_map_yields_results_in_order_and_stops_at_the_shortest(executor: ScalerExecutor) -> None:
     assert list(executor.map(add, [1, 2, 3], (n for n in (10, 20)))) == [11, 22]
     assert list(executor.map(add, range(10), range(10), chunksize=3)) == [2 * n for n in range(10)]
     for chunksize in (1, 2):
@@ -111,7 +109,7 @@ def test_map_gives_results_in_order_and_stops_at_the_shortest(executor: ScalerEx
     assert caught.value.__notes__ == ["in item 1 of map over divmod: (2, 0)"]
 
 
-def test_map_submits_at_once_and_gives_results_as_they_come(executor: ScalerExecutor, tmp_path: Path) -> None:
+def test_map_submits_at_once_and_yields_results_as_they_arrive(executor: ScalerExecutor, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     taken: list[Path] = []
 
@@ -128,7 +126,7 @@ def test_map_submits_at_once_and_gives_results_as_they_come(executor: ScalerExec
 
 
 @pytest.mark.parametrize("chunksize", short_form([2, 1]))
-def test_maps_timeout_counts_from_the_call_and_cancels_the_rest(
+def test_map_timeout_counts_from_the_call_and_cancels_the_rest(
     executor: ScalerExecutor, tmp_path: Path, chunksize: int
 ) -> None:
     never = [str(tmp_path / name) for name in "abcd"]
@@ -139,7 +137,7 @@ def test_maps_timeout_counts_from_the_call_and_cancels_the_rest(
 
 
 @pytest.mark.parametrize("chunksize", short_form([2, 1]))
-def test_map_cancels_the_rest_when_one_raises_or_nobody_wants_more(
+def test_map_cancels_the_rest_after_an_error_or_an_abandoned_iteration(
     executor: ScalerExecutor, tmp_path: Path, chunksize: int
 ) -> None:
     never = [str(tmp_path / name) for name in "abcd"]
@@ -174,7 +172,7 @@ def test_shutdown_waits_and_leaves_the_callers_client_open(client: Client, tmp_p
     assert client.submit(double, 1).result(SECONDS) == 2
 
 
-def test_a_client_of_its_own_ends_after_the_last_call_when_nobody_waits(cluster: SchedulerClusterCombo) -> None:
+def test_implicit_client_closes_after_its_last_call(cluster: SchedulerClusterCombo) -> None:
     before = set(threading.enumerate())
     executor = ScalerExecutor(address=cluster.get_address())
     (thread,) = set(threading.enumerate()) - before
@@ -185,7 +183,7 @@ def test_a_client_of_its_own_ends_after_the_last_call_when_nobody_waits(cluster:
     assert not thread.is_alive()
 
 
-def test_what_does_not_run_yet_can_be_cancelled_at_shutdown(client: Client, tmp_path: Path) -> None:
+def test_unstarted_calls_can_be_cancelled_at_shutdown(client: Client, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     executor = ScalerExecutor(client)
     running = [executor.submit(begin_and_wait, str(tmp_path / name), str(gate)) for name in "ab"]
@@ -215,7 +213,7 @@ executor.submit(write, sys.argv[2])
 
 
 @pytest.mark.parametrize("end", short_form(["del executor", "executor.shutdown(wait=False)"]))
-def test_a_program_ends_when_its_calls_have_ended(cluster: SchedulerClusterCombo, tmp_path: Path, end: str) -> None:
+def test_program_exits_after_its_calls(cluster: SchedulerClusterCombo, tmp_path: Path, end: str) -> None:
     written = tmp_path / "written"
     command = [sys.executable, "-c", PROGRAM.format(end=end), cluster.get_address(), str(written)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -226,7 +224,7 @@ def test_a_program_ends_when_its_calls_have_ended(cluster: SchedulerClusterCombo
 # -- wrong input
 
 
-def test_what_an_executor_cannot_be_made_of_is_refused(client: Client) -> None:
+def test_rejects_invalid_executor_arguments(client: Client) -> None:
     with pytest.raises(UsageError, match=r"address=\.\.\."):
         ScalerExecutor("tcp://127.0.0.1:1")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="address, name: "):
@@ -251,7 +249,7 @@ def made_inside(numbers: list[int]) -> int:
         return triple_sum(executor, numbers)
 
 
-def test_it_is_an_argument_of_tasks_and_made_inside_them(executor: ScalerExecutor) -> None:
+def test_is_a_task_argument_and_can_be_created_inside_tasks(executor: ScalerExecutor) -> None:
     given = [executor.submit(triple_sum, executor, list(range(number))) for number in range(8)]
     made = [executor.submit(made_inside, list(range(number))) for number in range(8)]
     expected = [3 * sum(range(number)) for number in range(8)]
@@ -259,7 +257,7 @@ def test_it_is_an_argument_of_tasks_and_made_inside_them(executor: ScalerExecuto
     assert [future.result(SECONDS) for future in made] == expected
 
 
-def test_a_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_path: Path) -> None:
+def test_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_path: Path) -> None:
     def is_refused(use: Callable[[], object]) -> bool:
         try:
             use()

@@ -109,7 +109,7 @@ def line_with(program: Program, text: str) -> str:
         ]
     ),
 )
-def test_a_client_without_an_address_has_a_cluster_that_ends_with_the_program_however_that_ends(
+def test_client_without_an_address_starts_a_cluster_that_ends_with_the_program(
     start: Callable[..., Program], ending: str, code: int
 ) -> None:
     program = start(
@@ -129,7 +129,7 @@ def test_a_client_without_an_address_has_a_cluster_that_ends_with_the_program_ho
     assert running() == []
 
 
-def test_a_with_block_and_garbage_collection_end_the_cluster_and_results_come_all_the_same(
+def test_with_block_and_garbage_collection_stop_the_cluster_without_losing_results(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with Client() as client:
@@ -146,7 +146,7 @@ def test_a_with_block_and_garbage_collection_end_the_cluster_and_results_come_al
     assert len(re.findall(STARTED, capfd.readouterr().err)) == 2
 
 
-def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., Program]) -> None:
+def test_failing_page_affects_nothing_else(start: Callable[..., Program]) -> None:
     program = start(
         """
         import psutil, signal, time
@@ -164,7 +164,7 @@ def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., 
     assert "web ui has ended; the other components continue: killed by signal 6 (SIGABRT)" in errors.splitlines()[-1]
 
 
-def test_a_program_can_be_quiet_and_may_have_no_stderr(start: Callable[..., Program]) -> None:
+def test_program_may_be_quiet_and_lack_stderr(start: Callable[..., Program]) -> None:
     program = start("from scaler import Client\nprint(Client().submit(abs, -4).result())", SCALER_QUIET="1")
     assert program.end() == (0, "4\n", "")
     program = start(
@@ -173,7 +173,7 @@ def test_a_program_can_be_quiet_and_may_have_no_stderr(start: Callable[..., Prog
     assert program.end() == (0, "4\n", "")
 
 
-def test_calls_of_an_executor_without_an_address_end_before_its_cluster(start: Callable[..., Program]) -> None:
+def test_implicit_cluster_of_an_executor_ends_after_its_calls(start: Callable[..., Program]) -> None:
     program = start(
         """
         import time
@@ -187,7 +187,7 @@ def test_calls_of_an_executor_without_an_address_end_before_its_cluster(start: C
     assert (code, output) == (0, "None\n"), errors
 
 
-def test_forked_children_leave_the_cluster_alone_and_may_have_one_of_their_own(start: Callable[..., Program]) -> None:
+def test_forked_children_leave_the_cluster_alone_and_may_start_one(start: Callable[..., Program]) -> None:
     program = start(
         """
         import os
@@ -221,9 +221,7 @@ PHASES: dict[str, Callable[[list[list[str]]], bool]] = {
 
 
 @pytest.mark.parametrize("phase", short_form([*reversed(PHASES)]))
-def test_an_interrupt_in_any_phase_of_the_start_ends_the_program_and_all_that_it_has_started(
-    start: Callable[..., Program], phase: str
-) -> None:
+def test_interrupt_at_any_point_of_startup_ends_everything(start: Callable[..., Program], phase: str) -> None:
     program = start(
         """
         print("began", flush=True)
@@ -272,7 +270,7 @@ def test_scaler_alone_starts_a_cluster_and_prints_how_to_connect(command: Callab
     assert running() == []
 
 
-def test_a_name_and_a_port_that_are_taken_become_the_next_ones(command: Callable[..., Program]) -> None:
+def test_taken_names_and_ports_are_replaced_by_the_next_free_ones(command: Callable[..., Program]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         first = command("local", "-n", "1", "--name", "twice", "--port", str(port))
@@ -286,7 +284,7 @@ def test_a_name_and_a_port_that_are_taken_become_the_next_ones(command: Callable
         assert program.end()[0] == 0
 
 
-def test_a_killed_scaler_local_leaves_nothing(command: Callable[..., Program]) -> None:
+def test_killed_scaler_local_leaves_nothing_behind(command: Callable[..., Program]) -> None:
     program = command("local", "-n", "1")
     line_with(program, "connect with")
     program.process.kill()
@@ -298,7 +296,7 @@ def scheduler_of(program: Program) -> psutil.Process:
     return next(process for process in program.started() if process.cmdline()[-1] == "scheduler")
 
 
-def test_a_cluster_keeps_its_name_over_a_restart_and_loses_it_when_its_scheduler_is_asked_to_end(
+def test_cluster_name_survives_restarts_and_is_freed_on_shutdown(
     command: Callable[..., Program],
 ) -> None:
     program = command("local", "-n", "1")
@@ -324,7 +322,7 @@ def test_a_cluster_keeps_its_name_over_a_restart_and_loses_it_when_its_scheduler
         ({"n_workers": 2, "processes": False}, "this client starts none"),
     ],
 )
-def test_workers_that_a_client_cannot_start_are_refused(options: Any, text: str) -> None:
+def test_rejects_workers_that_a_client_cannot_start(options: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Client(**options)
 
@@ -338,7 +336,7 @@ def named(run: Run) -> Iterator[SchedulerClusterCombo]:
         yield combo
 
 
-def test_a_client_connects_to_a_running_cluster_by_its_name(
+def test_client_connects_to_a_running_cluster_by_name(
     named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Client("research") as client:
@@ -352,7 +350,7 @@ def test_a_client_connects_to_a_running_cluster_by_its_name(
 
 
 @pytest.mark.parametrize("by_name", short_form([True, False]))
-def test_the_environment_names_the_cluster_of_clients_without_an_address(
+def test_environment_names_the_cluster_of_clients_without_an_address(
     named: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], by_name: bool
 ) -> None:
     monkeypatch.setenv("SCALER_ADDRESS", "research" if by_name else named.get_address())
@@ -381,7 +379,7 @@ asyncio.run(main())""",
 
 
 @pytest.mark.parametrize("end", short_form([*ENDS], 2))
-def test_a_program_that_ends_with_unfinished_tasks_prints_one_line(
+def test_program_exiting_with_unfinished_tasks_prints_one_line(
     start: Callable[..., Program], named: SchedulerClusterCombo, end: str
 ) -> None:
     address = named.get_address()

@@ -19,7 +19,7 @@ def client() -> Iterator[Client]:
         yield connected
 
 
-def test_as_completed_of_asyncio_keeps_no_future_that_it_has_given() -> None:
+def test_asyncio_as_completed_drops_yielded_futures() -> None:
     async def run() -> list[weakref.ref[Any]]:
         found = []
         async with AsyncClient(processes=False) as client:
@@ -53,7 +53,7 @@ def of_a_bar(_: Client, futures: list[ScalerFuture]) -> Any:
 
 
 @pytest.mark.parametrize("keep", [of_as_completed, of_a_bar])
-def test_futures_that_were_counted_are_released(client: Client, keep: Callable[..., Any]) -> None:
+def test_counted_futures_are_released(client: Client, keep: Callable[..., Any]) -> None:
     futures = [client.submit(bytes, 10) for _ in range(3)]
     kept = keep(client, futures)
     found = [weakref.ref(each) for each in futures]

@@ -66,7 +66,7 @@ def accepts(client: Client) -> bool:
     return client.submit(abs, -1).exception(timeout=20) is None
 
 
-def test_a_cluster_that_starts_on_a_full_disk_refuses_work_until_there_is_room(
+def test_cluster_on_a_full_disk_refuses_work_until_there_is_room(
     file: Path, tmp_path: Path, ports: ReservedPorts
 ) -> None:
     limit_files(psutil.Process(), SMALL_BYTES)
@@ -110,9 +110,7 @@ def test_a_cluster_that_starts_on_a_full_disk_refuses_work_until_there_is_room(
     assert code == 0, errors
 
 
-def test_when_even_the_reserve_is_full_new_tasks_are_refused_and_what_waits_ends_when_there_is_room(
-    file: Path, tmp_path: Path, ports: ReservedPorts
-) -> None:
+def test_full_reserve_refuses_tasks_until_there_is_room(file: Path, tmp_path: Path, ports: ReservedPorts) -> None:
     gate, trace = tmp_path / "gate", tmp_path / "trace"
     with launched(file) as launcher:
         assert launcher.wait_ready()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_cyclic_garbage_is_found_when_few_tasks_live_and_left_lying_while_many_do() -> None:
+def test_cyclic_garbage_is_collected_with_few_live_tasks_only() -> None:
     program = """
 import gc, weakref
 from scaler.scheduler.garbage import MAX_LIVING_TASKS, configure_collector, collect_when_small
@@ -25,7 +25,7 @@ assert gc.get_threshold()[2] > 10**6
     assert done.returncode == 0, done.stderr
 
 
-def test_freed_memory_is_given_back_even_where_what_is_in_use_lies_between() -> None:
+def test_fragmented_free_memory_is_returned_to_the_system() -> None:
     program = """
 from pathlib import Path
 from scaler.scheduler.garbage import collect_when_small

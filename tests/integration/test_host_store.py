@@ -69,7 +69,7 @@ def combo() -> Iterator[SchedulerClusterCombo]:
     until(lambda: not [pid for pid in pids if psutil.pid_exists(pid)])
 
 
-def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_when_it_asks(
+def test_task_values_stay_in_their_hosts_store_until_requested(
     combo: SchedulerClusterCombo,
 ) -> None:
     with Client(combo.get_address()) as client:
@@ -96,7 +96,7 @@ def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_w
             assert value.tolist() == [2.0] * size
 
 
-def test_a_store_that_is_killed_is_followed_by_another_and_what_it_had_is_computed_again(
+def test_killed_store_is_replaced_and_its_objects_are_recomputed(
     combo: SchedulerClusterCombo,
 ) -> None:
     with Client(combo.get_address()) as client:
@@ -112,7 +112,7 @@ def test_a_store_that_is_killed_is_followed_by_another_and_what_it_had_is_comput
         assert found.pid != store.pid
 
 
-def test_what_only_a_store_has_that_is_not_needed_any_more_goes_to_the_object_storage() -> None:
+def test_sole_unneeded_objects_of_a_store_move_to_the_object_storage() -> None:
     with SchedulerClusterCombo(n_workers=1, host_name="alpha") as combo, Client(combo.get_address()) as client:
         first = client.submit(make, 1)
         used: ScalerFuture = client.submit(total, first)
@@ -125,7 +125,7 @@ def test_what_only_a_store_has_that_is_not_needed_any_more_goes_to_the_object_st
         assert client.submit(total, first).result() == SIZE
 
 
-def test_results_that_only_a_full_store_has_go_to_its_disk_and_come_back(tmp_path: Path) -> None:
+def test_sole_results_in_a_full_store_are_spilled_and_read_back(tmp_path: Path) -> None:
     with (
         SchedulerClusterCombo(
             n_workers=1, host_name="alpha", store_memory_limit_bytes=LIMIT, store_spill_directory=str(tmp_path)

@@ -83,7 +83,7 @@ def raise_the_worst() -> None:
         sys.exit,
     ],
 )
-def test_after_a_task_that_means_harm_the_next_ones_run(address: str, harm: Callable[[], None]) -> None:
+def test_tasks_run_after_a_malicious_one(address: str, harm: Callable[[], None]) -> None:
     with Client(address=address) as client:
         for _ in range(2):
             error = client.submit_verbose(harm, (), {}, retries=0).exception(RESULT_SECONDS)
@@ -96,7 +96,7 @@ def test_after_a_task_that_means_harm_the_next_ones_run(address: str, harm: Call
 
 
 @pytest.mark.parametrize("victims", [pytest.param(("agent",), marks=pytest.mark.full), ("agent", "fork server")])
-def test_what_a_task_has_started_ends_with_its_killed_worker(
+def test_child_processes_of_a_task_end_with_its_killed_worker(
     address: str, victims: tuple[str, ...], tmp_path: Path
 ) -> None:
     place = tmp_path / "pids"
@@ -137,7 +137,7 @@ def end_in_child(how: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_the_child_of_a_task_that_forks_ends_as_a_program_and_its_end_does_not_count(address: str) -> None:
+def test_forked_child_of_a_task_exits_like_a_program_unnoticed(address: str) -> None:
     with Client(address=address) as client:
         for how, code in (("return", 0), ("raise", 1), ("exit", 7)):
             assert client.submit_verbose(end_in_child, (how,), {}, retries=0).result(RESULT_SECONDS) == code
@@ -162,7 +162,7 @@ def use_limits() -> int:
 
 
 @played()
-async def test_a_limit_that_a_task_has_lowered_ends_with_its_processor(rig: Rig) -> None:
+async def test_lowered_resource_limit_ends_with_its_processor(rig: Rig) -> None:
     for name in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_CPU"):
         for hard in (False, True):
             lowered, after = rig.submit(lower_a_limit, (name, hard))[0], rig.submit(use_limits, ())[0]
@@ -177,7 +177,7 @@ def leave_a_daemon_behind(place: Path) -> None:
     wait_for_file(place)  # until then it is in the group of the processor, and would end with it
 
 
-def test_a_daemon_that_a_task_has_left_behind_lives_until_the_worker_ends(tmp_path: Path) -> None:
+def test_daemon_left_by_a_task_lives_until_the_worker_exits(tmp_path: Path) -> None:
     place = tmp_path / "pid"
     with (
         SchedulerClusterCombo(n_workers=1, max_tasks_per_processor=1) as cluster,

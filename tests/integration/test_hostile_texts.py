@@ -112,7 +112,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("route", short_form([*ROUTES], 4))
-def test_the_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
+def test_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
     page = cluster.combo.get_page()
     shown = route in ("clients", "functions", "waiting", "tasks", "failures", "timeline")
 
@@ -125,7 +125,7 @@ def test_the_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["", "/explain", "/log"])
-def test_the_page_of_a_task_gets_them_as_text(cluster: Cluster, what: str) -> None:
+def test_task_page_gets_them_as_text(cluster: Cluster, what: str) -> None:
     for future in (cluster.failed, cluster.waiting):
         answer = httpx.get(f"{cluster.combo.get_page()}/api/tasks/{future.task_id.hex()}{what}").json()
         assert all(map(is_safe, texts_of(answer)))

@@ -86,7 +86,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-def test_a_value_that_many_tasks_of_a_host_use_crosses_its_link_once(cluster: Cluster) -> None:
+def test_value_shared_by_many_tasks_crosses_its_link_once(cluster: Cluster) -> None:
     printed, crossed = cluster.run("""
 sent = client.send_object(make(7))
 print({task.result() for task in [on("host1", first, sent, number) for number in range(20)]})
@@ -96,7 +96,7 @@ print({task.result() for task in [on("host1", first, sent, number) for number in
     assert crossed["host2"].received_bytes < SLACK
 
 
-def test_a_result_that_tasks_of_its_host_use_stays_there(cluster: Cluster) -> None:
+def test_result_used_on_its_host_stays_there(cluster: Cluster) -> None:
     printed, crossed = cluster.run("""
 made = on("host1", make, 7)
 print({task.result() for task in [on("host1", first, made, number) for number in range(20)]})
@@ -105,7 +105,7 @@ print({task.result() for task in [on("host1", first, made, number) for number in
     assert sum(link.sent_bytes for link in crossed.values()) < SLACK
 
 
-def test_a_result_goes_from_host_to_host_and_not_through_the_scheduler(cluster: Cluster) -> None:
+def test_result_moves_between_hosts_without_the_scheduler(cluster: Cluster) -> None:
     printed, crossed = cluster.run("""
 made = on("host1", make, 7)
 print({task.result() for task in [on("host2", first, made, number) for number in range(20)]})
@@ -115,7 +115,7 @@ print({task.result() for task in [on("host2", first, made, number) for number in
     assert crossed["host0"].sent_bytes + crossed["host0"].received_bytes < SLACK
 
 
-def test_hosts_that_cannot_reach_each_other_share_values_through_the_storage(cluster: Cluster) -> None:
+def test_hosts_without_a_route_share_values_through_the_storage(cluster: Cluster) -> None:
     hosts = cluster.network.hosts[1:]
     cluster.network.cut(*hosts)
     try:
@@ -131,7 +131,7 @@ print({task.result() for task in [on("host1", first, made, number) for number in
 
 
 @pytest.mark.full
-def test_a_value_whose_host_dies_is_made_again(tmp_path: Path) -> None:
+def test_value_of_a_dead_host_is_recomputed(tmp_path: Path) -> None:
     where, used, dead = tmp_path / "where", tmp_path / "used", tmp_path / "dead"
     program = f"""
 made = client.submit_verbose(make_and_tell, (7, {str(where)!r}), retries=3)

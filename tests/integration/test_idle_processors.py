@@ -45,15 +45,13 @@ def use(value: bytes) -> int:
     return os.getpid()
 
 
-def test_the_garbage_of_the_last_task_is_collected_though_some_was_collected_just_before(
-    client: Client, tmp_path: Path
-) -> None:
+def test_garbage_of_the_last_task_is_collected_despite_a_recent_collection(client: Client, tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(20)]
     client.map(leave_garbage, map(str, paths), chunk_size=1)
     until(lambda: all(path.exists() for path in paths))
 
 
-def test_a_released_object_leaves_the_memory_of_an_idle_processor(client: Client) -> None:
+def test_released_object_leaves_the_memory_of_an_idle_processor(client: Client) -> None:
     sent = client.send_object(os.urandom(SIZE_BYTES))
     processor = psutil.Process(client.submit(use, sent).result(SECONDS))
     assert processor.memory_info().rss > SIZE_BYTES

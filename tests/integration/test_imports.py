@@ -66,7 +66,7 @@ with SchedulerClusterCombo(n_workers=1) as combo:
 """
 
 
-def test_the_processes_of_a_stack_import_no_more_than_they_need(tmp_path: Path) -> None:
+def test_processes_of_a_cluster_import_only_what_they_need(tmp_path: Path) -> None:
     told, modules, user = tmp_path / "told", tmp_path / "modules", tmp_path / "user.py"
     told.mkdir()
     modules.mkdir()

@@ -59,7 +59,7 @@ async def later(number: int) -> int:
     return number
 
 
-def test_a_debugger_stops_in_a_task_and_sees_its_variables() -> None:
+def test_debugger_stops_in_a_task_and_sees_its_variables() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input="p half\nc\n", capture_output=True, text=True, timeout=50, check=True
     )
@@ -106,7 +106,7 @@ def test_exceptions_arrive_with_the_result_as_from_a_worker(client: Client) -> N
         client.submit(interrupted)
 
 
-def test_what_fails_on_a_cluster_fails_here(client: Client) -> None:
+def test_failures_on_a_cluster_also_fail_locally(client: Client) -> None:
     items = [1]
     assert client.submit(append, items).result() == [1, 1]
     assert items == [1]
@@ -120,7 +120,7 @@ def test_what_fails_on_a_cluster_fails_here(client: Client) -> None:
     assert isinstance(client.submit(append, kept).exception(), ObjectLostError)
 
 
-def test_what_needs_a_cluster_says_so(client: Client) -> None:
+def test_methods_that_need_a_cluster_say_so(client: Client) -> None:
     asked: list[Any] = [client.cluster, lambda: client.logs(client.submit(double, 1)), client.objects]
     for ask in asked:
         with pytest.raises(UsageError, match="processes=False"):

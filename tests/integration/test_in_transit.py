@@ -68,11 +68,11 @@ def found_in_transit(home: Path, is_secure: bool) -> tuple[set[str], set[str]]:
     return first, second
 
 
-def test_with_keys_what_is_recorded_in_between_has_no_source_argument_result_or_failure(tmp_path: Path) -> None:
+def test_with_keys_recordings_omit_source_arguments_results_and_failures(tmp_path: Path) -> None:
     assert found_in_transit(tmp_path, is_secure=True) == (set(), set())
 
 
-def test_without_authentication_what_is_recorded_has_all_of_them(tmp_path: Path) -> None:
+def test_without_authentication_recordings_include_all_of_them(tmp_path: Path) -> None:
     at_scheduler, at_storage = found_in_transit(tmp_path, is_secure=False)
     assert at_scheduler == {SOURCE, ARGUMENT, RESULT, FAILURE[::-1]}
     assert at_storage >= {ARGUMENT, RESULT}

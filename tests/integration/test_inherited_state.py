@@ -69,9 +69,7 @@ PYTHONS_OWN = [signal.SIGPIPE, signal.SIGXFSZ]
         "removed directory",
     ],
 )
-def test_a_cluster_works_and_ends_whatever_its_program_has_done_to_itself(
-    before: str, ignored: list[int], tmp_path: Path
-) -> None:
+def test_cluster_survives_any_change_to_its_program(before: str, ignored: list[int], tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     with (tmp_path / "errors").open("w+") as errors:
         command = [sys.executable, "-c", PROGRAM.format(before=before), str(answer), str(tmp_path / "gone")]
@@ -84,7 +82,7 @@ def test_a_cluster_works_and_ends_whatever_its_program_has_done_to_itself(
     assert json.loads(answer.read_text()) == [ignored, [], [True, True, True], True, True]
 
 
-def test_a_child_that_has_not_begun_yet_ends_at_a_sigterm_that_its_parent_ignores() -> None:
+def test_starting_child_obeys_a_sigterm_ignored_by_its_parent() -> None:
     program = "import os, sys; os.read(int(sys.argv[1]), 1); from scaler.process_state import restore_signals as r; r()"
     reader, writer = os.pipe()
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -96,7 +94,7 @@ def test_a_child_that_has_not_begun_yet_ends_at_a_sigterm_that_its_parent_ignore
     assert child.reap() == -signal.SIGTERM
 
 
-def test_new_processors_and_workers_start_after_the_working_directory_was_removed(tmp_path: Path) -> None:
+def test_new_processors_and_workers_start_without_a_working_directory(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import os, sys
         os.mkdir(sys.argv[1])

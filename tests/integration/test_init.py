@@ -52,7 +52,7 @@ def load(text: str, folder: Path) -> LauncherConfig:
     return launcher_config(read_file(str(path)), {})
 
 
-def test_the_file_starts_and_runs_tasks(tmp_path: Path) -> None:
+def test_file_starts_and_runs_tasks(tmp_path: Path) -> None:
     assert scaler("init", cwd=tmp_path) == (0, "wrote scaler.toml: start it with scaler scaler.toml\n", "")
     path = tmp_path / "scaler.toml"
     ports = ReservedPorts(3)
@@ -71,7 +71,7 @@ def test_the_file_starts_and_runs_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", short_form([*TYPES], 3))
-def test_a_file_loads_once_its_required_keys_are_filled_in(kind: str, tmp_path: Path) -> None:
+def test_file_loads_once_its_required_keys_are_set(kind: str, tmp_path: Path) -> None:
     text = file_text([kind])
     [table] = tomllib.loads(text)["worker_manager"]
     assert {key for key, value in table.items() if not value} == REQUIRED.get(kind, {}).keys()
@@ -85,7 +85,7 @@ def test_a_file_loads_once_its_required_keys_are_filled_in(kind: str, tmp_path: 
     assert (manager.type, manager.worker_manager_id) == (kind, kind)
 
 
-def test_a_file_that_exists_is_not_overwritten_and_stdout_can_be_the_file(tmp_path: Path) -> None:
+def test_does_not_overwrite_an_existing_file_but_accepts_stdout(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("mine")
     code, _, errors = scaler("init", "-o", "mine.toml", cwd=tmp_path)
     assert (code, errors) == (2, "scaler init: 'mine.toml' already exists: choose another file with --output\n")
@@ -98,9 +98,7 @@ def test_a_file_that_exists_is_not_overwritten_and_stdout_can_be_the_file(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
-def test_a_type_of_another_package_has_its_own_keys_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_type_of_another_package_has_its_own_keys_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "thermostat.py").write_text(
         textwrap.dedent(
             '''

@@ -52,7 +52,7 @@ def worker_by_hand(address: str, capability: str, **variables: str) -> Iterator[
         process.wait()
 
 
-def test_all_workers_have_one_hash_seed_unless_their_operator_chose_another() -> None:
+def test_all_workers_share_a_hash_seed_unless_overridden() -> None:
     with SchedulerClusterCombo(n_workers=1) as cluster:
         address = cluster.get_address()
         with (
@@ -83,7 +83,7 @@ def test_all_workers_have_one_hash_seed_unless_their_operator_chose_another() ->
         ]
     ),
 )
-def test_tasks_run_with_the_interpreter_options_of_the_program_that_starts_their_cluster(
+def test_tasks_run_with_the_interpreter_options_of_the_starting_program(
     options: list[str], expected: list[object]
 ) -> None:
     """-I stands for -E, too: the variables of Python do not reach the tasks, and the hash seed of the cluster does."""

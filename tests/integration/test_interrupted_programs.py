@@ -65,7 +65,7 @@ def interrupt(process: subprocess.Popen[str], began: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_ctrl_c_in_joblib_cancels_its_calls_and_the_next_ones_run(
+def test_ctrl_c_in_joblib_cancels_its_calls_and_later_calls_run(
     cluster: SchedulerClusterCombo, tmp_path: Path, wait: str
 ) -> None:
     text = f"""
@@ -79,9 +79,7 @@ def test_ctrl_c_in_joblib_cancels_its_calls_and_the_next_ones_run(
     assert (printed, errors, running.returncode) == ("[0, 2, 4, 6]\n", "", 0)
 
 
-def test_a_program_that_does_not_catch_ctrl_c_ends_with_it_and_its_tasks_do(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
+def test_program_interrupted_by_ctrl_c_ends_with_its_tasks(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     with program(tmp_path, cluster.get_address(), WITH_JOBLIB + WAITS["a list"]) as running:
         printed, errors = interrupt(running, tmp_path / "began")
     assert (printed, running.returncode == 0) == ("", False)

@@ -72,19 +72,17 @@ def failed(alice: Client) -> str:
     return future.task_id.hex()
 
 
-def test_a_failed_task_of_another_key_is_not_found(bob: Client, failed: str) -> None:
+def test_does_not_find_a_failed_task_of_another_key(bob: Client, failed: str) -> None:
     assert UNKNOWN in outcome(bob, failed)
 
 
-def test_other_sessions_of_the_key_and_admins_replay_it(cluster: Cluster, failed: str) -> None:
+def test_other_sessions_of_the_key_and_admins_can_replay(cluster: Cluster, failed: str) -> None:
     for path in (str(cluster.home / "alice.credentials"), cluster.credential("root", "admin")):
         with cluster.connect(path) as client:
             assert outcome(client, failed) == "ValueError('a secret')"
 
 
-def test_a_durable_session_of_a_key_is_the_same_on_the_servers_machine_and_elsewhere(
-    cluster: Cluster, alice: Client
-) -> None:
+def test_durable_session_of_a_key_is_the_same_from_any_machine(cluster: Cluster, alice: Client) -> None:
     near, path = cluster.combo.get_address(), str(cluster.home / "alice.credentials")
     for address in (near, cluster.far, near):
         with Client(address, credentials=path, session="nightly", timeout_seconds=20) as client:
@@ -93,9 +91,7 @@ def test_a_durable_session_of_a_key_is_the_same_on_the_servers_machine_and_elsew
             assert client.submit(len, bytes(2_000_000)).result(30) == 2_000_000
 
 
-def test_a_clients_key_shows_its_own_tasks_and_the_workers_of_the_cluster(
-    alice: Client, bob: Client, failed: str
-) -> None:
+def test_client_key_sees_its_own_tasks_and_the_cluster_workers(alice: Client, bob: Client, failed: str) -> None:
     assert bob.submit(abs, -1).result(30) == 1
     for client, functions in ((alice, {"fail"}), (bob, {"abs"})):
         client.wait_for_workers(1, 20)
@@ -113,9 +109,7 @@ def test_a_clients_key_shows_its_own_tasks_and_the_workers_of_the_cluster(
 
 
 @pytest.mark.full
-def test_a_flood_of_one_key_delays_a_single_task_of_another_one_by_less_than_a_fifth_of_a_second_in_the_median(
-    cluster: Cluster, bob: Client
-) -> None:
+def test_flood_of_one_key_delays_another_keys_task_by_under_200_ms_median(cluster: Cluster, bob: Client) -> None:
     path = cluster.credential("flood")
     command = [sys.executable, "-c", FLOOD, cluster.far, path]
     with subprocess.Popen(

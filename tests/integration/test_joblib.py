@@ -41,14 +41,14 @@ def pid(_: int) -> int:
 
 
 @pytest.mark.usefixtures("on_scaler")
-def test_calls_run_on_the_workers_and_come_in_order() -> None:
+def test_calls_run_on_the_workers_and_return_in_order() -> None:
     assert joblib.Parallel()(delayed(double)(number) for number in range(500)) == [2 * number for number in range(500)]
     assert os.getpid() not in joblib.Parallel()(delayed(pid)(number) for number in range(4))
     until(lambda: joblib.effective_n_jobs(-1) == 2)  # a worker of an earlier test may still be leaving
     assert joblib.Parallel(n_jobs=1)(delayed(pid)(number) for number in range(2)) == [os.getpid()] * 2
 
 
-def test_a_single_parallel_takes_the_cluster_and_options(
+def test_single_parallel_accepts_the_cluster_and_options(
     cluster: SchedulerClusterCombo, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALER_ADDRESS", "no such cluster")
@@ -61,7 +61,7 @@ def test_a_single_parallel_takes_the_cluster_and_options(
 
 
 @pytest.mark.usefixtures("on_scaler")
-def test_generators_give_results_as_they_come(tmp_path: Path) -> None:
+def test_generators_yield_results_as_they_arrive(tmp_path: Path) -> None:
     for return_as, in_order in (("generator", True), ("generator_unordered", False)):
         gate = tmp_path / return_as
         calls = [delayed(double)(1), delayed(wait_for_file)(gate)]
@@ -72,7 +72,7 @@ def test_generators_give_results_as_they_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("on_scaler")
-def test_an_exception_is_raised_and_cancels_the_rest(client: Client, tmp_path: Path) -> None:
+def test_exception_is_raised_and_cancels_the_rest(client: Client, tmp_path: Path) -> None:
     calls = [delayed(divmod)(1, 0), *[delayed(wait_for_file)(tmp_path / "never")] * 3]
     with pytest.raises(ZeroDivisionError):
         joblib.Parallel(batch_size=1)(calls)
@@ -86,7 +86,7 @@ def nested(_: int) -> tuple[str, list[int]]:
 
 
 @pytest.mark.usefixtures("on_scaler")
-def test_calls_inside_calls_run_in_the_same_process() -> None:
+def test_nested_calls_run_in_the_same_process() -> None:
     for name, pids in joblib.Parallel()(delayed(nested)(number) for number in range(3)):
         assert name == "SequentialBackend"
         assert len(set(pids)) == 1
@@ -114,7 +114,7 @@ def test_large_arrays_are_sent_once(client: Client, monkeypatch: pytest.MonkeyPa
         assert len(sent) == 1
 
 
-def test_what_the_backend_cannot_be_made_of_is_refused(client: Client) -> None:
+def test_rejects_invalid_backend_arguments(client: Client) -> None:
     with pytest.raises(UsageError, match="not both"):
         joblib.parallel_config("scaler", client=client, address="tcp://127.0.0.1:1")
     with pytest.raises(ValueError, match="no meaning"), joblib.parallel_config("scaler", client=client):
@@ -127,7 +127,7 @@ def test_what_the_backend_cannot_be_made_of_is_refused(client: Client) -> None:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("on_scaler")
-def test_scikit_learn_finds_the_same_on_the_cluster_as_here() -> None:
+def test_scikit_learn_gives_the_same_results_on_the_cluster() -> None:
     datasets, ensemble, linear, selection = (
         importlib.import_module(f"sklearn.{name}")
         for name in ("datasets", "ensemble", "linear_model", "model_selection")

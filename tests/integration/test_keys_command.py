@@ -48,7 +48,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Shell(capsys)
 
 
-def test_the_commands_that_init_prints_work_as_they_are(shell: Shell, tmp_path: Path) -> None:
+def test_commands_printed_by_init_work_unchanged(shell: Shell, tmp_path: Path) -> None:
     printed = shell.keys(f"init {tmp_path}/other")
     commands = re.findall(r"^ +scaler (keys add .*?) +#", printed, re.MULTILINE)
     assert len(commands) == 2
@@ -81,7 +81,7 @@ def test_add_writes_one_private_file_and_prints_no_secret(shell: Shell, tmp_path
         assert pair.secret not in shell.printed
 
 
-def test_a_taken_name_and_a_taken_file_are_refused_and_leave_nothing(shell: Shell, tmp_path: Path) -> None:
+def test_taken_name_or_file_is_refused_without_leftovers(shell: Shell, tmp_path: Path) -> None:
     shell.keys("init")
     shell.keys("add alice --role client")
     kept = (tmp_path / "alice.credentials").read_bytes()
@@ -94,7 +94,7 @@ def test_a_taken_name_and_a_taken_file_are_refused_and_leave_nothing(shell: Shel
     shell.keys("add bob --role client")
 
 
-def test_the_table_has_all_keys_and_their_states(shell: Shell) -> None:
+def test_table_has_all_keys_with_their_states(shell: Shell) -> None:
     shell.keys("init")
     assert shell.keys("list") == "no keys yet: scaler keys add NAME --role ROLE\n"
     shell.keys("add bob --role monitor --expires 2w")
@@ -108,7 +108,7 @@ def test_the_table_has_all_keys_and_their_states(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("server", [Server.SCHEDULER, Server.OBJECT_STORAGE])
-def test_a_server_that_others_can_reach_says_which_two_commands_it_needs(server: Server, shell: Shell) -> None:
+def test_publicly_reachable_server_names_the_two_required_commands(server: Server, shell: Shell) -> None:
     command = f"scaler_{server}{'_server' if server is Server.OBJECT_STORAGE else ''}"
     assert run_command(command, ["tcp://0.0.0.0:8516"]) == 2
     assert len(shell.errors().splitlines()) == 1
@@ -146,6 +146,6 @@ def test_a_server_that_others_can_reach_says_which_two_commands_it_needs(server:
         ("init new --cluster a/b", "the cluster's name 'a/b' must be a name"),
     ],
 )
-def test_a_wrong_call_says_what_to_change(line: str, text: str, shell: Shell) -> None:
+def test_invalid_call_says_what_to_change(line: str, text: str, shell: Shell) -> None:
     shell.keys("init")
     assert text in shell.keys(line, code=2)

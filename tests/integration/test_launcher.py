@@ -24,7 +24,7 @@ def own_lines(lines: list[str]) -> list[str]:
     return [line.removeprefix("scaler: ") for line in lines if line.startswith("scaler: ")]
 
 
-def test_a_file_is_started_in_order_and_stopped_in_reverse(stack_file: Path, ports: ReservedPorts) -> None:
+def test_file_starts_in_order_and_stops_in_reverse(stack_file: Path, ports: ReservedPorts) -> None:
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()
         processes = launcher.components()
@@ -53,9 +53,7 @@ def component(launcher: Launcher, kind: str) -> psutil.Process:
     return found
 
 
-def test_components_that_are_killed_are_started_again_and_a_client_works_on(
-    stack_file: Path, ports: ReservedPorts
-) -> None:
+def test_killed_components_restart_and_a_client_continues(stack_file: Path, ports: ReservedPorts) -> None:
     killed = {}
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()
@@ -80,9 +78,7 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
 
 
 @pytest.mark.full
-def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ended(
-    stack_file: Path, ports: ReservedPorts
-) -> None:
+def test_server_returns_once_a_foreign_program_frees_its_port(stack_file: Path, ports: ReservedPorts) -> None:
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()
         assert launcher.process.stderr is not None
@@ -106,7 +102,7 @@ def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ende
     assert "exit_code=2" in lines[-1]
 
 
-def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> None:
+def test_killed_launcher_leaves_nothing_running(stack_file: Path) -> None:
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()
         processes = launcher.components()
@@ -114,7 +110,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> N
         wait_until_gone(processes)
 
 
-def test_a_launcher_ends_with_the_program_that_it_was_started_for(stack_file: Path) -> None:
+def test_launcher_exits_with_its_parent_program(stack_file: Path) -> None:
     with (
         subprocess.Popen(["/bin/sleep", "60"]) as program,
         launched(stack_file, SCALER_PARENT_PID=str(program.pid)) as launcher,

@@ -47,7 +47,7 @@ def listen(address: str) -> str:
     return asyncio.run(main())
 
 
-def test_the_address_of_a_server_whose_launcher_has_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_for_the_address_of_an_orphaned_server(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     with listening(parent=1) as (address, process):
 
@@ -60,6 +60,6 @@ def test_the_address_of_a_server_whose_launcher_has_ended_is_waited_for(monkeypa
     assert pauses == [zmq_listener.BIND_PAUSE_SECONDS]
 
 
-def test_the_address_of_another_process_is_in_use() -> None:
+def test_address_of_another_process_is_in_use() -> None:
     with listening(parent=os.getpid()) as (address, _), pytest.raises(UsageError, match="it is in use by another"):
         listen(address)

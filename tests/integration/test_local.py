@@ -97,7 +97,7 @@ ENVELOPES: list[tuple[bytes, list[bytes]]] = [
 
 @pytest.mark.parametrize("step", [1, 7, 47, 48, 4096, READ_BYTES, 10_000_000])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_envelopes_come_out_as_they_went_in_wherever_the_stream_is_cut(pair: Pair, step: int, at_once: bool) -> None:
+def test_envelopes_round_trip_wherever_the_stream_is_split(pair: Pair, step: int, at_once: bool) -> None:
     transport, theirs = pair
     sent = [envelope for envelope in ENVELOPES if step > 40 or sum(map(len, [envelope[0], *envelope[1]])) < 100]
     envelopes = [Envelope(HEADER, *each) for each in sent]
@@ -128,7 +128,7 @@ def test_envelopes_come_out_as_they_went_in_wherever_the_stream_is_cut(pair: Pai
     ],
     ids=["body", "attachments", "descriptors", "attachment", "http"],
 )
-def test_sizes_are_checked_before_anything_is_allocated(pair: Pair, head: bytes) -> None:
+def test_sizes_are_checked_before_allocation(pair: Pair, head: bytes) -> None:
     transport, theirs = pair
     theirs.sendall(head)
     found: list[Input] = []
@@ -136,7 +136,7 @@ def test_sizes_are_checked_before_anything_is_allocated(pair: Pair, head: bytes)
     assert [type(each) for each in found] == [MalformedReceived, LinkLost]
 
 
-def test_the_end_is_reported_after_all_that_came_before_it(pair: Pair) -> None:
+def test_end_is_reported_after_all_earlier_events(pair: Pair) -> None:
     transport, theirs = pair
     theirs.sendall(written(transport, theirs, [Envelope(HEADER, b"the last words")]))
     theirs.close()
@@ -166,9 +166,7 @@ def open_descriptors() -> int:
 
 @on_linux
 @pytest.mark.parametrize("size", [10, 100_000, MAX_CONTROL_BYTES])
-def test_descriptors_come_with_the_envelope_that_passes_them(
-    both: tuple[LocalTransport, LocalTransport], size: int
-) -> None:
+def test_descriptors_arrive_with_their_envelope(both: tuple[LocalTransport, LocalTransport], size: int) -> None:
     ours, theirs = both
     before = open_descriptors()
     first, second = pipe(), pipe()
@@ -197,7 +195,7 @@ def test_descriptors_come_with_the_envelope_that_passes_them(
 
 
 @on_linux
-def test_descriptors_that_no_envelope_claims_end_the_connection_and_are_closed(pair: Pair) -> None:
+def test_unclaimed_descriptors_end_the_connection_and_are_closed(pair: Pair) -> None:
     transport, theirs = pair
     before = open_descriptors()
     envelope = struct.pack("=IHH40s", 0, 0, 0, HEADER)

@@ -28,7 +28,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_services_and_workers_call_the_same_by_the_same_ids(tmp_path: Path) -> None:
+def test_services_and_workers_use_the_same_call_ids(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "scheduler.log", tmp_path / "workers.log"
     with command("scheduler", "tcp://127.0.0.1:0", *json_to(ours), directory=tmp_path) as scheduler:
         address = scheduler.addresses()["scheduler"]

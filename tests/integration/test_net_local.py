@@ -80,7 +80,7 @@ def tcp_connections(address: str) -> int:
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://*:0"])
 @on_a_loop
-async def test_peers_of_the_same_host_come_by_its_local_listener_and_need_no_tcp(address: str) -> None:
+async def test_local_peers_use_the_local_listener_without_tcp(address: str) -> None:
     server = server_with(address=address)
     client = Asker(server.address)
     await client.ask(1)
@@ -88,7 +88,7 @@ async def test_peers_of_the_same_host_come_by_its_local_listener_and_need_no_tcp
 
 
 @on_a_loop
-async def test_a_squatter_of_a_local_name_that_welcomes_no_peer_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bypasses_a_squatter_on_a_local_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.2)
 
     with socket.create_server(("127.0.0.1", 0)) as once:
@@ -127,7 +127,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 
 @needs_root
 @on_a_loop
-async def test_another_user_is_not_let_in_and_disturbs_no_peer() -> None:
+async def test_other_user_is_refused_without_disturbing_peers() -> None:
     server = server_with()
     with as_nobody("come", name_of(server.address)) as other:
         client = Asker(server.address)
@@ -140,7 +140,7 @@ async def test_another_user_is_not_let_in_and_disturbs_no_peer() -> None:
 
 @needs_root
 @on_a_loop
-async def test_a_local_listener_of_another_user_is_not_used() -> None:
+async def test_ignores_a_local_listener_of_another_user() -> None:
     with socket.create_server(("127.0.0.1", 0)) as once:
         address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
     name = local_name(address)
@@ -167,7 +167,7 @@ async def test_a_local_listener_of_another_user_is_not_used() -> None:
     ids=["http", "body", "attachment"],
 )
 @on_a_loop
-async def test_a_connection_that_does_not_speak_the_protocol_is_cut_at_once_and_no_other(noise: bytes) -> None:
+async def test_only_the_connection_with_a_foreign_protocol_is_cut(noise: bytes) -> None:
     server = server_with()
     client = Asker(server.address)
     await client.ask(1)
@@ -181,7 +181,7 @@ async def test_a_connection_that_does_not_speak_the_protocol_is_cut_at_once_and_
 
 
 @on_a_loop
-async def test_a_peer_that_reads_nothing_delays_no_other_and_is_closed_when_its_outbox_is_full() -> None:
+async def test_peer_that_never_reads_is_closed_without_delaying_others() -> None:
     server = server_with(outbox=OutboxLimits(size_bytes=100_000_000))
     client = Asker(server.address)
     lazy = UnidentifiedPeer(name_of(server.address))

@@ -93,7 +93,7 @@ async def test_http_and_random_bytes_on_the_port_disturb_no_peer() -> None:
 
 
 @on_a_loop
-async def test_garbage_in_good_frames_is_counted_and_in_the_end_refused_and_cut() -> None:
+async def test_malformed_frames_are_counted_and_finally_cut_the_peer() -> None:
     server = Servant("tcp://127.0.0.1:0")
     client = Asker(server.address)
     other = UnidentifiedPeer(server.address)
@@ -114,7 +114,7 @@ async def test_garbage_in_good_frames_is_counted_and_in_the_end_refused_and_cut(
 
 
 @on_a_loop
-async def test_another_protocol_version_is_refused_in_words_that_name_both() -> None:
+async def test_refusal_of_another_protocol_version_names_both() -> None:
     server = Servant("tcp://127.0.0.1:0")
     other = UnidentifiedPeer(server.address)
     other.say(header(version=9), b"whatever that version says")
@@ -160,7 +160,7 @@ def child(address: str, then: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("scheme", ["tcp", "ipc", "local"])
 @on_a_loop
-async def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> None:
+async def test_notices_a_killed_process_at_once(scheme: str, tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/socket" if scheme == "ipc" else "tcp://127.0.0.1:0"
     server = Servant(address, has_local_listener=scheme == "local")
     process = child(server.address, "stay")
@@ -177,7 +177,7 @@ async def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "local"])
 @on_a_loop
-async def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_local_listener: bool) -> None:
+async def test_messages_before_a_close_arrive_although_the_process_exits(has_local_listener: bool) -> None:
     server = Servant("tcp://127.0.0.1:0", has_local_listener=has_local_listener)
     process = child(server.address, "close")
     try:
@@ -189,7 +189,7 @@ async def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_
 
 
 @pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "local"])
-def test_closing_leaves_no_descriptor_and_no_thread_and_frees_the_address(has_local_listener: bool) -> None:
+def test_closing_leaves_no_descriptor_or_thread_and_frees_the_address(has_local_listener: bool) -> None:
     process = psutil.Process()
 
     async def test() -> None:
@@ -222,7 +222,7 @@ async def test_ipv6_addresses_are_written_in_brackets() -> None:
 
 
 @on_a_loop
-async def test_addresses_that_cannot_be_listened_on_are_named_with_what_to_do(tmp_path: Path) -> None:
+async def test_unusable_listening_addresses_are_named_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a socket")
 
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -250,7 +250,7 @@ async def test_addresses_that_cannot_be_listened_on_are_named_with_what_to_do(tm
 
 
 @on_a_loop
-async def test_a_server_that_is_not_there_is_tried_again_and_the_reason_known() -> None:
+async def test_unreachable_server_is_retried_with_a_known_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as once:
         address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
     client = Asker(address)
@@ -285,7 +285,7 @@ class Admitted(dict[str, Entry]):
 
 
 @on_a_loop
-async def test_a_program_on_the_port_of_a_server_that_has_ended_ends_no_peer_that_was_welcomed() -> None:
+async def test_foreign_program_on_a_stopped_servers_port_ends_no_welcomed_peer() -> None:
     """What it says about keys is not encrypted, so it need not have the server's."""
 
     pair, own = new_key_pair(), new_key_pair()
@@ -310,7 +310,7 @@ async def test_a_program_on_the_port_of_a_server_that_has_ended_ends_no_peer_tha
 
 @pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "local"])
 @on_a_loop
-async def test_a_forked_child_leaves_its_parents_connections_alone(has_local_listener: bool) -> None:
+async def test_forked_child_leaves_its_parents_connections_alone(has_local_listener: bool) -> None:
     server = Servant("tcp://127.0.0.1:0", has_local_listener=has_local_listener)
     client = Asker(server.address)
     await client.ask(1)

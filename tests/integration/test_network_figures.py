@@ -35,7 +35,7 @@ def of_kind(status: Status, kind: str) -> LinkRow:
     return link
 
 
-def test_round_trips_and_bytes_of_worker_client_and_object_storage_are_measured() -> None:
+def test_measures_round_trips_and_bytes_of_every_peer() -> None:
     with (
         SchedulerClusterCombo(n_workers=1, client_timeout_seconds=2) as cluster,
         Client(cluster.get_address(), name="desk") as client,

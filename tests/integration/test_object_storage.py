@@ -43,7 +43,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
+def test_large_object_is_stored_once_and_freed_on_release() -> None:
     content = os.urandom(100 * MB)
     object_id = MADE.object()
 
@@ -67,7 +67,7 @@ def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
     run(main)
 
 
-def test_a_get_fails_soon_when_the_storage_is_killed() -> None:
+def test_get_fails_soon_after_the_storage_is_killed() -> None:
     with storage_process() as storage, blocking(storage.address, 0.5) as client, ThreadPoolExecutor(1) as pool:
         client.put(MADE.object(), [b"it works"])
         get = pool.submit(client.get, MADE.object(), 60.0)
@@ -78,7 +78,7 @@ def test_a_get_fails_soon_when_the_storage_is_killed() -> None:
             client.put(MADE.object(), [b"nobody there"])
 
 
-def test_gets_and_puts_outlive_a_restart_of_the_storage() -> None:
+def test_gets_and_puts_survive_a_storage_restart() -> None:
     async def main() -> None:
         object_id = MADE.object()
         with storage_process() as storage:
@@ -97,7 +97,7 @@ def test_gets_and_puts_outlive_a_restart_of_the_storage() -> None:
     run(main)
 
 
-def test_the_limits_of_the_command_line_hold() -> None:
+def test_command_line_limits_apply() -> None:
     flags = ("--memory-limit-bytes", "1000000", "--max-object-bytes", "400000", "--cache-limit-bytes", "1000")
     with storage_process("tcp://127.0.0.1:0", *flags) as storage, blocking(storage.address) as client:
         with pytest.raises(LimitError, match="max_object_bytes = 400000"):
@@ -110,7 +110,7 @@ def test_the_limits_of_the_command_line_hold() -> None:
             client.put(cached_id(MADE.owner, bytes(16)), [bytes(1_001)])
 
 
-def test_a_forked_child_may_not_use_its_parent_s_client_but_one_of_its_own() -> None:
+def test_forked_child_must_create_its_own_client() -> None:
     with embedded() as address, blocking(address) as inherited:
         object_id = MADE.object()
         inherited.put(object_id, [b"parent"])
@@ -131,7 +131,7 @@ def test_a_forked_child_may_not_use_its_parent_s_client_but_one_of_its_own() -> 
 # -- more than memory has room for -------------------------------------------------------------------------------------
 
 
-def test_more_than_memory_has_room_for_lies_on_disk_and_is_read_from_there(tmp_path: Path) -> None:
+def test_objects_beyond_memory_are_on_disk_and_read_from_there(tmp_path: Path) -> None:
     flags = ["--memory-limit-bytes", "20000000", "--spill-directory", str(tmp_path)]
     with storage_process("tcp://127.0.0.1:0", *flags) as storage, blocking(storage.address) as peer:
         contents = {MADE.object(): os.urandom(size) for size in [100_000] * 300 + [6_000_000] * 10}
@@ -143,7 +143,7 @@ def test_more_than_memory_has_room_for_lies_on_disk_and_is_read_from_there(tmp_p
         assert str(tmp_path) in Path(f"/proc/{storage.process.pid}/maps").read_text()
 
 
-def test_a_full_spill_directory_refuses_new_objects_and_loses_none(tmp_path: Path) -> None:
+def test_full_spill_directory_refuses_new_objects_without_loss(tmp_path: Path) -> None:
     limits = ["--memory-limit-bytes", "10000000", "--spill-limit-bytes", "10000000"]
     with (
         storage_process("tcp://127.0.0.1:0", *limits, "--spill-directory", str(tmp_path)) as storage,

@@ -109,7 +109,7 @@ def in_itself() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", CALLABLES)
-def test_an_odd_callable_runs(client: Client, make: Callable[[], Any]) -> None:
+def test_unusual_callable_runs(client: Client, make: Callable[[], Any]) -> None:
     # A mock that was called cannot be pickled.
     assert client.submit(make(), 1).result() == 1
     assert client.map(make(), [1, -1]) == [1, 1]
@@ -117,7 +117,7 @@ def test_an_odd_callable_runs(client: Client, make: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("make", [*CALLABLES, in_itself])
-def test_an_odd_argument_arrives(client: Client, make: Callable[[], Any]) -> None:
+def test_unusual_argument_arrives(client: Client, make: Callable[[], Any]) -> None:
     value = make()
     assert client.submit(kind_of, value).result() == kind_of(value)
     assert client.map(kind_of, [value]) == [kind_of(value)]
@@ -154,16 +154,14 @@ DEEP = 100_000
         (lambda client: client.submit(RefusesItsClass()), "must be callable, and <.*RefusesItsClass object"),
     ],
 )
-def test_what_cannot_be_done_with_an_object_is_an_error_that_names_it(
-    client: Client, call: Callable[[Client], Any], text: str
-) -> None:
+def test_invalid_object_operation_raises_and_names_it(client: Client, call: Callable[[Client], Any], text: str) -> None:
     with pytest.raises((UsageError, SerializationError), match=text) as raised:
         call(client)
     assert isinstance(raised.value, ScalerError)
     assert len(str(raised.value)) < 1000
 
 
-def test_an_object_that_cannot_be_loaded_names_the_line_that_raised(client: Client) -> None:
+def test_unloadable_object_error_names_the_line_that_raised(client: Client) -> None:
     line = r"RecursionError: .* in AsksItsOwnAttributes.__getattr__ \(test_odd_objects.py:\d+\), which must raise Attr"
     for call in (client.submit(kind_of, AsksItsOwnAttributes()), client.submit(AsksItsOwnAttributes)):
         with pytest.raises(SerializationError, match=line):

@@ -138,14 +138,14 @@ def passed(client: Client, monkeypatch: pytest.MonkeyPatch, way: str, **given: A
 
 
 @pytest.mark.parametrize("option", short_form([*VALUES], 6))
-def test_an_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+def test_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     wanted = TaskOptions(**{option: VALUES[option]}).over(Options())
     assert wanted != Options() or VALUES[option] is None
     assert passed(client, monkeypatch, "submit_verbose", **{option: VALUES[option]}) == [wanted]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_way_to_submit_passes_its_options_on(client: Client, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_every_submit_method_passes_its_options_on(client: Client, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     given: dict[str, Any] = {"losses": 5, "name": "a name", "tags": ("one", "two"), "expected_seconds": 3.0}
     wanted = TaskOptions(**given).over(Options())
     if way == "chunk":  # of three items
@@ -159,44 +159,44 @@ def test_a_way_to_submit_passes_its_options_on(client: Client, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("way", short_form(KINDS, 2))
-def test_a_call_that_raises_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
+def test_retries_a_call_that_raises(client: Client, tmp_path: Path, way: str) -> None:
     assert WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=0.0) == 2
 
 
 @pytest.mark.parametrize("way", short_form(KINDS, 2))
-def test_a_predicate_says_what_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
+def test_predicate_decides_what_is_retried(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(ValueError, match="it is busy"):
         WAYS[way](client, fails_once, str(tmp_path), retry_on=lambda error: "idle" in str(error))
     assert calls(str(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("way", short_form(["submit_verbose", "chunk", "map", "get", "executor.map"], 2))
-def test_losses_and_retries_are_counted_apart(client: Client, tmp_path: Path, way: str) -> None:
+def test_losses_and_retries_are_counted_separately(client: Client, tmp_path: Path, way: str) -> None:
     assert WAYS[way](client, dies_then_fails, str(tmp_path), retries=1, retry_on=ValueError, retry_delay=0.0) >= 3
 
 
 @pytest.mark.parametrize("way", short_form(["submit_verbose", "map", "get", "executor.map"], 2))
-def test_a_call_may_run_after_exceptions_and_not_after_a_loss(client: Client, tmp_path: Path, way: str) -> None:
+def test_retries_a_call_after_exceptions_but_not_after_a_loss(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(ProcessorDiedError, match="losses=0; it may have run"):
         WAYS[way](client, dies_then_fails, str(tmp_path), losses=0, retry_on=ValueError)
     assert calls(str(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("way", short_form(KINDS, 2))
-def test_a_call_waits_before_it_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
+def test_call_waits_before_a_retry(client: Client, tmp_path: Path, way: str) -> None:
     WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=lambda attempt: attempt * 0.3)
     first, second = sorted(int(each.name) for each in tmp_path.iterdir())
     assert second - first > 0.25e9
 
 
 @pytest.mark.parametrize("way", short_form(KINDS, 2))
-def test_a_call_that_takes_too_long_ends(client: Client, tmp_path: Path, way: str) -> None:
+def test_stops_a_call_that_takes_too_long(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(TaskTimeoutError, match=r"longer than its time limit of 0\.3 s"):
         WAYS[way](client, hangs, str(tmp_path), timeout_seconds=0.3)
 
 
 @pytest.mark.parametrize("way", short_form(KINDS, 2))
-def test_a_call_has_its_name(client: Client, way: str) -> None:
+def test_call_has_its_name(client: Client, way: str) -> None:
     assert WAYS[way](client, name_here, 1, name="my name") == "my name"
 
 
@@ -211,7 +211,7 @@ def test_all_tasks_with_a_tag_are_cancelled_together(client: Client, tmp_path: P
     other.result(SECONDS)
 
 
-def test_an_option_of_a_call_is_over_that_of_its_view(client: Client) -> None:
+def test_option_of_a_call_overrides_its_view(client: Client) -> None:
     view = client.options(name="outer")
     assert view.map(name_here, [1], name="inner") == ["inner"]
     assert view.options(name="inner").map(name_here, [1]) == ["inner"]
@@ -219,12 +219,12 @@ def test_an_option_of_a_call_is_over_that_of_its_view(client: Client) -> None:
     assert client.map(name_here, [1]) == ["name_here"]
 
 
-def test_keywords_of_a_submit_go_to_the_function(client: Client) -> None:
+def test_keywords_of_submit_are_passed_to_the_function(client: Client) -> None:
     found = client.options(retries=5).submit(dict, retries=1, name="x", profiling=2).result(SECONDS)
     assert found == {"retries": 1, "name": "x", "profiling": 2}
 
 
-def test_a_view_travels_into_a_task(client: Client) -> None:
+def test_view_can_be_sent_to_a_task(client: Client) -> None:
     assert (
         client.submit(lambda view: view.submit(name_here, 1).result(), client.options(name="x")).result(SECONDS) == "x"
     )
@@ -264,7 +264,7 @@ class Pickled(Serializer):
 
 
 @pytest.mark.parametrize(("chunk_size", "is_plain"), short_form([(None, True), (7, False), (7, True), (20, True)], 2))
-def test_items_of_a_chunk_fail_and_are_tried_again_by_themselves(
+def test_chunk_items_fail_and_are_retried_individually(
     client: Client, cluster: SchedulerClusterCombo, tmp_path: Path, chunk_size: int | None, is_plain: bool
 ) -> None:
     items = [(number, str(tmp_path)) for number in range(20)]
@@ -278,7 +278,7 @@ def test_items_of_a_chunk_fail_and_are_tried_again_by_themselves(
     assert counts == {number: 3 if number == 13 else 2 if number % 5 == 0 else 1 for number in range(20)}
 
 
-def test_an_item_that_is_tried_again_holds_up_no_other_of_its_chunk(client: Client, tmp_path: Path) -> None:
+def test_retried_item_does_not_delay_its_chunk(client: Client, tmp_path: Path) -> None:
     items = [(number, str(tmp_path)) for number in range(1, 10)]
     results = client.imap_unordered(mixed, items, chunk_size=9, retry_on=ValueError, retry_delay=60.0)
     assert sorted(next(results) for _ in range(8)) == [1, 2, 3, 4, 6, 7, 8, 9]

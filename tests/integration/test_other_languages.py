@@ -47,7 +47,7 @@ def failure(peer: BareClient, task: bytes) -> TaskFailedError:
     return raised.value
 
 
-def test_a_function_is_called_by_its_name_with_arguments_as_json(peer: BareClient) -> None:
+def test_calls_a_function_by_name_with_json_arguments(peer: BareClient) -> None:
     assert peer.result(peer.submit("math:factorial", {"args": [20]})) == 2432902008176640000
     assert peer.result(peer.submit("builtins:sorted", {"args": [[2, 3, 1]], "kwargs": {"reverse": True}})) == [3, 2, 1]
     assert peer.result(peer.submit("os.path:join", {"args": ["a", "ü"]})) == "a/ü"
@@ -79,7 +79,7 @@ def test_large_arguments_and_results_go_through_the_object_storage(peer: BareCli
     assert peer.result(peer.submit("operator:mul", {"args": ["x", 2 * INLINE_BYTES]})) == "x" * 2 * INLINE_BYTES
 
 
-def test_arguments_may_be_results_of_other_tasks_and_objects_in_the_storage(peer: BareClient) -> None:
+def test_arguments_may_be_task_results_and_stored_objects(peer: BareClient) -> None:
     root = peer.submit("math:sqrt", {"args": [16]})
     stored = peer.put(bytes([JSON]) + b"[5, 6]")
     large = peer.submit("operator:mul", {"args": ["x", 2 * INLINE_BYTES]})
@@ -89,14 +89,14 @@ def test_arguments_may_be_results_of_other_tasks_and_objects_in_the_storage(peer
     assert peer.result(peer.submit("builtins:len", {"args": [{"$input": 0}]}, references=[large])) == 2 * INLINE_BYTES
 
 
-def test_an_exception_arrives_as_texts(peer: BareClient) -> None:
+def test_exception_arrives_as_texts(peer: BareClient) -> None:
     failed = failure(peer, peer.submit("json:loads", {"args": ["{"]}))
     assert failed.type == "json.decoder.JSONDecodeError"
     assert failed.text.startswith("Expecting property name")
     assert "in decode" in failed.traceback
 
 
-def test_exceptions_that_retry_on_names_are_tried_again(tmp_path: Path, peer: BareClient) -> None:
+def test_exceptions_named_in_retry_on_are_retried(tmp_path: Path, peer: BareClient) -> None:
     counter = tmp_path / "attempts"
     code = f"open({str(counter)!r}, 'a').write('x'); 1 / (len(open({str(counter)!r}).read()) // 3)"
     task = peer.submit("builtins:exec", {"args": [code]}, retryOn=names("builtins:ArithmeticError"), retryDelays=[{}])
@@ -122,13 +122,13 @@ def test_exceptions_that_retry_on_names_are_tried_again(tmp_path: Path, peer: Ba
         ("builtins:chr", {"args": [0xD800]}, "the result (builtins.str) cannot be serialized: UnicodeEncodeError"),
     ],
 )
-def test_what_is_wrong_is_said(peer: BareClient, function: str, arguments: object, text: str) -> None:
+def test_errors_are_reported(peer: BareClient, function: str, arguments: object, text: str) -> None:
     failed = failure(peer, peer.submit(function, arguments))
     assert failed.type == "scaler.errors.SerializationError"
     assert text in failed.text
 
 
-def test_a_task_is_cancelled(peer: BareClient) -> None:
+def test_task_is_cancelled(peer: BareClient) -> None:
     first = peer.submit("builtins:dict", {})
     task = peer.submit("time:sleep", {"args": [1000]})
     assert peer.result(first) == {}
@@ -136,9 +136,7 @@ def test_a_task_is_cancelled(peer: BareClient) -> None:
     assert failure(peer, task).outcome == 3
 
 
-def test_a_python_client_runs_a_failed_task_of_another_language_again(
-    address: str, tmp_path: Path, peer: BareClient
-) -> None:
+def test_python_client_reruns_a_failed_task_of_another_language(address: str, tmp_path: Path, peer: BareClient) -> None:
     path = tmp_path / "text"
     name = peer.submit("builtins:str", {"args": [str(path)]})
     task = peer.submit("os.path:getsize", {"args": [{"$input": 0}]}, references=[name])
@@ -149,7 +147,7 @@ def test_a_python_client_runs_a_failed_task_of_another_language_again(
         assert replay(read_bundle(python.bundle(task.hex(), tmp_path / "task.bundle"))[0], pdb=False) == 5
 
 
-def test_a_connection_may_be_encrypted_and_proves_who_the_peer_is(tmp_path: Path) -> None:
+def test_encrypted_connection_authenticates_the_peer(tmp_path: Path) -> None:
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     credential = tmp_path / "node.credentials"
     write_private(credential, keys.add("node", "client").to_text(), replace=True)
@@ -161,7 +159,7 @@ def test_a_connection_may_be_encrypted_and_proves_who_the_peer_is(tmp_path: Path
         assert peer.result(peer.submit("builtins:sorted", {"args": [numbers]})) == numbers
 
 
-def test_a_client_that_submits_at_the_monitors_address_is_refused_and_told_why(
+def test_client_at_the_monitor_address_is_refused_with_the_reason(
     combo: SchedulerClusterCombo,
 ) -> None:
     with BareClient(combo.get_monitor_address(), clientDetails=None) as peer:

@@ -23,7 +23,7 @@ def installed(folder: Path, version: str) -> str:
     return str(folder)
 
 
-def test_a_client_is_warned_once_of_each_function_and_version(
+def test_client_is_warned_once_per_function_and_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     here, there = installed(tmp_path / "here", "2.0"), installed(tmp_path / "there", "1.9")

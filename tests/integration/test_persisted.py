@@ -59,9 +59,7 @@ def has_stored(client: Client, *futures: ScalerFuture) -> bool:
     return all("object storage" in [holder.host for holder in client.who_has(future)] for future in futures)
 
 
-def test_persisted_results_outlive_their_host_although_their_tasks_may_not_run_again(
-    combo: SchedulerClusterCombo, tmp_path: Path
-) -> None:
+def test_persisted_results_of_run_once_tasks_survive_their_host(combo: SchedulerClusterCombo, tmp_path: Path) -> None:
     with Client(combo.get_address()) as client:
         made = client.submit_verbose(make, (1,), retries=0)
         assert client.submit(first, made).result() == 1.0
@@ -76,7 +74,7 @@ def test_persisted_results_outlive_their_host_although_their_tasks_may_not_run_a
         assert [made.result()[0], made_later.result()[0]] == [1.0, 2.0]
 
 
-def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: SchedulerClusterCombo) -> None:
+def test_durable_session_results_survive_program_and_host(combo: SchedulerClusterCombo) -> None:
     with Client(combo.get_address(), session="nightly") as client:
         made = client.submit(make, 4, key="four")
         assert client.submit(first, made).result() == 4.0
@@ -87,7 +85,7 @@ def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: Sc
         assert found.result()[0] == 4.0
 
 
-def test_a_lost_result_of_a_task_that_may_not_run_again_names_task_and_host_and_what_to_do(
+def test_lost_result_that_cannot_rerun_names_task_host_and_remedy(
     combo: SchedulerClusterCombo,
 ) -> None:
     with Client(combo.get_address()) as client:

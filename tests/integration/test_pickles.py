@@ -89,9 +89,7 @@ def marker(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("role", [Role.CLIENT, Role.WORKER, Role.MANAGER])
-def test_a_bomb_in_any_message_to_the_servers_does_nothing(
-    role: Role, cluster: SchedulerClusterCombo, marker: Path
-) -> None:
+def test_servers_ignore_pickle_bombs_in_any_message(role: Role, cluster: SchedulerClusterCombo, marker: Path) -> None:
     doors = [(cluster.get_address(), Server.SCHEDULER), (cluster.get_object_storage_address(), Server.OBJECT_STORAGE)]
     ends = {m.Hello, m.Goodbye, m.ShutdownCluster, m.EndSession}
     with Client(cluster.get_address()) as client:
@@ -121,7 +119,7 @@ def test_a_bomb_in_any_message_to_the_servers_does_nothing(
 # -- what agents, managers and monitors read
 
 
-def test_a_bomb_from_a_scheduler_goes_off_in_processors_and_never_in_their_agent(marker: Path) -> None:
+def test_pickle_bomb_from_the_scheduler_never_reaches_the_agent(marker: Path) -> None:
     ends = {m.Welcome, m.Refused, m.Goodbye, m.Drain, m.Shutdown}
 
     async def story(rig: worker_rig.Rig) -> None:
@@ -164,7 +162,7 @@ FAR_ENDS = {"worker_manager/aws_hpc/job.py", "worker_manager/symphony/service.py
 
 
 @pytest.mark.parametrize("package", short_form([*WITHOUT_PICKLES]))
-def test_a_package_that_reads_bytes_of_others_names_nothing_that_unpickles(package: str) -> None:
+def test_packages_that_read_foreign_bytes_never_unpickle(package: str) -> None:
     for file in (ROOT / package).rglob("*.py"):
         if str(file.relative_to(ROOT)) in FAR_ENDS:
             continue

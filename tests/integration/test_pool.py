@@ -80,7 +80,7 @@ def test_its_calls_have_the_options_of_the_pool(client: Client, tmp_path: Path) 
 # -- calls
 
 
-def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
+def test_its_methods_accept_the_parameters_of_the_standard_library() -> None:
     theirs = multiprocessing.pool.Pool
     names = [name for name in vars(theirs) if not name.startswith("_") and name != "Process"]
     assert set(names) == {name for name in vars(Pool) if not name.startswith("_")}
@@ -90,7 +90,7 @@ def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
     assert [*inspect.signature(Pool).parameters][:4] == [*inspect.signature(theirs).parameters][:4]
 
 
-def test_all_items_of_a_map_run_when_some_raise_and_the_first_exception_is_raised(pool: Pool, tmp_path: Path) -> None:
+def test_map_runs_all_items_despite_errors_and_raises_the_first(pool: Pool, tmp_path: Path) -> None:
     def fail_or_touch(number: int) -> None:
         if number < 2:
             raise ValueError(number)
@@ -118,7 +118,7 @@ def look_up(name: str) -> int:
     return table[name]
 
 
-def test_the_initializer_runs_once_in_each_process_before_its_first_call(client: Client, tmp_path: Path) -> None:
+def test_initializer_runs_once_per_process_before_its_first_call(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "pids"
     with Pool(None, load, [path, {"a": 1, "b": 2}], client=client) as pool:
         assert pool.map(look_up, ["a", "b"] * 10, chunksize=1) == [1, 2] * 10
@@ -132,7 +132,7 @@ def test_the_initializer_runs_once_in_each_process_before_its_first_call(client:
         assert other.apply(look_up, ("a",)) == 3, "each pool has its own"
 
 
-def test_an_initializer_that_fails_fails_the_calls(client: Client) -> None:
+def test_failing_initializer_fails_the_calls(client: Client) -> None:
     with Pool(None, divmod, (1, 0), client=client) as pool, pytest.raises(ZeroDivisionError):
         pool.apply(double, (1,))
     with pytest.raises(TypeError, match="initializer is 3"):
@@ -164,7 +164,7 @@ def test_join_waits_for_all_calls_and_leaves_the_callers_client_open(client: Cli
     assert client.submit(double, 1).result(SECONDS) == 2
 
 
-def test_terminate_cancels_what_waits_and_what_runs(client: Client, tmp_path: Path) -> None:
+def test_terminate_cancels_queued_and_running_calls(client: Client, tmp_path: Path) -> None:
     began, never = tmp_path / "began", tmp_path / "never"
     called: list[Any] = []
     with Pool(client=client) as pool:
@@ -182,7 +182,7 @@ def test_terminate_cancels_what_waits_and_what_runs(client: Client, tmp_path: Pa
     assert client.submit(double, 1).result(SECONDS) == 2, "the workers are free"
 
 
-def test_a_pool_connects_to_an_address_and_ends_its_client(cluster: SchedulerClusterCombo) -> None:
+def test_pool_connects_to_an_address_and_closes_its_client(cluster: SchedulerClusterCombo) -> None:
     threads = set(threading.enumerate())
     with Pool(address=cluster.get_address()) as pool:
         assert pool.apply(double, (2,)) == 4
@@ -194,7 +194,7 @@ def pid(_: int) -> int:
     return os.getpid()
 
 
-def test_a_number_of_processes_starts_a_cluster_of_the_pools_own() -> None:
+def test_processes_argument_starts_a_cluster_owned_by_the_pool() -> None:
     with Pool(1, maxtasksperchild=1) as pool:
         pids = pool.map(pid, range(3), chunksize=1)
         assert os.getpid() not in pids
@@ -204,7 +204,7 @@ def test_a_number_of_processes_starts_a_cluster_of_the_pools_own() -> None:
         assert "disconnected" in repr(pool)
 
 
-def test_what_a_pool_cannot_be_made_of_is_refused(client: Client) -> None:
+def test_rejects_invalid_pool_arguments(client: Client) -> None:
     for number in (0, -1, 0.5, "12"):
         with pytest.raises(ValueError, match="processes is"):
             Pool(number)  # type: ignore[arg-type]

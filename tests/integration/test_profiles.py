@@ -54,7 +54,7 @@ def in_a_thread(path: str) -> None:
     beside.join()
 
 
-def test_the_hot_spot_of_a_running_task_is_found_at_once(tmp_path: Path) -> None:
+def test_hot_spot_of_a_running_task_is_found_immediately(tmp_path: Path) -> None:
     go = tmp_path / "go"
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
         client.submit(work_a_little, 1).result(SECONDS)  # it imports this module, which takes long
@@ -77,7 +77,7 @@ def test_the_hot_spot_of_a_running_task_is_found_at_once(tmp_path: Path) -> None
     assert "hot.<locals>.<genexpr>" in str(later)
 
 
-def test_short_tasks_have_the_profile_of_their_function(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_short_tasks_share_the_profile_of_their_function(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     with Client(cluster.get_address()) as client:
         futures = [client.submit(work_a_little, 10) for _ in range(10)]
         begun = time.monotonic()
@@ -122,7 +122,7 @@ def test_only_the_main_thread_of_a_task_counts(cluster: SchedulerClusterCombo, t
 
 
 @pytest.mark.parametrize("interval_seconds", short_form([0.02, 0.0]))
-def test_profile_interval_seconds_sets_how_many_samples_there_are_and_0_switches_them_off(
+def test_profile_interval_sets_the_sampling_rate_and_0_disables_it(
     interval_seconds: float,
 ) -> None:
     with (
@@ -142,7 +142,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=SECONDS)
 
 
-def test_the_command_lists_functions_prints_hot_frames_and_writes_files(
+def test_command_lists_functions_prints_hot_frames_and_writes_files(
     cluster: SchedulerClusterCombo, tmp_path: Path
 ) -> None:
     address, file = cluster.get_monitor_address(), tmp_path / "profile.json"

@@ -119,7 +119,7 @@ def terminal(directory: Path, call: str, address: str, then: str) -> Iterator[Te
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_ctrl_c_leaves_one_bar_on_a_line_of_its_own_and_the_client_goes_on(
+def test_ctrl_c_leaves_one_bar_line_and_the_client_continues(
     call: str, cluster: SchedulerClusterCombo, tmp_path: Path
 ) -> None:
     with terminal(tmp_path, call, cluster.get_address(), "pass") as screen:
@@ -133,9 +133,7 @@ def test_ctrl_c_leaves_one_bar_on_a_line_of_its_own_and_the_client_goes_on(
         assert screen.is_as_before()
 
 
-def test_ctrl_c_that_nobody_catches_ends_the_program_with_one_traceback(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
+def test_uncaught_ctrl_c_ends_the_program_with_one_traceback(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     with terminal(tmp_path, "map", cluster.get_address(), "raise") as screen:
         screen.read_until(COUNTED)
         screen.press(CTRL_C)

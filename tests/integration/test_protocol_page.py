@@ -87,7 +87,7 @@ def shown(text: str, session: bytes, sequence: int, acknowledged: int, message: 
     return "\n".join([*rows, "```", "", ""])
 
 
-def test_the_page_shows_what_is_sent(request: pytest.FixtureRequest) -> None:
+def test_page_shows_sent_messages(request: pytest.FixtureRequest) -> None:
     expected = "\n" + "".join(shown(*each) for each in SAID)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     if request.config.getoption("--rewrite"):
@@ -95,7 +95,7 @@ def test_the_page_shows_what_is_sent(request: pytest.FixtureRequest) -> None:
     assert PAGE.read_text().partition(BEGIN)[2].partition(END)[0] == expected
 
 
-def test_its_bodies_are_read_by_the_library_of_capn_proto() -> None:
+def test_capnp_library_reads_its_bodies() -> None:
     names = ["hello", "welcome", "submit", "finished", "acknowledgeResults", "goodbye"]
     bodies = [decode(body) for _, body in exchange()]
     assert [body.which() for body in bodies] == names
@@ -103,7 +103,7 @@ def test_its_bodies_are_read_by_the_library_of_capn_proto() -> None:
     assert bodies[3].finished.payloads == b"\x062432902008176640000"
 
 
-def test_a_scheduler_answers_as_the_page_says() -> None:
+def test_scheduler_answers_as_documented() -> None:
     hello, welcome, submit, finished, noted, goodbye = exchange()
     with SchedulerClusterCombo(n_workers=1, insecure_no_auth=True) as combo, zmq.Context() as context:
         socket = context.socket(zmq.DEALER)

@@ -49,7 +49,7 @@ PRINTING = textwrap.dedent("""
 """)
 
 
-def test_a_client_whose_stdout_nobody_reads_gets_all_results_and_counts_what_it_drops(tmp_path: Path) -> None:
+def test_client_with_blocked_stdout_gets_results_and_counts_drops(tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     command = [sys.executable, "-c", STREAMING, str(answer)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -63,7 +63,7 @@ def test_a_client_whose_stdout_nobody_reads_gets_all_results_and_counts_what_it_
 
 
 @pytest.mark.parametrize("kind", short_form(["full", "closed"]))
-def test_tasks_print_into_a_full_disk_or_a_closed_pipe_and_go_on(kind: str, tmp_path: Path) -> None:
+def test_tasks_survive_printing_to_a_full_disk_or_a_closed_pipe(kind: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     command = [sys.executable, "-c", PRINTING, str(answer)]
     if kind == "full":
@@ -79,7 +79,7 @@ def test_tasks_print_into_a_full_disk_or_a_closed_pipe_and_go_on(kind: str, tmp_
 
 
 @pytest.mark.parametrize("kind", short_form(["full", "closed"]))
-def test_a_worker_whose_own_stdout_cannot_be_written_runs_tasks_that_print(kind: str, tmp_path: Path) -> None:
+def test_worker_with_an_unwritable_stdout_runs_printing_tasks(kind: str, tmp_path: Path) -> None:
     from scaler import Client, SchedulerClusterCombo  # noqa: PLC0415
 
     def talk() -> int:

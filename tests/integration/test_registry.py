@@ -46,7 +46,7 @@ def registered(directory: Path) -> Iterator[Registration]:
     found.close()
 
 
-def test_a_cluster_is_found_by_name_until_it_ends(directory: Path, registered: Registration) -> None:
+def test_cluster_is_found_by_name_while_it_runs(directory: Path, registered: Registration) -> None:
     found = find("research")
     assert (found.address, found.monitor_address, found.page, found.pid) == (
         "tcp://h:1",
@@ -64,7 +64,7 @@ def test_a_cluster_is_found_by_name_until_it_ends(directory: Path, registered: R
     assert page_at("tcp://h:1") == ""
 
 
-def test_a_name_that_is_taken_becomes_the_next_one_and_is_free_again(registered: Registration) -> None:
+def test_taken_name_gets_a_suffix_and_is_freed_again(registered: Registration) -> None:
     second = Registration("research")
     assert second.name == "research-2"
     registered.close()
@@ -74,7 +74,7 @@ def test_a_name_that_is_taken_becomes_the_next_one_and_is_free_again(registered:
         each.close()
 
 
-def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None:
+def test_errors_name_the_running_clusters(registered: Registration) -> None:
     with pytest.raises(UnreachableError, match=r"no cluster is named 'x'; running are research \(tcp://h:1\)"):
         find("x")
     other = Registration("other")
@@ -88,7 +88,7 @@ def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None
 
 
 @pytest.mark.parametrize("how", short_form(["store", "combo", "launcher", "page"], 2))
-def test_what_runs_publishes_its_file_again(directory: Path, how: str) -> None:
+def test_running_process_republishes_its_file(directory: Path, how: str) -> None:
     suffix = {"store": ".store", "page": "web-token"}.get(how, ".cluster")
 
     def published() -> set[bytes]:
@@ -109,7 +109,7 @@ def test_what_runs_publishes_its_file_again(directory: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", short_form(["alone", "fork"]))
-def test_a_killed_process_leaves_no_cluster_even_when_a_child_of_it_lives(directory: Path, how: str) -> None:
+def test_killed_process_leaves_no_cluster_despite_surviving_children(directory: Path, how: str) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, how], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         child = int(holder.stdout.readline())
@@ -140,7 +140,7 @@ def check_refused(why: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
-def test_a_directory_of_another_user_is_refused_whatever_is_in_it(directory: Path, registered: Registration) -> None:
+def test_rejects_a_directory_of_another_user(directory: Path, registered: Registration) -> None:
     os.chown(directory, 65534, 65534)
     check_refused("is not a private directory of this user")
     os.chown(directory, 0, 0)

@@ -76,7 +76,7 @@ def failures_of(cluster: SchedulerClusterCombo) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_failed_task_runs_here_with_its_inputs(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_failed_task_replays_locally_with_its_inputs(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     path = str(tmp_path / "market")
     with Client(cluster.get_address()) as client:
         sent, future = client.send_object(bytes(BIG)), client.submit(made, 5)
@@ -98,7 +98,7 @@ def test_a_failed_task_runs_here_with_its_inputs(cluster: SchedulerClusterCombo,
         assert another.replay(failed[0].task_id.hex()) == (5, here)
 
 
-def test_of_a_map_the_item_that_fails_raises_where_it_is(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_failing_map_item_raises_at_its_position(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     path = str(tmp_path / "market")
     with Client(cluster.get_address()) as client:
         client.map(skew, [path] * 4, range(4), chunk_size=2, return_exceptions=True)
@@ -110,7 +110,7 @@ def test_of_a_map_the_item_that_fails_raises_where_it_is(cluster: SchedulerClust
         assert client.replay(chunk) == [0, 1]
 
 
-def test_an_input_that_is_gone_is_named() -> None:
+def test_names_a_lost_input() -> None:
     task, function = b"another." + bytes(8), pickle.dumps(made)
     spec = Spec(function=content_id(function), name="total")
     inputs = pickle.dumps(1), stored_reference(task[:8] + b"\xff" * 8, BIG)
@@ -127,7 +127,7 @@ def test_an_input_that_is_gone_is_named() -> None:
         storage.close()
 
 
-def test_a_task_that_did_not_fail_is_not_replayed(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+def test_does_not_replay_a_task_that_did_not_fail(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     with Client(cluster.get_address()) as client:
         done = client.submit(made, 1)
         done.result()
@@ -147,7 +147,7 @@ def test_a_task_that_did_not_fail_is_not_replayed(cluster: SchedulerClusterCombo
             client.replay("17")
 
 
-def test_a_bundle_shows_what_failed_and_runs_it_without_a_cluster(
+def test_bundle_shows_the_failure_and_replays_it_locally(
     cluster: SchedulerClusterCombo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "market")

@@ -54,7 +54,7 @@ def version_of_a_child() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_workers_import_what_their_manager_requires_from_one_folder(tmp_path: Path, cache: Path) -> None:
+def test_workers_import_their_managers_requirements_from_one_folder(tmp_path: Path, cache: Path) -> None:
     listed = tmp_path / "requirements.txt"
     listed.write_text(f"# ours\n{wheel(tmp_path, '1.0')}  # a wheel\n\n")
     with (
@@ -67,7 +67,7 @@ def test_workers_import_what_their_manager_requires_from_one_folder(tmp_path: Pa
         assert client.submit(version_of_a_child).result(WAIT_SECONDS) == "1.0"
 
 
-def test_a_unit_says_what_it_installs_until_its_worker_is_there(tmp_path: Path) -> None:
+def test_unit_shows_what_it_installs_until_its_worker_joins(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     wait = f"while ! test -e {flag}; do sleep 0.05; done"
     uv(tmp_path, f'{wait}; while test "$1" != --target; do shift; done; mkdir -p "$2"; echo "A = 5" >"$2/tabulator.py"')
@@ -82,7 +82,7 @@ def test_a_unit_says_what_it_installs_until_its_worker_is_there(tmp_path: Path) 
         assert future.result(WAIT_SECONDS) == 5
 
 
-def test_what_cannot_be_installed_is_the_reason_of_the_units(tmp_path: Path, cache: Path) -> None:
+def test_failed_installation_is_the_reason_of_the_units(tmp_path: Path, cache: Path) -> None:
     missing = str(tmp_path / "tabulator-9-py3-none-any.whl")
     with (
         SchedulerClusterCombo(n_workers=1, requirements=(missing,)) as combo,
@@ -106,7 +106,7 @@ def uv(folder: Path, script: str) -> None:
 
 
 @pytest.mark.full
-def test_uv_installs_where_there_is_one_once_for_workers_that_start_together(tmp_path: Path, cache: Path) -> None:
+def test_uv_installs_once_for_workers_that_start_together(tmp_path: Path, cache: Path) -> None:
     uv(tmp_path, 'while test "$1" != --target; do shift; done; mkdir -p "$2"; touch "$2/ready.py"')
     said: list[str] = []
     folders: set[Path] = set()
@@ -132,7 +132,7 @@ def test_uv_installs_where_there_is_one_once_for_workers_that_start_together(tmp
     ("requirements", "text"),
     [(("@missing.txt",), "cannot read 'missing.txt'"), (("--index-url=x",), "installer options are not allowed")],
 )
-def test_lists_that_cannot_be_used_are_refused_at_the_start(requirements: tuple[str, ...], text: str) -> None:
+def test_rejects_unusable_lists_at_startup(requirements: tuple[str, ...], text: str) -> None:
     values = {"type": "baremetal_native", "scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "m"}
     with pytest.raises(ConfigError, match=text):
         model_of(WorkerManagerConfig, {**values, "requirements": requirements})

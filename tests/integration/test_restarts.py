@@ -45,7 +45,7 @@ def over_zeromq(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("over_zeromq")
-def test_the_keys_of_a_run_that_a_restarted_server_makes_are_found_at_once(runtime: Path) -> None:
+def test_run_keys_of_a_restarted_server_are_found_at_once(runtime: Path) -> None:
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
         assert client.submit(abs, -1).result(20) == 1
         before = find(combo.get_address())
@@ -59,7 +59,7 @@ def test_the_keys_of_a_run_that_a_restarted_server_makes_are_found_at_once(runti
     assert list(runtime.glob("*.keys")) == []
 
 
-def test_a_client_with_a_key_gets_in_again_and_reaches_its_objects_after_a_restart_of_either_server(
+def test_client_with_a_key_regains_its_objects_after_either_server_restarts(
     tmp_path: Path,
 ) -> None:
     keys = KeysDirectory.create(tmp_path / "keys", "test")
@@ -79,7 +79,7 @@ def test_a_client_with_a_key_gets_in_again_and_reaches_its_objects_after_a_resta
 
 @pytest.mark.timeout(240)  # nine processes start one after the other, each in seconds on a busy machine
 @pytest.mark.usefixtures("runtime")
-def test_the_cluster_that_a_client_starts_comes_back_part_by_part() -> None:
+def test_cluster_started_by_a_client_recovers_part_by_part() -> None:
     with Client(n_workers=1) as client:
         assert client.submit(abs, -1).result(60) == 1
         for kind in ("cluster", "scheduler"):

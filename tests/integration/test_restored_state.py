@@ -126,7 +126,7 @@ HARMS_OF_STREAMS = close_stdout, replace_streams, close_descriptors
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=[each.__name__ for each in HARMS])
-def test_the_next_task_finds_what_the_first_one_found(client: Client, harm: Callable[[], None]) -> None:
+def test_next_task_sees_the_same_state_as_the_first(client: Client, harm: Callable[[], None]) -> None:
     before = client.submit(state).result(20)
     # A task whose output is streamed has other streams.
     for stream_output in (False, True) if harm in HARMS_OF_STREAMS else (False,):
@@ -139,7 +139,7 @@ def test_the_next_task_finds_what_the_first_one_found(client: Client, harm: Call
         assert client.logs(future).stdout == "printed\n"
 
 
-def test_what_a_module_changes_while_it_is_imported_stays(client: Client) -> None:
+def test_changes_made_by_a_module_import_are_kept(client: Client) -> None:
     def load() -> None:
         import importlib.util  # noqa: PLC0415 (a task's own)
         import tempfile  # noqa: PLC0415

@@ -57,7 +57,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     storage.close()
 
 
-def test_a_result_stays_on_its_host_until_it_is_asked_for(rig: Rig) -> None:
+def test_result_stays_on_its_host_until_requested(rig: Rig) -> None:
     future, stored = rig.client.submit(abs, 1), rig.store("value")
     rig.scheduler.next_tasks(1)
     rig.finish({future.task_id: stored})
@@ -81,7 +81,7 @@ def values_of(rig: Rig, count: int, size_bytes: int = 100_000) -> tuple[Sequence
     return futures, stored
 
 
-def test_a_program_that_asks_for_one_value_gets_those_behind_it_ahead(rig: Rig) -> None:
+def test_reading_one_value_prefetches_the_next(rig: Rig) -> None:
     futures, stored = values_of(rig, 4)
     later, more = values_of(rig, 1)
     assert futures[1].result(20) == 1
@@ -91,7 +91,7 @@ def test_a_program_that_asks_for_one_value_gets_those_behind_it_ahead(rig: Rig) 
     assert len(rig.fetched) == 5  # none of them twice
 
 
-def test_awaiting_a_value_that_has_stayed_does_not_block_the_loop(rig: Rig) -> None:
+def test_awaiting_a_retained_value_does_not_block_the_loop(rig: Rig) -> None:
     (future,), _ = values_of(rig, 1)
     rig.may_come.clear()
 

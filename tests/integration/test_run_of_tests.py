@@ -32,7 +32,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 @pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.full, id="alone"), AT_ONCE])
-def test_a_process_that_dies_ends_the_run_and_its_test_is_named(
+def test_crashing_process_ends_the_run_and_names_its_test(
     start: Start, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = start("os.kill(os.getpid(), signal.SIGKILL)", *options)
@@ -43,7 +43,7 @@ def test_a_process_that_dies_ends_the_run_and_its_test_is_named(
 
 
 @pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.full, id="alone"), AT_ONCE])
-def test_a_test_that_does_not_listen_to_its_limit_ends_the_run_with_the_stacks_of_its_process(
+def test_test_ignoring_its_time_limit_ends_the_run_with_stacks(
     start: Start, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = start(
@@ -56,7 +56,7 @@ def test_a_test_that_does_not_listen_to_its_limit_ends_the_run_with_the_stacks_o
     assert "in test_bad" in err
 
 
-def test_a_run_that_ends_has_the_results_of_all_tests(start: Start) -> None:
+def test_finished_run_has_the_results_of_all_tests(start: Start) -> None:
     result = start("assert False")
     assert (result.exit_code, result.passed) == (1, 1)
     (failed,) = result.failed

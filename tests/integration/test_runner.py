@@ -163,7 +163,7 @@ def running(count: int) -> Callable[[ManagerStatus], bool]:
     return lambda status: sum(unit.state is UnitState.RUNNING for unit in status.units) == count
 
 
-def test_it_starts_what_the_scheduler_wants_and_leaves_nothing_behind() -> None:
+def test_starts_what_the_scheduler_wants_and_leaves_nothing_behind() -> None:
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(3, [], "work"))
         await stage.scheduler.until(running(3))
@@ -174,7 +174,7 @@ def test_it_starts_what_the_scheduler_wants_and_leaves_nothing_behind() -> None:
     assert stage.scheduler.details == ManagerDetails("m", "memory", 8, 1, {"gpu": 1.0}, False)
 
 
-def test_drained_units_are_stopped_and_the_others_stay() -> None:
+def test_drained_units_are_stopped_and_others_kept() -> None:
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
         await stage.scheduler.until(running(2))
@@ -188,7 +188,7 @@ def test_drained_units_are_stopped_and_the_others_stay() -> None:
 IN_USE = ConnectionRefused(Refused(RefusalReason.DUPLICATE, "worker manager id 'm' is in use"))
 
 
-def test_a_manager_of_a_launcher_whose_id_is_in_use_takes_over_when_the_earlier_one_has_ended(
+def test_launchers_manager_takes_over_its_id_when_the_old_one_exits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runner, "TAKEOVER_RETRY_SECONDS", 0.001)
@@ -248,7 +248,7 @@ class BusyBackend(MemoryBackend):
             raise BackendError("throttled")
 
 
-def test_a_manager_that_ends_while_its_service_is_busy_asks_again_and_leaves_nothing(
+def test_manager_exiting_while_its_service_is_busy_retries_and_cleans_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runner, "STOP_RETRY_SECONDS", 0.01)
@@ -275,7 +275,7 @@ class DeafBackend(MemoryBackend):
         super().stop(unit_ids)
 
 
-def test_a_manager_that_may_leave_units_says_once_why_and_which_and_its_exit_code_tells(
+def test_manager_reports_leftover_units_once_and_in_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runner, "STOP_RETRY_SECONDS", 0.001)
@@ -296,7 +296,7 @@ def test_a_manager_that_may_leave_units_says_once_why_and_which_and_its_exit_cod
     ) == 1
 
 
-def test_out_of_contact_units_stay_and_nothing_new_is_started() -> None:
+def test_without_contact_units_are_kept_and_none_started() -> None:
     backend = CountedBackend(Capacity(1, 8, 8))
 
     async def story(stage: Stage) -> None:
@@ -312,7 +312,7 @@ def test_out_of_contact_units_stay_and_nothing_new_is_started() -> None:
     play(story, backend)
 
 
-def test_a_scheduler_that_forgot_everything_gets_the_units_that_exist_and_no_second_fleet() -> None:
+def test_scheduler_without_state_adopts_existing_units_without_duplicates() -> None:
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(4, [], "work"))
         await stage.scheduler.until(running(4))
@@ -326,7 +326,7 @@ def test_a_scheduler_that_forgot_everything_gets_the_units_that_exist_and_no_sec
     play(story)
 
 
-def test_a_fixed_manager_starts_everything_without_a_scheduler_and_replaces_what_is_lost() -> None:
+def test_fixed_manager_starts_without_a_scheduler_and_replaces_lost_units() -> None:
     backend = CountedBackend(Capacity(8, 24, 3, fixed=True))
 
     async def story(stage: Stage) -> None:
@@ -353,7 +353,7 @@ class SlowBackend(MemoryBackend):
         return super().start(count)
 
 
-def test_a_slow_backend_does_not_silence_the_manager() -> None:
+def test_slow_backend_does_not_silence_the_manager() -> None:
     backend = SlowBackend()
 
     async def story(stage: Stage) -> None:
@@ -382,7 +382,7 @@ class BlindBackend(MemoryBackend):
         return super().list()
 
 
-def test_a_manager_that_cannot_list_its_units_starts_none_and_says_so() -> None:
+def test_manager_that_cannot_list_units_starts_none_and_reports_it() -> None:
     backend = BlindBackend()
 
     async def story(stage: Stage) -> None:
@@ -395,7 +395,7 @@ def test_a_manager_that_cannot_list_its_units_starts_none_and_says_so() -> None:
     play(story, backend)
 
 
-def test_a_fixed_cluster_ends_with_its_workers_when_no_scheduler_answers() -> None:
+def test_fixed_cluster_and_its_workers_exit_without_a_scheduler() -> None:
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
         await stage.scheduler.until(running(2))

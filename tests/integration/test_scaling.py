@@ -64,7 +64,7 @@ def note_run(path: str, number: int) -> int:
     return number
 
 
-def test_unmeasured_work_is_sized_by_the_tasks_of_earlier_runs_where_there_is_a_state_directory(tmp_path: Path) -> None:
+def test_unmeasured_work_is_sized_by_earlier_runs_in_the_state_directory(tmp_path: Path) -> None:
     """Four tasks of half a minute, as the median was. Without it they would be work for one worker."""
     known = tmp_path / "state/task_times.json"
     known.parent.mkdir(parents=True)
@@ -150,7 +150,7 @@ def do_harm(place: str) -> None:
     signal.pause()
 
 
-def test_a_manager_that_ends_in_whatever_way_leaves_nothing_of_its_workers_or_their_tasks(tmp_path: Path) -> None:
+def test_exiting_manager_leaves_no_workers_or_tasks_behind(tmp_path: Path) -> None:
     ways = [(fixed, signal.SIGKILL), (dynamic, signal.SIGKILL), (fixed, signal.SIGINT), (dynamic, signal.SIGTERM)]
     with scheduler(tmp_path) as (_, address), Client(address) as client:
         managers, left = [], []

@@ -109,7 +109,7 @@ def add(notes: Path, name: str, *values: int) -> int:
     return sum(values)
 
 
-def test_all_kinds_of_work_go_on_and_nothing_runs_twice(tmp_path: Path) -> None:
+def test_all_kinds_of_work_continue_and_nothing_runs_twice(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, client), ThreadPoolExecutor() as threads:
         notes, go = cluster.notes, tmp_path / "go"
         shared = client.send_object({"shared": 7})
@@ -143,7 +143,7 @@ def test_all_kinds_of_work_go_on_and_nothing_runs_twice(tmp_path: Path) -> None:
         assert pause < 4.0
 
 
-def test_nested_tasks_go_on_in_the_middle(tmp_path: Path) -> None:
+def test_nested_tasks_continue_during_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, client):
         go = tmp_path / "go"
         future = client.submit(fibonacci, cluster.notes, 5, go)
@@ -159,7 +159,7 @@ def test_nested_tasks_go_on_in_the_middle(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_runs_once_only_is_never_started_twice_while_its_worker_is_silent(tmp_path: Path) -> None:
+def test_run_once_tasks_never_start_twice_while_their_worker_is_silent(tmp_path: Path) -> None:
     with running(tmp_path, "--worker-timeout-seconds", "4") as (cluster, client):
         notes, go = cluster.notes, tmp_path / "go"
         futures = [

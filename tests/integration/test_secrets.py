@@ -164,7 +164,7 @@ def run(home: Home, *arguments: str) -> None:
     home.printed += done.stdout + done.stderr
 
 
-def test_no_secret_key_shows_anywhere(home: Home, cluster: tuple[str, str]) -> None:
+def test_no_secret_key_is_ever_shown(home: Home, cluster: tuple[str, str]) -> None:
     far, page = cluster
     alice, open_file = home.credential("alice", "client"), home.credential("open", "client", 0o644)
     broken = home.path / "broken.credentials"
@@ -199,7 +199,7 @@ def test_no_secret_key_shows_anywhere(home: Home, cluster: tuple[str, str]) -> N
     assert home.found_in(home.everything()) == [home.secrets[3]]
 
 
-def test_no_secret_key_is_in_the_black_box_or_in_the_audit_log_of_a_scheduler(home: Home) -> None:
+def test_no_secret_key_is_in_the_schedulers_black_box_or_audit_log(home: Home) -> None:
     ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
     address = ports.address()
     flags = ["--credentials", str(home.keys.path), "--audit-path", str(home.path / "audit.jsonl"), "-ll", "DEBUG"]

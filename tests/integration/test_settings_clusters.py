@@ -117,7 +117,7 @@ def client(world: World) -> Iterator[Client]:
         yield connected
 
 
-def test_everyone_listens_where_they_were_told_to(world: World, client: Client) -> None:
+def test_components_listen_on_their_configured_addresses(world: World, client: Client) -> None:
     def storage() -> str:
         from scaler.worker.processor.context import current  # noqa: PLC0415 (on the worker)
 
@@ -129,7 +129,7 @@ def test_everyone_listens_where_they_were_told_to(world: World, client: Client) 
     assert client.submit(bytes, 1_000_000).result(20) == bytes(1_000_000)
 
 
-def test_workers_offer_what_they_were_told_to_offer(world: World, client: Client) -> None:
+def test_workers_offer_their_configured_capabilities(world: World, client: Client) -> None:
     impossible = client.submit_verbose(abs, (-1,), capabilities={"gpu": 3})
     assert client.submit_verbose(abs, (-1,), capabilities={"gpu": 2, "linux": None}).result(20) == 1
     told = world.status(lambda told: told["tasks"]["ready"] == 1)
@@ -137,14 +137,14 @@ def test_workers_offer_what_they_were_told_to_offer(world: World, client: Client
     impossible.cancel()
 
 
-def test_every_process_writes_its_log_to_every_path_in_the_format_asked_for(world: World, client: Client) -> None:
+def test_every_process_logs_to_every_path_in_the_requested_format(world: World, client: Client) -> None:
     for path in world.logs:
         entries = world.entries(path)
         assert {entry["component"] for entry in entries if entry["level"] == "DEBUG"} == COMPONENTS
         assert [entry for entry in entries if entry["level"] in ("ERROR", "CRITICAL")] == []
 
 
-def test_an_unprotected_cluster_is_ended_by_a_client(world: World) -> None:
+def test_client_shuts_down_an_unprotected_cluster(world: World) -> None:
     """The last test of this cluster."""
     worker = world.pids()["worker"]
     with Client(world.address("scheduler"), timeout_seconds=20) as last:

@@ -12,7 +12,7 @@ from tests.integration.settings_rig import command
 MANAGER = ["scaler_worker_manager", "baremetal_native"]
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_the_file(tmp_path: Path) -> None:
     address, *monitors = (f"ipc://{tmp_path}/{name}" for name in ("s", "file", "environment", "flag"))
     file = tmp_path / "scheduler.toml"
     file.write_text(f'[scheduler]\nbind_address = "{address}"\nmonitor_address = "{monitors[0]}"\n')
@@ -40,7 +40,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_ends_with_code_2_and_one_line_that_says_what_to_change(
+def test_invalid_command_line_exits_with_2_and_one_line_of_advice(
     words: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(words[0], words[1:]) == 2

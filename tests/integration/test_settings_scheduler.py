@@ -56,7 +56,7 @@ def submit(client: Peer, count: int, **spec: Any) -> list[bytes]:
         ({"history_limit_bytes": -1, "history_retention_seconds": 9e6}, {40, 3, 2}),
     ],
 )
-def test_the_history_on_disk_is_as_old_and_as_large_as_the_scheduler_was_told(
+def test_history_on_disk_respects_the_configured_age_and_size(
     tmp_path: Path, settings: dict[str, Any], kept: set[int]
 ) -> None:
     folder, now = tmp_path / "history", time.time()
@@ -73,9 +73,7 @@ def test_the_history_on_disk_is_as_old_and_as_large_as_the_scheduler_was_told(
     assert len(list(folder.iterdir())) == len(kept) + 1
 
 
-def test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_embedded_object_storage_spills_as_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_server, "default_memory_limit_bytes", lambda: 4_000_000)
     monkeypatch.setattr(storage_server, "PUT_WAIT_SECONDS", 0.5)
 
@@ -97,7 +95,7 @@ def test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was
     on_a_scheduler(story, spill_directory=str(tmp_path), spill_limit_bytes=4_000_000)
 
 
-def test_clients_and_workers_are_told_the_advertised_address_of_the_storage() -> None:
+def test_clients_and_workers_get_the_advertised_storage_address() -> None:
     async def story(stage: Stage) -> None:
         for role, details in ((Role.CLIENT, None), (Role.WORKER, worker_details())):
             welcome = await (await stage.peer(role, details)).welcomed()
@@ -113,7 +111,7 @@ def test_clients_and_workers_are_told_the_advertised_address_of_the_storage() ->
 # -- workers
 
 
-def test_a_silent_worker_is_given_up_after_its_timeout() -> None:
+def test_silent_worker_is_dropped_after_its_timeout() -> None:
     async def story(stage: Stage) -> None:
         worker = await stage.peer(Role.WORKER, worker_details())
         assert (await worker.welcomed()).lease_seconds == 0.3
@@ -142,9 +140,7 @@ class Policy:
 """
 
 
-def test_a_policy_of_ones_own_that_thinks_for_long_holds_up_neither_tasks_nor_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_custom_policy_delays_neither_tasks_nor_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_policy.py").write_text(SLOW)
     info = tmp_path / "never-1.0.dist-info"
     info.mkdir()

@@ -133,7 +133,7 @@ def manager(*arguments: str) -> tuple[str, ...]:
     return ("scaler_worker_manager", "baremetal_native", "-wmi", "mine", *arguments)
 
 
-def test_manager_and_workers_say_who_they_are_where_they_were_told_to(tmp_path: Path) -> None:
+def test_manager_and_workers_log_their_identity_to_the_configured_path(tmp_path: Path) -> None:
     async def story(scheduler: PlayedScheduler, running: Command) -> None:
         await scheduler.until(lambda: scheduler.workers and scheduler.managers)
         offers = {"linux": None, "gpu": 2.0}
@@ -148,7 +148,7 @@ def test_manager_and_workers_say_who_they_are_where_they_were_told_to(tmp_path: 
     on_a_played_scheduler(tmp_path, story, *manager(*flags, "--unit-price", "0.35"))
 
 
-def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(tmp_path: Path) -> None:
+def test_dynamic_manager_starts_the_requested_units_up_to_its_limit(tmp_path: Path) -> None:
     async def story(scheduler: PlayedScheduler, running: Command) -> None:
         await scheduler.until(lambda: scheduler.count(ManagerStatus))
         (details,) = scheduler.managers.values()
@@ -163,7 +163,7 @@ def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(
     on_a_played_scheduler(tmp_path, story, *manager("-mtc", "2", "-his", "0.05"))
 
 
-def test_workers_use_the_object_storage_that_they_are_told_and_otherwise_the_advertised_one() -> None:
+def test_workers_use_the_configured_storage_or_the_advertised_one() -> None:
     def look() -> str:
         context = current()
         assert context is not None
@@ -180,7 +180,7 @@ def test_workers_use_the_object_storage_that_they_are_told_and_otherwise_the_adv
     play(story("ipc:///mine"), storage="tcp://advertised:1", object_storage_address="ipc:///mine")
 
 
-def test_heartbeats_come_in_time_for_a_short_lease_whatever_their_interval(tmp_path: Path) -> None:
+def test_heartbeats_meet_a_short_lease_whatever_their_interval(tmp_path: Path) -> None:
     async def story(scheduler: PlayedScheduler, running: Command) -> None:
         await scheduler.until(lambda: scheduler.workers)
         async with asyncio.timeout(5):
@@ -191,7 +191,7 @@ def test_heartbeats_come_in_time_for_a_short_lease_whatever_their_interval(tmp_p
 
 
 @pytest.mark.parametrize("seconds", [0.05, LONG_GRACE_SECONDS])
-def test_a_worker_that_is_told_to_end_gives_its_task_so_long(seconds: float, tmp_path: Path) -> None:
+def test_stopping_worker_gives_its_task_a_grace_period(seconds: float, tmp_path: Path) -> None:
     began, gate = tmp_path / "began", tmp_path / "gate"
 
     def hold(begun: str, path: str) -> None:
@@ -219,7 +219,7 @@ def written(read: Callable[[], str], text: str) -> str:
     return next(line for line in read().splitlines() if text in line)
 
 
-def test_workers_log_as_their_manager_was_told_to(tmp_path: Path) -> None:
+def test_workers_log_as_configured_in_their_manager(tmp_path: Path) -> None:
     log, config = tmp_path / "log", tmp_path / "logging.json"
     handler = {"class": "logging.FileHandler", "filename": str(log), "formatter": "f"}
     config.write_text(
@@ -243,7 +243,7 @@ def test_workers_log_as_their_manager_was_told_to(tmp_path: Path) -> None:
     on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-lcf", str(config))
 
 
-def test_explain_names_a_preload_as_long_as_it_keeps_a_task_from_running(tmp_path: Path) -> None:
+def test_explain_names_a_preload_while_it_delays_a_task(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     preload = f"tests.waiting:wait_for_file('{gate}')"
     with (
@@ -257,7 +257,7 @@ def test_explain_names_a_preload_as_long_as_it_keeps_a_task_from_running(tmp_pat
         assert client.explain(future).startswith("it runs on worker ")
 
 
-def test_workers_whose_preload_hangs_end_say_so_and_are_replaced_ever_later(tmp_path: Path) -> None:
+def test_workers_with_a_hanging_preload_exit_and_back_off(tmp_path: Path) -> None:
     log = tmp_path / "log"
     expected = "the preload time:sleep(60) took longer than preload_timeout_seconds = 0.2"
     with (

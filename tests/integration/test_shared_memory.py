@@ -24,7 +24,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_the_parts_come_back_as_they_were_and_arrays_over_them_are_aligned() -> None:
+def test_parts_round_trip_and_arrays_over_them_are_aligned() -> None:
     parts = [b"pickle", b"", os.urandom(MB), b"x", os.urandom(70_001)]
     memory = written(*parts)
     assert memory.parts() == parts
@@ -32,7 +32,7 @@ def test_the_parts_come_back_as_they_were_and_arrays_over_them_are_aligned() -> 
     assert b"".join(memory.frames()) == b"".join(parts)
 
 
-def test_what_a_reader_writes_is_its_own() -> None:
+def test_reader_writes_affect_only_its_own_copy() -> None:
     memory = written(b"pickle", bytes(MB))
     mine, theirs = memory.parts(), memory.parts()
     mine[1][:5] = b"alter"
@@ -41,7 +41,7 @@ def test_what_a_reader_writes_is_its_own() -> None:
     assert memory.parts()[1][:5] == bytes(5)
 
 
-def test_a_process_with_the_descriptor_cannot_change_what_others_read() -> None:
+def test_process_with_the_descriptor_cannot_change_shared_data() -> None:
     memory = written(b"pickle", bytes(MB))
     with pytest.raises(PermissionError):
         os.pwrite(memory.fileno(), b"alter", 0)
@@ -58,7 +58,7 @@ def test_a_process_with_the_descriptor_cannot_change_what_others_read() -> None:
     assert memory.parts() == [b"pickle", bytes(MB)]
 
 
-def test_what_is_not_the_sealed_memory_of_such_parts_is_refused_and_closed(tmp_path: Path) -> None:
+def test_memory_without_seals_or_with_other_parts_is_refused_and_closed(tmp_path: Path) -> None:
     before = open_descriptors()
     unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     os.ftruncate(unsealed, MB)
@@ -78,7 +78,7 @@ def test_what_is_not_the_sealed_memory_of_such_parts_is_refused_and_closed(tmp_p
     assert open_descriptors() == before
 
 
-def test_a_mapping_needs_no_descriptor_and_goes_with_its_last_part() -> None:
+def test_mapping_needs_no_descriptor_and_ends_with_its_last_part() -> None:
     def mappings() -> int:
         gc.collect()
         return Path("/proc/self/maps").read_text().count("scaler-object")

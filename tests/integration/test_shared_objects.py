@@ -117,7 +117,7 @@ def put(storage: BlockingStorage, content: bytes = CONTENT) -> bytes:
     return object_id
 
 
-def test_a_large_object_is_shared_and_not_copied() -> None:
+def test_large_object_is_shared_not_copied() -> None:
     with storage_process() as storage, client(storage) as writer, client(storage) as reader:
         object_id = put(writer)
         assert memories(storage.process.pid) == 1
@@ -129,7 +129,7 @@ def test_a_large_object_is_shared_and_not_copied() -> None:
         assert mapped(os.getpid()) == 0
 
 
-def test_a_reader_cannot_alter_what_others_read() -> None:
+def test_reader_cannot_modify_what_others_read() -> None:
     with storage_process() as storage, client(storage) as ours:
         object_id = put(ours)
         mine = ours.get(object_id, 0.0)
@@ -139,7 +139,7 @@ def test_a_reader_cannot_alter_what_others_read() -> None:
             assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
 
 
-def test_a_forgotten_object_frees_its_memory_and_readers_keep_theirs() -> None:
+def test_released_object_frees_memory_without_affecting_readers() -> None:
     async def main() -> None:
         with storage_process() as storage:
             client = ObservedStorage(storage.address, PEER)
@@ -155,7 +155,7 @@ def test_a_forgotten_object_frees_its_memory_and_readers_keep_theirs() -> None:
     asyncio.run(main())
 
 
-def test_the_memory_limit_holds_before_any_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_limit_applies_before_any_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     write = SharedMemory.written.__func__  # type: ignore[attr-defined]
 
@@ -178,7 +178,7 @@ def test_the_memory_limit_holds_before_any_memory_is_taken(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("what", short_form(["write", "get", "put"]))
-def test_a_killed_reader_or_writer_leaves_nothing_behind(
+def test_killed_reader_or_writer_leaves_nothing_behind(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -198,9 +198,7 @@ def test_a_killed_reader_or_writer_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("way", short_form(["sent", "received"]))
-def test_descriptors_that_are_lost_on_the_way_are_made_up_for_by_frames(
-    monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_lost_descriptors_are_replaced_by_frames(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     def without_descriptors(
         transport: local.LocalTransport, envelopes: Sequence[Envelope], send: Any = local.LocalTransport.transmit
     ) -> bool:
@@ -215,7 +213,7 @@ def test_descriptors_that_are_lost_on_the_way_are_made_up_for_by_frames(
         assert memories(storage.process.pid) == (way == "received")
 
 
-def test_without_memory_to_share_frames_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_used_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "no space")
 
@@ -231,7 +229,7 @@ def hold(content: bytes, path: str) -> int:
     return len(content)
 
 
-def test_cancelled_tasks_leave_none_of_their_arguments_in_memory(tmp_path: Path) -> None:
+def test_cancelled_tasks_leave_no_arguments_in_memory(tmp_path: Path) -> None:
     with SchedulerClusterCombo(n_workers=1) as cluster, Client(cluster.get_address()) as own:
         for number in range(5):
             path = tmp_path / str(number)

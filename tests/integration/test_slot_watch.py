@@ -56,13 +56,13 @@ def ask_again_and_again(client: Client) -> list[int]:
     ("task", "expected"),
     [(answers_of_a_queue, [0, 2, 4, 6, 8]), (one_at_a_time, [0, 2, 4, 6, 8]), (ask_again_and_again, [6])],
 )
-def test_a_task_lends_its_slot_however_it_waits(client: Client, task: object, expected: list[int]) -> None:
+def test_task_lends_its_slot_in_any_kind_of_wait(client: Client, task: object, expected: list[int]) -> None:
     assert callable(task)
     futures = [client.submit(task, client) for _ in range(2)]
     assert [future.result(SECONDS) for future in futures] == [expected] * 2
 
 
-def test_a_task_that_computes_keeps_its_slot(client: Client, tmp_path: Path) -> None:
+def test_computing_task_keeps_its_slot(client: Client, tmp_path: Path) -> None:
     def compute(client: Client, path: Path) -> bool:
         future = client.submit(path.touch)
         deadline = time.process_time() + 0.3
@@ -89,7 +89,7 @@ def suspensions(rig: Rig) -> list[bool]:
 
 
 @played()
-async def test_a_lent_slot_runs_others_and_is_asked_back(rig: Rig, tmp_path: Path) -> None:
+async def test_lent_slot_runs_other_tasks_and_is_reclaimed(rig: Rig, tmp_path: Path) -> None:
     works, ends = tmp_path / "works", tmp_path / "ends"
 
     def lend_and_take_back() -> int:
@@ -111,7 +111,7 @@ async def test_a_lent_slot_runs_others_and_is_asked_back(rig: Rig, tmp_path: Pat
 
 
 @played()
-async def test_lending_and_waiting_may_meet_in_any_order(rig: Rig) -> None:
+async def test_lending_and_waiting_may_combine_in_any_order(rig: Rig) -> None:
     def lend_and_wait_at_once() -> int:
         slot, stop = here(), threading.Event()
 

@@ -36,9 +36,7 @@ def touch(path: Path, number: int) -> int:
     return number
 
 
-def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
-    file: Path, tmp_path: Path, ports: ReservedPorts
-) -> None:
+def test_cluster_resumes_after_a_kill_with_its_launcher(file: Path, tmp_path: Path, ports: ReservedPorts) -> None:
     gate, traces = tmp_path / "gate", tmp_path / "traces"
     traces.mkdir()
     with launched(file) as first:
@@ -68,7 +66,7 @@ def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
     assert [(traces / str(number)).read_text() for number in range(9)] == ["ran\n"] * 9
 
 
-def test_a_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, ports: ReservedPorts) -> None:
+def test_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, ports: ReservedPorts) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
     with launched(file) as first:
@@ -87,7 +85,7 @@ def test_a_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, port
     assert [(traces / str(number)).read_text() for number in range(4)] == ["ran\n"] * 4
 
 
-def test_files_that_hang_when_they_are_opened_delay_no_task(tmp_path: Path) -> None:
+def test_files_that_hang_on_opening_delay_no_task(tmp_path: Path) -> None:
     """Opening a FIFO without a reader waits, as opening a file on a hung disk does."""
     state, audit = tmp_path / "state", tmp_path / "audit.jsonl"
     (state / "scheduler").mkdir(mode=0o700, parents=True)

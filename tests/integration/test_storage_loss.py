@@ -63,7 +63,7 @@ def occupy(client: Client, directory: Path) -> Path:
     return go
 
 
-def test_tasks_that_wait_for_a_stopped_storage_hold_no_slot(cluster: Cluster, tmp_path: Path) -> None:
+def test_tasks_waiting_for_a_stopped_storage_hold_no_slot(cluster: Cluster, tmp_path: Path) -> None:
     def touch_and_wait_with(_: bytes, began: Path, go: Path) -> None:
         touch_and_wait(began, go)
 
@@ -88,7 +88,7 @@ def test_tasks_that_wait_for_a_stopped_storage_hold_no_slot(cluster: Cluster, tm
 
 
 @pytest.mark.full
-def test_arguments_of_waiting_tasks_are_put_again_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
+def test_arguments_of_waiting_tasks_are_restored_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
     with Client(cluster.address) as client:
         go = occupy(client, tmp_path)
         sent = client.send_object(b"s" * SIZE)
@@ -104,7 +104,7 @@ def test_arguments_of_waiting_tasks_are_put_again_after_a_restart(cluster: Clust
         assert sums.result(20) == LARGE // 8
 
 
-def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_result_that_could_not_be_fetched_is_recomputed(cluster: Cluster, tmp_path: Path) -> None:
     def add_line(path: Path, size: int) -> bytes:
         with path.open("a") as file:
             file.write("ran\n")
@@ -129,9 +129,7 @@ def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_p
         assert lines.read_text() == "ran\n" * 2
 
 
-def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_error(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_without_a_storage_small_tasks_run_and_large_values_fail(cluster: Cluster, tmp_path: Path) -> None:
     with Client(cluster.address, timeout_seconds=2.0) as client:
         go = occupy(client, tmp_path)
         arguments = [client.submit(len, bytes([i]) * SIZE) for i in range(8)]
@@ -150,7 +148,7 @@ def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_
 
 
 @pytest.mark.full
-def test_values_survive_a_scheduler_that_is_killed_with_the_storage_inside_it(tmp_path: Path) -> None:
+def test_values_survive_a_killed_scheduler_with_embedded_storage(tmp_path: Path) -> None:
     with ExitStack() as stack:
         scheduler = Command("scheduler", ["tcp://127.0.0.1:0"], {}, tmp_path)
         stack.callback(scheduler.close)

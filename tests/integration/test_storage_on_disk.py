@@ -52,7 +52,7 @@ def run(path: Path, test: Callable[[ObservedStorage], Awaitable[None]], owner: O
     asyncio.run(whole())
 
 
-def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(tmp_path: Path) -> None:
+def test_small_and_large_objects_survive_a_restart_unless_released(tmp_path: Path) -> None:
     owner = Owner()
     many_messages = [b"pickle", bytes(MAX_ATTACHED_BYTES) + b"end", b"another part"]
     kept = {owner.ids.object(): parts for parts in ([b"small"], LARGE, [], many_messages)}
@@ -85,7 +85,7 @@ def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(t
     run(tmp_path, second, owner)
 
 
-def test_a_file_whose_bytes_have_changed_is_not_there_and_can_be_put_again(tmp_path: Path) -> None:
+def test_corrupt_file_counts_as_missing_and_can_be_rewritten(tmp_path: Path) -> None:
     owner = Owner()
     damaged, cut = owner.ids.object(), owner.ids.object()
     files = tmp_path / "objects" / "files"
@@ -115,7 +115,7 @@ def test_a_file_whose_bytes_have_changed_is_not_there_and_can_be_put_again(tmp_p
 
 
 @pytest.mark.parametrize(("disk_bytes", "left"), [(1 << 40, 128), (1 << 28, 32)])
-def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_stored(
+def test_object_too_large_for_the_disk_is_refused_and_the_next_is_stored(
     disk_bytes: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What journals need is left. The status says it while there is no room, and the log once."""
@@ -144,7 +144,7 @@ def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_
     assert [path.name for path in (tmp_path / "objects" / "files").iterdir()] == [stored.hex()]
 
 
-def test_an_answer_comes_only_when_the_disk_has_the_object(tmp_path: Path) -> None:
+def test_answers_only_once_the_object_is_on_disk(tmp_path: Path) -> None:
     """Kills the storage while eight threads put: what was answered is there, with the right bytes."""
     owner = Owner()
     answered: dict[bytes, int] = {}

@@ -117,7 +117,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_what_one_key_stores_another_key_cannot_read_or_replace(cluster: FarCluster) -> None:
+def test_objects_of_a_key_cannot_be_read_or_replaced_by_another(cluster: FarCluster) -> None:
     async def main() -> None:
         alice = await Peer(cluster, "alice", b"alice--1").welcomed()
         bob = await Peer(cluster, "bob", b"bob----1").welcomed()
@@ -142,7 +142,7 @@ def test_what_one_key_stores_another_key_cannot_read_or_replace(cluster: FarClus
     run(main)
 
 
-def test_a_peer_id_of_another_client_is_refused_by_the_storage(cluster: FarCluster) -> None:
+def test_storage_rejects_a_peer_id_of_another_client(cluster: FarCluster) -> None:
     async def main() -> None:
         alice = await Peer(cluster, "alice", b"alice--2").welcomed()
         bob = await Peer(cluster, "bob", b"bob----2").welcomed()
@@ -164,7 +164,7 @@ def test_a_peer_id_of_another_client_is_refused_by_the_storage(cluster: FarClust
     run(main)
 
 
-def test_tasks_of_one_key_get_no_objects_and_functions_of_another(cluster: FarCluster) -> None:
+def test_tasks_get_no_objects_or_functions_of_another_key(cluster: FarCluster) -> None:
     async def main() -> None:
         alice = await Peer(cluster, "alice", b"alice--3").welcomed()
         bob = await Peer(cluster, "bob", b"bob----3").welcomed()
@@ -203,7 +203,7 @@ def nested(client: Client) -> bytes:
     return bytes(client.submit(bytes.__add__, bytes(BIG), bytes(BIG)).result())
 
 
-def test_workers_with_a_key_run_tasks_with_large_objects_also_from_inside_tasks(cluster: FarCluster) -> None:
+def test_workers_with_a_key_run_nested_tasks_with_large_objects(cluster: FarCluster) -> None:
     with cluster.connect(cluster.credential("carol")) as client:
         reference = client.send_object(bytes(BIG))
         assert client.submit(total, reference, bytes(BIG)).result(30) == 2 * BIG

@@ -79,7 +79,7 @@ def pids_of(run: Run, *names: str) -> list[int]:
     return [int(found[name]) for name in names]
 
 
-def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> None:
+def test_components_start_report_readiness_and_stop_in_reverse() -> None:
     with running(service("storage"), service("scheduler", 1)) as run:
         storage, scheduler = pids_of(run, "storage", "scheduler")
         assert run.supervisor.supervision.addresses["scheduler"] == {"address": "ipc://x"}
@@ -97,7 +97,7 @@ def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> Non
     assert not psutil.pid_exists(scheduler)
 
 
-def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
+def test_exit_of_a_component_is_explained_with_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
     crash = script("scheduler", "echo one; echo two >&2; exit 3", 1)
     with running(service("storage"), crash) as run:
         assert run.end() == 1
@@ -110,7 +110,7 @@ def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.Ca
     assert capfd.readouterr() == ("one\n", "two\n"), "what components write is passed on to the same stream"
 
 
-def test_a_component_that_is_killed_is_started_again_and_the_others_stay() -> None:
+def test_killed_component_restarts_and_others_keep_running() -> None:
     with running(service("storage"), service("scheduler", 1)) as run:
         storage, scheduler = pids_of(run, "storage", "scheduler")
         os.kill(storage, 9)
@@ -125,7 +125,7 @@ def test_a_component_that_is_killed_is_started_again_and_the_others_stay() -> No
     assert not psutil.pid_exists(again)
 
 
-def test_a_listening_socket_is_inherited_by_each_process_of_its_component_in_turn() -> None:
+def test_each_process_of_a_component_inherits_its_listening_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         number = listening.fileno()
         text = f"test -S /proc/self/fd/{number} || exit 2; {READY}exec sleep 60"
@@ -137,7 +137,7 @@ def test_a_listening_socket_is_inherited_by_each_process_of_its_component_in_tur
             run.wait_for_lines("page is ready", 2)
 
 
-def test_what_a_component_leaves_in_its_process_group_is_killed(tmp_path: Path) -> None:
+def test_kills_processes_left_in_a_components_process_group(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     parent = script("scheduler", f"sleep 60 & echo $! > {note}; " + READY + "exec sleep 60")
     with running(parent) as run:
@@ -149,7 +149,7 @@ def test_what_a_component_leaves_in_its_process_group_is_killed(tmp_path: Path) 
     assert ended
 
 
-def test_a_program_that_does_not_exist_is_named() -> None:
+def test_names_a_missing_program() -> None:
     with running(ComponentProcess("scheduler", ("/does/not/exist",))) as run:
         assert run.end() == 1
     (failure,) = run.failures

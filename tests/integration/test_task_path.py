@@ -94,7 +94,7 @@ def table(functions: set[Function]) -> str:
     return "| process | file | functions |\n|---|---|---|\n" + "".join(lines)
 
 
-def test_the_page_shows_the_path_of_a_task(path: TaskPath, request: pytest.FixtureRequest) -> None:
+def test_page_shows_the_path_of_a_task(path: TaskPath, request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--rewrite"):
         before, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(before + BEGIN + table(path.always) + END + rest.partition(END)[2])

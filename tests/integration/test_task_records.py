@@ -44,7 +44,7 @@ def talking() -> object:
         yield client
 
 
-def test_records_from_the_level_on_are_in_the_output_of_the_task_with_its_id(talking: Client) -> None:
+def test_records_from_the_level_on_are_in_the_tasks_output_with_its_id(talking: Client) -> None:
     future = talking.submit(priced, "gold")
     future.result()
     lines = talking.logs(future).stderr.splitlines()
@@ -57,7 +57,7 @@ def test_records_from_the_level_on_are_in_the_output_of_the_task_with_its_id(tal
 
 
 @pytest.mark.parametrize("setting_up", [False, True])
-def test_records_of_the_module_logging_keep_level_time_and_task(talking: Client, setting_up: bool) -> None:
+def test_logging_records_keep_level_time_and_task(talking: Client, setting_up: bool) -> None:
     future = talking.submit(by_the_module, setting_up)
     future.result()
     lines = talking.logs(future).stderr.splitlines()
@@ -66,13 +66,13 @@ def test_records_of_the_module_logging_keep_level_time_and_task(talking: Client,
     assert all(line.startswith("20") and f"task={future.task_id.hex()}]" in line for line in lines)
 
 
-def test_a_malformed_record_fails_no_task(talking: Client) -> None:
+def test_malformed_log_record_does_not_fail_a_task(talking: Client) -> None:
     future = talking.submit(malformed)
     assert future.result() == 7
     assert "Logging error" in talking.logs(future).stderr
 
 
-def test_records_from_info_on_are_shown_as_json_by_a_quiet_worker(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_worker_shows_records_from_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         SchedulerClusterCombo(n_workers=1, logging_format="json", name="quiet") as combo,
         Client(combo.get_address()) as client,
@@ -87,7 +87,7 @@ def test_records_from_info_on_are_shown_as_json_by_a_quiet_worker(capsys: pytest
         assert "ValueError: closed" in entry["traceback"]
 
 
-def test_a_preload_hides_records_of_lower_levels() -> None:
+def test_preload_hides_records_of_lower_levels() -> None:
     with (
         SchedulerClusterCombo(n_workers=1, preload="logging:disable(20)", name="hushed") as combo,
         Client(combo.get_address()) as client,

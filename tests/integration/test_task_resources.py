@@ -31,7 +31,7 @@ def call_again(executor: ScalerExecutor) -> str:
     return gpu
 
 
-def test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_in_the_environment_and_memory_is_reserved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     offers = {"gpu": 2.0, "memory": 16e9}
     with (
@@ -64,7 +64,7 @@ def test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice(monkeyp
 
 
 @pytest.mark.full
-def test_a_task_that_kills_its_agent_is_poison_and_its_neighbours_are_not() -> None:
+def test_task_that_kills_its_agent_is_poison_unlike_its_neighbours() -> None:
     with SchedulerClusterCombo(n_workers=4) as cluster, Client(cluster.get_address()) as client:
         neighbours = [client.submit_verbose(visible_gpus, ("none", 0.3), retries=1) for _ in range(2)]
         culprit = client.submit(kill_the_agent)

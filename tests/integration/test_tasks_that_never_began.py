@@ -19,7 +19,7 @@ FAILED_STARTS = 9
 """Of processors: three workers in a row give up."""
 
 
-def test_workers_that_cannot_start_processors_cost_no_task_an_attempt(tmp_path: Path) -> None:
+def test_workers_that_cannot_start_processors_cost_no_attempt(tmp_path: Path) -> None:
     preload = f"tests.integration.failing_start:fail_at_first({str(tmp_path / 'starts')!r}, {FAILED_STARTS})"
     with SchedulerClusterCombo(n_workers=1, preload=preload) as cluster, Client(cluster.get_address()) as client:
         once = client.options(retries=0)
@@ -37,7 +37,7 @@ def fail(rig: Rig) -> None:
 
 @pytest.mark.parametrize("end", [kill_fork_server, fail])
 @pytest.mark.parametrize("retries", short_form([0, 3]))
-def test_an_agent_that_fails_gives_back_what_has_not_begun_and_names_what_has(
+def test_failing_agent_returns_unstarted_tasks_and_names_started_ones(
     end: Callable[[Rig], None], retries: int, tmp_path: Path
 ) -> None:
     def wait(began: Path) -> None:

@@ -38,7 +38,7 @@ def document(address: str) -> dict[str, Any]:
     return found
 
 
-def test_it_prints_panels_workers_and_counts_once_as_text_and_as_json(tmp_path: Path) -> None:
+def test_once_prints_panels_workers_and_counts_as_text_and_json(tmp_path: Path) -> None:
     with a_cluster(tmp_path) as (_, places):
         told = document(places["monitor"])
         assert told["totals"]["workers"] == 1
@@ -56,7 +56,7 @@ def test_it_prints_panels_workers_and_counts_once_as_text_and_as_json(tmp_path: 
     assert any(line.startswith("clients") for line in lines)
 
 
-def test_it_gives_up_after_its_timeout_where_nothing_answers_and_says_what_to_change() -> None:
+def test_gives_up_after_its_timeout_and_says_what_to_change() -> None:
     done = run("scaler_top", "tcp://127.0.0.1:1", "--once", "--timeout", "0.2")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no scheduler answers at tcp://127.0.0.1:1" in done.stderr
@@ -64,7 +64,7 @@ def test_it_gives_up_after_its_timeout_where_nothing_answers_and_says_what_to_ch
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
+def test_reader_that_stops_early_is_not_an_error(tmp_path: Path) -> None:
     with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path) as scheduler:
         told = Path(__file__).parents[2]
         line = f"{sys.executable} -m scaler.cli scaler_top {scheduler.addresses()['monitor']} --once | true"

@@ -117,7 +117,7 @@ SHORTCUTS = {"n": "worker", "C": "agt_cpu", "c": "cpu", "M": "agt_rss", "m": "rs
 SHORTCUTS |= {"d": "queued", "l": "lag"}
 
 
-def test_keys_sort_and_the_same_key_again_turns_the_order_round() -> None:
+def test_keys_sort_and_repeating_a_key_reverses_the_order() -> None:
     async def story(stage: Stage) -> None:
         assert stage.rows == ["w3", "w2", "w1"]
         assert "[cpu]" in stage.text("#head")
@@ -137,7 +137,7 @@ def test_keys_sort_and_the_same_key_again_turns_the_order_round() -> None:
     on_a_screen(story)
 
 
-def test_a_filter_shows_what_matches_while_it_is_typed_until_it_is_cleared() -> None:
+def test_filter_applies_while_typing_until_cleared() -> None:
     async def story(stage: Stage) -> None:
         await stage.press("slash", "W", "2")
         assert stage.rows == ["w2"]
@@ -152,7 +152,7 @@ def test_a_filter_shows_what_matches_while_it_is_typed_until_it_is_cleared() -> 
     on_a_screen(story)
 
 
-def test_a_frozen_screen_stays_as_it_is_until_it_goes_on() -> None:
+def test_frozen_screen_stays_unchanged_until_resumed() -> None:
     async def story(stage: Stage) -> None:
         await stage.press("space")
         stage.cluster.tell(worker("new"))
@@ -167,7 +167,7 @@ def test_a_frozen_screen_stays_as_it_is_until_it_goes_on() -> None:
     on_a_screen(story)
 
 
-def test_what_is_told_is_drawn_and_the_choice_stays_with_its_worker() -> None:
+def test_reported_data_is_drawn_and_the_selection_follows_its_worker() -> None:
     async def story(stage: Stage) -> None:
         lines = stage.app.screen.query_one(Lines)
         assert lines.key == "id-w3"
@@ -189,7 +189,7 @@ def test_what_is_told_is_drawn_and_the_choice_stays_with_its_worker() -> None:
     on_a_screen(story)
 
 
-def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one() -> None:
+def test_detail_shows_processors_and_tasks_and_explains_the_selection() -> None:
     async def story(stage: Stage) -> None:
         processor = {"pid": 4711, "running": TASK, "running_seconds": 3.0, "function": "reprice", "initialized": True}
         stage.cluster.tell({"id": "1", "name": "busy", "processors": [processor]})
@@ -215,7 +215,7 @@ def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one()
     on_a_screen(story)
 
 
-def test_a_lost_connection_is_told_until_it_is_back() -> None:
+def test_lost_connection_is_shown_until_it_is_restored() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.last_error = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
         await stage.until(lambda: "no scheduler answers" in stage.text("#state"))
@@ -227,7 +227,7 @@ def test_a_lost_connection_is_told_until_it_is_back() -> None:
     on_a_screen(story, size=(160, 24))
 
 
-def test_names_are_shown_as_they_are_and_never_taken_for_markup() -> None:
+def test_names_are_shown_literally_and_never_parsed_as_markup() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.tell(worker("[red]\x1b[2J[/]"), clients=[{"name": "[bold]x[/bold]"}])
         await stage.until(lambda: stage.rows == [r"[red]\x1b[2J[/]"])
@@ -242,7 +242,7 @@ GROUPS = [
 ]
 
 
-def test_waiting_tasks_are_listed_by_group_with_why_they_wait_and_explained() -> None:
+def test_waiting_tasks_are_listed_by_group_with_an_explanation() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.tell(waiting=GROUPS, totals={"waiting": 2})
         await stage.press("t")
@@ -265,7 +265,7 @@ def test_waiting_tasks_are_listed_by_group_with_why_they_wait_and_explained() ->
 GRID = {"id": "grid", "kind": "test", "desired": 14, "running": 12, "reason": "400 tasks wait for 12 slots"}
 
 
-def test_the_units_screen_says_why_units_run_and_what_they_cost() -> None:
+def test_units_screen_explains_why_units_run_and_their_costs() -> None:
     async def story(stage: Stage) -> None:
         spending = {"run": 3.0, "per_hour": 1.5, "hour": 2.0, "today": 2.5, "day_limit": 9.0, "day": 3.0}
         stage.cluster.tell(managers=[GRID], spending=spending)
@@ -296,7 +296,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("size", [(120, 24), pytest.param((60, 24), marks=pytest.mark.full)])
-def test_the_data_screen_shows_stores_what_moved_and_hosts_without_a_way(size: tuple[int, int]) -> None:
+def test_data_screen_shows_stores_transfers_and_hosts_without_a_route(size: tuple[int, int]) -> None:
     async def story(stage: Stage) -> None:
         totals = {"stores": 2, "moved_bytes": 3072, "unreachable": 1}
         stage.cluster.tell(stores=STORES, pairs=PAIRS, totals=totals)
@@ -315,7 +315,7 @@ def test_the_data_screen_shows_stores_what_moved_and_hosts_without_a_way(size: t
     on_a_screen(story, size=size)
 
 
-def test_a_search_finds_tasks_and_an_empty_one_goes_back_to_the_waiting_ones() -> None:
+def test_search_finds_tasks_and_an_empty_search_shows_waiting_ones() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.found = [TaskRow(TASK, "ready", "queue_me"), TaskRow("cd" * 16, "waiting", "quit")]
         stage.cluster.tell(waiting=GROUPS, totals={"waiting": 2})

@@ -48,7 +48,7 @@ def by_value() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_only_processors_load_pickles_of_functions_arguments_results_and_errors(tmp_path: Path) -> None:
+def test_only_processors_unpickle_functions_arguments_results_and_errors(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HOOK)
     notes = tmp_path / "notes"
     told = {"PYTHONPATH": str(tmp_path), "SCALER_TEST_NOTES": str(notes)}

@@ -13,7 +13,7 @@ from tests.integration.free_ports import free_addresses
 from tests.integration.settings_rig import command
 
 
-def test_the_error_names_the_address_and_the_setting_that_changes_it(tmp_path: Path) -> None:
+def test_error_names_the_address_and_the_setting_that_changes_it(tmp_path: Path) -> None:
     scheduler, *_, storage = free_addresses(count=PORTS_OF_A_SCHEDULER + 1)
     flags = ["--insecure-no-auth", "True", "--advertised-object-storage-address", storage]
     with command("scaler_scheduler", scheduler, *flags, directory=tmp_path) as running:

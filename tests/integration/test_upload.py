@@ -62,9 +62,7 @@ def fail():
 """
 
 
-def test_functions_and_classes_of_an_uploaded_module_work_in_tasks_and_come_back(
-    client: Client, write: Write, tmp_path: Path
-) -> None:
+def test_functions_and_classes_of_an_uploaded_module_round_trip(client: Client, write: Write, tmp_path: Path) -> None:
     forecasts = write(MODULE.format(step=1))
     with pytest.raises(SerializationError, match="No module named 'forecasts'"):
         client.submit(forecasts.tomorrow, forecasts.Day(1)).result(WAIT_SECONDS)
@@ -77,7 +75,7 @@ def test_functions_and_classes_of_an_uploaded_module_work_in_tasks_and_come_back
     assert 'raise KeyError("no data")' in str(error.value.__cause__)
 
 
-def test_a_module_that_a_task_cannot_import_has_a_note_about_upload(client: Client) -> None:
+def test_failed_import_in_a_task_gets_a_note_about_upload(client: Client) -> None:
     def load() -> None:
         importlib.import_module("no_such_module_here.part")
 
@@ -87,7 +85,7 @@ def test_a_module_that_a_task_cannot_import_has_a_note_about_upload(client: Clie
     assert "has no module 'no_such_module_here': install it, or send your own code with client.upload('no_such" in note
 
 
-def test_a_new_version_replaces_the_old_one_and_other_clients_have_neither(
+def test_new_version_replaces_the_old_one_for_its_client_only(
     client: Client, cluster: SchedulerClusterCombo, write: Write, tmp_path: Path
 ) -> None:
     def step(_: int = 0) -> int:
@@ -107,7 +105,7 @@ def test_a_new_version_replaces_the_old_one_and_other_clients_have_neither(
         assert [each.result(WAIT_SECONDS) for each in futures] == [1, 7] * 20
 
 
-def test_a_task_that_runs_as_a_job_has_it_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_running_as_a_job_has_it_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "refusal", "")  # this process is to be no job afterwards
     forecasts = write(MODULE.format(step=5))
     code = to_payload([packed(read_upload(tmp_path / "forecasts.py"))])

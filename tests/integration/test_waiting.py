@@ -46,7 +46,7 @@ async def groups(address: str, condition: Callable[[dict[str, WaitingRow]], bool
         connection.close()
 
 
-def test_groups_say_why_their_tasks_wait_and_single_ones_are_found(tmp_path: Path) -> None:
+def test_groups_explain_why_tasks_wait_and_single_tasks_are_found(tmp_path: Path) -> None:
     file = tmp_path / "go"
     with (
         SchedulerClusterCombo(n_workers=1, per_worker_task_queue_size=1) as cluster,

@@ -59,7 +59,7 @@ def raised(outcomes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("what", WAITS)
-def test_disconnect_ends_the_waits_of_other_threads(cluster: SchedulerClusterCombo, what: str, tmp_path: Path) -> None:
+def test_disconnect_ends_waits_in_other_threads(cluster: SchedulerClusterCombo, what: str, tmp_path: Path) -> None:
     wait, is_waiting = WAITS[what]
     gate = tmp_path / "gate"
     with Client(cluster.get_address(), timeout_seconds=SECONDS) as client, ThreadPoolExecutor(1) as thread:
@@ -72,9 +72,7 @@ def test_disconnect_ends_the_waits_of_other_threads(cluster: SchedulerClusterCom
             gate.touch()
 
 
-def test_results_of_cancelled_tasks_are_cancelled_errors_among_the_others(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
+def test_cancelled_tasks_are_cancelled_errors_among_the_results(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with Client(cluster.get_address(), timeout_seconds=SECONDS) as client, ThreadPoolExecutor(2) as threads:
         first, second = client.submit(hold, str(gate)), client.submit_verbose(abs, (-1,), capabilities={"moon": 1})

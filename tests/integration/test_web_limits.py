@@ -82,7 +82,7 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
      b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"],
     ids=["silent", "half a header", "half a form", "TLS"],
 )  # fmt: skip
-def test_half_a_request_is_waited_for_only_so_long(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_only_briefly_for_an_incomplete_request(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEADER_SECONDS", 0.2)
 
     async def scenario() -> None:
@@ -107,7 +107,7 @@ with socket.create_connection((sys.argv[3], int(sys.argv[1]))) as asking:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_of_this_machine_is_asked_for_the_token() -> None:
+def test_other_local_user_is_asked_for_the_token() -> None:
     async def scenario() -> list[bytes]:
         async with served() as where:
             answers = []
@@ -125,7 +125,7 @@ def test_another_user_of_this_machine_is_asked_for_the_token() -> None:
 # -- the token's file
 
 
-def test_a_token_is_made_once_and_for_its_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_created_once_and_readable_only_by_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     token, file = load_token(None)
     assert file == tmp_path / "scaler" / "web-token"
@@ -138,9 +138,7 @@ def test_a_token_is_made_once_and_for_its_user_only(tmp_path: Path, monkeypatch:
     [("short", 0o600, "must have 22 or more"), ("é" * 30, 0o600, "must have 22 or more"),
      ("a" * 30, 0o644, "chmod 600"), ("a" * 30, 0o640, "chmod 600"), (None, 0, "No such file")],
 )  # fmt: skip
-def test_a_token_that_others_can_read_or_guess_is_refused(
-    text: str | None, mode: int, problem: str, tmp_path: Path
-) -> None:
+def test_rejects_a_readable_or_guessable_token(text: str | None, mode: int, problem: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text)
@@ -165,7 +163,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(certificate), str(key)
 
 
-def test_with_a_certificate_the_page_is_encrypted(certificate: tuple[str, str]) -> None:
+def test_page_is_encrypted_with_a_certificate(certificate: tuple[str, str]) -> None:
     tls = tls_of(web_config(web_certificate_file=certificate[0], web_key_file=certificate[1]))
 
     async def scenario() -> None:
@@ -202,7 +200,7 @@ def _swapped(certificate: str, key: str, directory: Path) -> tuple[str, str]:
     [(_without_certificate, "web_certificate_file .*No such file"), (_open_key, "chmod 600"),
      (_swapped, "web_certificate_file .*, web_key_file ")],
 )  # fmt: skip
-def test_files_for_tls_that_do_not_fit_are_named(
+def test_invalid_tls_files_are_named(
     given: Callable[[str, str, Path], tuple[str, str]], problem: str, certificate: tuple[str, str], tmp_path: Path
 ) -> None:
     files = given(*certificate, tmp_path)

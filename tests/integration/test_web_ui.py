@@ -102,7 +102,7 @@ def work(number: int) -> int:
     return number
 
 
-def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPorts, tmp_path: Path) -> None:
+def test_section_in_a_file_starts_it_and_prints_its_address(ports: ReservedPorts, tmp_path: Path) -> None:
     file = tmp_path / "stack.toml"
     file.write_text(f'[scheduler]\nbind_address = "{ports.address()}"\n[gui]\nport = 0\n')
     with command("scaler", str(file), directory=tmp_path) as launcher:
@@ -117,7 +117,7 @@ def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPo
         page.close()
 
 
-def test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it(ports: ReservedPorts, tmp_path: Path) -> None:
+def test_taken_port_is_reported_and_the_page_uses_a_later_one(ports: ReservedPorts, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with command("ui", ports.address(2), "--port", str(port), directory=tmp_path) as running:
@@ -130,7 +130,7 @@ def test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it(ports: Reserve
             )
 
 
-def test_a_page_open_to_others_asks_for_a_token_and_warns_where_it_is_not_encrypted(
+def test_public_page_requires_a_token_and_warns_without_encryption(
     ports: ReservedPorts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -147,7 +147,7 @@ def test_a_page_open_to_others_asks_for_a_token_and_warns_where_it_is_not_encryp
         assert token not in Path(f"/proc/{running.pid}/environ").read_text()
 
 
-def test_a_terminal_shows_a_link_that_logs_in(ports: ReservedPorts, tmp_path: Path) -> None:
+def test_terminal_shows_a_login_link(ports: ReservedPorts, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-this-test-1\n")
     token.chmod(0o600)

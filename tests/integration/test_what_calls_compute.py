@@ -278,7 +278,7 @@ CALLS = (
         st.one_of(st.sampled_from(CHANGES), st.tuples(st.sampled_from(CALLS), st.sampled_from(WAYS))), max_size=12
     )
 )
-def test_calls_compute_what_they_would_in_a_fresh_process(
+def test_calls_compute_what_a_fresh_process_would(
     client: Client, fresh: Callable[[Any, Any], Any], steps: list[Any]
 ) -> None:
     names = program()
@@ -310,7 +310,7 @@ def test_each_way_to_call_computes_the_same(
         assert state(names) == before, (function, text)
 
 
-def test_calls_in_this_process_share_nothing_but_classes(fresh: Callable[[Any, Any], Any]) -> None:
+def test_calls_in_this_process_share_only_classes(fresh: Callable[[Any, Any], Any]) -> None:
     with Client(processes=False) as client:
         for function, text in CALLS:
             if function in {"seen", "touch", "trades"}:
@@ -347,9 +347,7 @@ def meet(x):
 
 
 @pytest.mark.parametrize("chunk_size", short_form([None, 2, 1], 2))
-def test_a_retry_begins_with_what_the_call_was_made_with(
-    client: Client, tmp_path: Path, chunk_size: int | None
-) -> None:
+def test_retry_starts_with_the_original_arguments(client: Client, tmp_path: Path, chunk_size: int | None) -> None:
     names = program()
     exec(
         """
@@ -375,7 +373,7 @@ def flaky(path, kept=[]):
     assert found == [(2, 1, 2, 2)] * 4
 
 
-def test_a_result_leaves_the_class_of_the_program_as_it_is(client: Client) -> None:
+def test_reading_a_result_does_not_change_the_programs_class(client: Client) -> None:
     names = program()
     future = client.submit(names["Trade"], 3)
     exec("Trade.count = 7\nTrade.touch = lambda self: limit", names)
@@ -387,7 +385,7 @@ def test_a_result_leaves_the_class_of_the_program_as_it_is(client: Client) -> No
 
 
 @pytest.mark.parametrize("serializer", short_form([None, "pickle"]))
-def test_a_future_as_an_argument_is_the_value_of_its_task(
+def test_future_as_an_argument_becomes_its_value(
     cluster: SchedulerClusterCombo, client: Client, serializer: str | None
 ) -> None:
     with Client(cluster.get_address(), serializer=Pickled() if serializer else None) as own:
@@ -472,7 +470,7 @@ class Excel(Csv):
         "Excel().names()",
     ],
 )
-def test_classes_of_each_kind_compute_what_they_do_in_the_program(client: Client, call: str) -> None:
+def test_classes_of_each_kind_behave_as_in_the_program(client: Client, call: str) -> None:
     names = program()
     exec(KINDS_OF_CLASSES, names)
     exec(f"def function(x): return {call}", names)
@@ -482,7 +480,7 @@ def test_classes_of_each_kind_compute_what_they_do_in_the_program(client: Client
     assert list(map(repr, found)) == [repr(names["function"](0))] * 7
 
 
-def test_a_class_has_the_bases_and_the_name_that_it_has_at_the_call(client: Client) -> None:
+def test_class_keeps_its_bases_and_name_as_of_the_call(client: Client) -> None:
     names = program()
     exec("class A:\n    name = 'a'\nclass B:\n    name = 'b'\nclass Kind(A):\n    pass", names)
     exec("def look(kind): return Kind.__name__, Kind.name, kind.name, Kind is type(kind)", names)
@@ -492,7 +490,7 @@ def test_a_class_has_the_bases_and_the_name_that_it_has_at_the_call(client: Clie
         assert client.submit(names["look"], kind()).result() == names["look"](kind())
 
 
-def test_changed_values_and_attributes_of_enumerations_travel(client: Client) -> None:
+def test_changed_enum_values_and_attributes_are_sent(client: Client) -> None:
     names = program()
     exec(KINDS_OF_CLASSES, names)
     exec("def look(level): return level.value, Levels.LOW.value, Planet.EARTH.mass", names)
@@ -501,7 +499,7 @@ def test_changed_values_and_attributes_of_enumerations_travel(client: Client) ->
         assert client.submit(names["look"], names["Levels"].LOW).result() == names["look"](names["Levels"].LOW)
 
 
-def test_members_of_enumerations_travel_whose_values_equal_no_copy(client: Client) -> None:
+def test_enum_members_with_incomparable_values_are_sent(client: Client) -> None:
     names = program()
     exec(KINDS_OF_CLASSES, names)
     add = names["Operation"].ADD
@@ -510,7 +508,7 @@ def test_members_of_enumerations_travel_whose_values_equal_no_copy(client: Clien
     assert client.submit(lambda: add).result() is add
 
 
-def test_reading_a_result_makes_no_class_again_that_the_program_has(client: Client) -> None:
+def test_reading_a_result_does_not_recreate_the_programs_classes(client: Client) -> None:
     names = program()
     exec(KINDS_OF_CLASSES, names)
     registry = dict(names["Plugin"].registry)
@@ -521,7 +519,7 @@ def test_reading_a_result_makes_no_class_again_that_the_program_has(client: Clie
 
 
 @pytest.mark.parametrize("way", short_form([*WAYS], 2))
-def test_calls_share_no_array_that_the_function_takes_along(client: Client, way: Callable[..., list[Any]]) -> None:
+def test_calls_do_not_share_arrays_captured_by_the_function(client: Client, way: Callable[..., list[Any]]) -> None:
     numpy = pytest.importorskip("numpy")
     names = {"table": numpy.zeros(3), "numpy": numpy}
     exec("def count(x):\n    table[0] += 1\n    return [float(table[0])]", names)
@@ -529,7 +527,7 @@ def test_calls_share_no_array_that_the_function_takes_along(client: Client, way:
 
 
 @pytest.mark.parametrize("chunk_size", short_form([2, 1]))
-def test_retry_on_gets_its_own_state_for_each_exception(client: Client, tmp_path: Path, chunk_size: int) -> None:
+def test_retry_on_gets_fresh_state_for_each_exception(client: Client, tmp_path: Path, chunk_size: int) -> None:
     names = program()
     exec(
         """

@@ -100,7 +100,7 @@ with Client(sys.argv[1]) as client:
 '''
 
 
-def test_classes_and_functions_of_main_travel_or_the_part_that_cannot_is_named(
+def test_main_classes_and_functions_are_sent_or_the_obstacle_named(
     cluster: SchedulerClusterCombo, tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"

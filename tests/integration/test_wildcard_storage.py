@@ -57,7 +57,7 @@ def answers(host: Host, places: str, *addresses: str) -> list[str]:
     return host.run(sys.executable, "-c", PROGRAM, places, *addresses).splitlines()
 
 
-def test_workers_and_clients_of_other_hosts_find_a_storage_on_every_address() -> None:
+def test_remote_workers_and_clients_find_a_storage_on_all_addresses() -> None:
     with hosts(2) as network:
         first, second = network.hosts
         ip("-n", first.namespace, "route", "add", "default", "via", second.address)
@@ -70,7 +70,7 @@ def test_workers_and_clients_of_other_hosts_find_a_storage_on_every_address() ->
 
 
 @pytest.mark.full
-def test_peers_on_two_networks_without_a_route_between_them_share_a_cluster() -> None:
+def test_peers_on_unconnected_networks_share_a_cluster() -> None:
     with hosts(3) as network:
         head, one, other = network.hosts
         ip("-n", head.namespace, "address", "add", "10.99.0.1/24", "dev", "eth0")
@@ -110,7 +110,7 @@ def hosts_file(network: Network, line: str) -> Iterator[None]:
             folder.rmdir()
 
 
-def test_a_server_at_a_name_that_is_loopback_on_its_host_warns(tmp_path: Path) -> None:
+def test_server_whose_name_resolves_to_loopback_warns(tmp_path: Path) -> None:
     """Debian has the host's own name as 127.0.1.1 in /etc/hosts."""
     with hosts(1) as network, hosts_file(network, "127.0.1.1 head"), (tmp_path / "log").open("w") as log:
         command = [*SCALER, "scaler_scheduler", "tcp://head:8516", "--insecure-no-auth", "True"]
@@ -122,7 +122,7 @@ def test_a_server_at_a_name_that_is_loopback_on_its_host_warns(tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_a_cluster_runs_on_a_network_with_ipv6_only() -> None:
+def test_cluster_runs_on_an_ipv6_only_network() -> None:
     with ipv6_hosts(2) as network:
         head, far = network.hosts
         serve(head, "*")

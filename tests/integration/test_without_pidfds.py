@@ -103,7 +103,7 @@ def program(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_cluster_works_and_ends_without_pidfds(program: Path) -> None:
+def test_cluster_works_without_pidfds(program: Path) -> None:
     with run(program, errno.EPERM, str(program.with_name("held"))) as process:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0

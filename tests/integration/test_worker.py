@@ -61,7 +61,7 @@ HARMLESS_ERRORS: dict[str, type[BaseException]] = {
 
 
 @played()
-async def test_nothing_that_a_task_raises_harms_its_processor(rig: Rig) -> None:
+async def test_exceptions_of_any_kind_do_not_harm_the_processor(rig: Rig) -> None:
     (pid,) = [process.pid for process in await rig.poll(rig.processors)]
     for kind, error in HARMLESS_ERRORS.items():
         bad, good = rig.submit(explode, (kind,), ("",))
@@ -82,7 +82,7 @@ def die(how: str) -> None:
 
 
 @played()
-async def test_a_dead_processor_costs_only_the_task_that_ran(rig: Rig) -> None:
+async def test_dead_processor_loses_only_its_running_task(rig: Rig) -> None:
     for how, evidence in (("exit", "exit code 7"), ("kill", "signal 9"), ("fault", "in die")):
         (bad,) = rig.submit(die, (how,))
         good = rig.submit(lambda x: x, *((n,) for n in range(20)))
@@ -93,7 +93,7 @@ async def test_a_dead_processor_costs_only_the_task_that_ran(rig: Rig) -> None:
 
 
 @played()
-async def test_a_killed_processor_takes_along_what_its_task_started(rig: Rig, tmp_path: Path) -> None:
+async def test_killed_processor_takes_its_tasks_children_along(rig: Rig, tmp_path: Path) -> None:
     place = tmp_path / "pid"
 
     def start_child() -> None:
@@ -116,7 +116,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @played()
-async def test_a_running_task_is_ended_at_its_time_limit_and_the_next_one_runs(rig: Rig) -> None:
+async def test_task_is_killed_at_its_time_limit_and_the_next_one_runs(rig: Rig) -> None:
     bad, good = rig.submit(time.sleep, (30.0,), (0.0,), timeout_seconds=0.2)
     outcome, payload = await rig.outcome(bad)
     assert outcome is Outcome.TIMED_OUT
@@ -151,7 +151,7 @@ async def test_profiling_fills_wall_time_cpu_time_and_peak_memory(rig: Rig) -> N
 
 
 @played()
-async def test_what_a_task_prints_is_told_before_its_result_comes_also_if_nobody_asked_for_it(rig: Rig) -> None:
+async def test_task_output_is_sent_before_the_result_even_if_not_requested(rig: Rig) -> None:
     def talk() -> None:
         print("out", end=" ")
         print("loud")
@@ -170,7 +170,7 @@ async def test_what_a_task_prints_is_told_before_its_result_comes_also_if_nobody
 
 
 @played()
-async def test_libraries_can_ask_whether_they_are_inside_a_task(rig: Rig) -> None:
+async def test_libraries_can_detect_whether_they_run_inside_a_task(rig: Rig) -> None:
     def ask() -> bool:
         return Processor.get_current_processor() is not None
 

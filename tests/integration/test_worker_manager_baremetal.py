@@ -158,7 +158,7 @@ def are_gone(processes: list[psutil.Process], seconds: float) -> bool:
     return True
 
 
-def test_units_follow_what_the_scheduler_wants_and_a_lost_one_is_replaced() -> None:
+def test_units_follow_the_schedulers_target_and_lost_ones_are_replaced() -> None:
     async def story(scheduler: Scheduler) -> None:
         with manager(scheduler.address) as process:
             await scheduler.until(lambda scheduler: bool(scheduler.managers))
@@ -183,7 +183,7 @@ def test_units_follow_what_the_scheduler_wants_and_a_lost_one_is_replaced() -> N
     on_a_scheduler(story)
 
 
-def test_a_signal_while_units_are_starting_leaves_nothing() -> None:
+def test_signal_during_the_start_of_units_leaves_nothing() -> None:
     async def story(scheduler: Scheduler) -> None:
         with manager(scheduler.address) as process:
             await scheduler.until(lambda scheduler: bool(scheduler.managers))
@@ -197,7 +197,7 @@ def test_a_signal_while_units_are_starting_leaves_nothing() -> None:
     on_a_scheduler(story)
 
 
-def test_workers_that_cannot_start_are_told_with_their_reason_and_tried_ever_more_rarely(tmp_path: Path) -> None:
+def test_workers_failing_to_start_are_reported_and_retried_with_backoff(tmp_path: Path) -> None:
     (tmp_path / "bad_preload.py").write_text("def boom(): raise RuntimeError('no database here')")
 
     async def story(scheduler: Scheduler) -> None:

@@ -39,9 +39,7 @@ def hold_until(path: Path, size_bytes: int = 0) -> int:
     return len(held)
 
 
-def test_a_task_above_its_limit_fails_with_limit_and_peak_and_its_neighbours_go_on(
-    address: str, tmp_path: Path
-) -> None:
+def test_task_above_its_limit_fails_with_limit_and_peak_alone(address: str, tmp_path: Path) -> None:
     with Client(address=address) as client:
         neighbour = client.submit(hold_until, tmp_path / "go", 40 * MIB)
         failed = client.submit(hold_until, tmp_path / "never", 220 * MIB)
@@ -62,7 +60,7 @@ def hold_and_say(path: Path, began: Path, size_bytes: int) -> int:
     return len(held)
 
 
-def test_the_largest_task_of_a_worker_is_ended_first_and_tried_again(tmp_path: Path) -> None:
+def test_largest_task_of_a_worker_is_killed_first_and_retried(tmp_path: Path) -> None:
     # A worker of its own process: what a rig forks has the memory of this one, which is large after many tests.
     # While the second task takes the worker beyond its limit, it is the larger of the two, and below the limit itself.
     go, began = tmp_path / "go", tmp_path / "began"
@@ -88,7 +86,7 @@ def pid_of(_: int) -> int:
 
 
 @played(max_tasks_per_processor=3)
-async def test_a_processor_is_replaced_after_so_many_tasks(rig: Rig) -> None:
+async def test_processor_is_replaced_after_a_number_of_tasks(rig: Rig) -> None:
     pids = [await rig.value(each) for each in rig.submit(pid_of, *[(number,) for number in range(9)])]
     assert pids[0:3] == pids[0:1] * 3
     assert pids[3:6] == pids[3:4] * 3
@@ -107,7 +105,7 @@ def keep(size_bytes: int) -> int:
 
 
 @played(max_processor_memory_growth=50 * MIB)
-async def test_a_processor_that_grows_is_replaced_between_tasks(rig: Rig) -> None:
+async def test_growing_processor_is_replaced_between_tasks(rig: Rig) -> None:
     first = await rig.value(rig.submit(keep, (100 * MIB,))[0])
     assert await rig.value(rig.submit(keep, (10 * MIB,))[0]) == first
     assert await rig.value(rig.submit(keep, (60 * MIB,))[0]) == first
@@ -135,9 +133,7 @@ def small_cgroup(tmp_path: Path) -> Iterator[Path]:
 
 
 @played()
-async def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(
-    rig: Rig, small_cgroup: Path, tmp_path: Path
-) -> None:
+async def test_kernel_oom_kill_is_reported_with_the_peak(rig: Rig, small_cgroup: Path, tmp_path: Path) -> None:
     (processor,) = await rig.poll(rig.processors)
     (small_cgroup / "cgroup.procs").write_text(str(processor.pid))
     killed = rig.submit(hold_until, (tmp_path / "never", 2 * LIMIT))[0]

@@ -29,7 +29,7 @@ def converse(text: bytes) -> bytes | None:
 
 
 @played()
-async def test_a_nested_client_speaks_through_its_agent_and_is_reported_gone(rig: Rig) -> None:
+async def test_nested_client_connects_through_its_agent_and_is_reported_gone(rig: Rig) -> None:
     (identifier,) = rig.submit(lambda text: len(converse(text) or b""), (b"hello" * 100_000,))
     await rig.until(lambda: rig.messages(Relay))
     (relay,) = rig.messages(Relay)
@@ -41,7 +41,7 @@ async def test_a_nested_client_speaks_through_its_agent_and_is_reported_gone(rig
 
 
 @played()
-async def test_while_a_task_waits_its_slot_runs_others(rig: Rig) -> None:
+async def test_slot_of_a_waiting_task_runs_others(rig: Rig) -> None:
     (waiting,) = rig.submit(converse, (b"x",))
     await rig.until(lambda: rig.messages(Suspended))
     others = rig.submit(abs, *((-n,) for n in range(50)))
@@ -52,7 +52,7 @@ async def test_while_a_task_waits_its_slot_runs_others(rig: Rig) -> None:
 
 
 @played()
-async def test_a_task_that_waited_goes_on_only_when_there_is_a_slot(rig: Rig, tmp_path: Path) -> None:
+async def test_waiting_task_resumes_only_with_a_free_slot(rig: Rig, tmp_path: Path) -> None:
     began = tmp_path / "began"
     gate = tmp_path / "gate"
 
@@ -75,7 +75,7 @@ async def test_a_task_that_waited_goes_on_only_when_there_is_a_slot(rig: Rig, tm
 
 
 @played()
-async def test_a_client_whose_processor_dies_is_reported_gone(rig: Rig) -> None:
+async def test_reports_clients_of_a_dead_processor_as_gone(rig: Rig) -> None:
     (identifier,) = rig.submit(converse, (b"x",))
     await rig.until(lambda: rig.messages(Suspended))
     rig.recall(identifier, kill=True)
@@ -112,7 +112,7 @@ async def test_threads_of_a_task_count_as_one_wait(rig: Rig) -> None:
 
 
 @played(hard_processor_suspend=True)
-async def test_with_hard_suspend_a_waiting_processor_is_stopped_and_goes_on(rig: Rig) -> None:
+async def test_hard_suspend_stops_and_resumes_a_waiting_processor(rig: Rig) -> None:
     (identifier,) = rig.submit(converse, (b"x",))
     await rig.until(lambda: rig.messages(Suspended))
     await rig.poll(lambda: [each for each in rig.processors() if each.status() == psutil.STATUS_STOPPED])

@@ -60,7 +60,7 @@ def with_storage(story: Callable[[Rig, Storage], Any], **config: Any) -> None:
     play(both, with_storage=True, **config)
 
 
-def test_a_large_result_is_left_in_the_storage_under_its_attempts_id() -> None:
+def test_large_result_is_stored_under_its_attempts_id() -> None:
     async def story(rig: Rig, storage: Storage) -> None:
         (identifier,) = rig.submit(bytes, (SIZE,))
         outcome, payload = await rig.outcome(identifier)
@@ -84,7 +84,7 @@ def test_inputs_are_values_whether_inline_or_stored() -> None:
     with_storage(story)
 
 
-def test_an_object_used_by_many_tasks_is_fetched_once() -> None:
+def test_object_used_by_many_tasks_is_fetched_once() -> None:
     async def story(rig: Rig, storage: Storage) -> None:
         large = await storage.put(dump_value(b"x" * SIZE))
         arguments = pickle.dumps((Input(0),), 5)
@@ -99,7 +99,7 @@ def test_an_object_used_by_many_tasks_is_fetched_once() -> None:
 
 
 @pytest.mark.parametrize("what", ["function", "arguments", "input"])
-def test_a_task_that_needs_a_missing_object_ends_at_once_and_frees_its_slot(what: str) -> None:
+def test_task_with_a_missing_object_ends_at_once_and_frees_its_slot(what: str) -> None:
     async def story(rig: Rig, storage: Storage) -> None:
         function = to_payload(dump_function(len))
         if what == "function":

@@ -145,7 +145,7 @@ def play(story: Callable[[Scheduler, Worker], Any], *, lease: float = 60.0, refu
     asyncio.run(run())
 
 
-def test_a_worker_says_who_it_is_and_runs_tasks() -> None:
+def test_worker_identifies_itself_and_runs_tasks() -> None:
     async def story(scheduler: Scheduler, worker: Worker) -> None:
         await soon(lambda: scheduler.peer)
         assert scheduler.details == WorkerDetails(
@@ -158,7 +158,7 @@ def test_a_worker_says_who_it_is_and_runs_tasks() -> None:
     play(story, slots=2, per_worker_capabilities={"gpu": 2.0, "linux": None})
 
 
-def test_a_workers_own_modules_are_not_those_of_the_working_directory_and_its_tasks_find_both(tmp_path: Path) -> None:
+def test_worker_ignores_modules_in_the_working_directory_unlike_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "scaler.py").write_text("raise SystemExit('imported from the working directory')")
     (tmp_path / "beside.py").write_text("NAME = 'beside the worker'")
 
@@ -178,7 +178,7 @@ def test_a_workers_own_modules_are_not_those_of_the_working_directory_and_its_ta
     play(story, cwd=tmp_path)
 
 
-def test_a_shut_down_worker_ends_at_once_with_success() -> None:
+def test_worker_exits_immediately_with_success_on_shutdown() -> None:
     async def story(scheduler: Scheduler, worker: Worker) -> None:
         await soon(lambda: scheduler.peer)
         scheduler.submit(time.sleep, (60,))
@@ -190,7 +190,7 @@ def test_a_shut_down_worker_ends_at_once_with_success() -> None:
     play(story)
 
 
-def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path: Path) -> None:
+def test_terminated_worker_finishes_its_task_and_says_goodbye(tmp_path: Path) -> None:
     began, gate = tmp_path / "began", tmp_path / "gate"
 
     def slow() -> int:

@@ -53,7 +53,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [set(group) for group in groups if len(group) > 1]
 
 
-def test_one_public_class_name_stands_for_one_class() -> None:
+def test_each_public_class_name_is_unique() -> None:
     places = defaultdict(list)
     for module, tree in modules().items():
         if module.startswith("scaler.testing.soamapi"):  # names of another product's API
@@ -64,7 +64,7 @@ def test_one_public_class_name_stands_for_one_class() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def test_modules_that_call_themselves_pure_are_under_the_import_contract() -> None:
+def test_modules_declared_pure_are_under_the_import_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     [contract] = [each for each in contracts if each["name"] == "Pure modules decide, and do nothing"]
     listed = tuple(contract["source_modules"])
@@ -78,7 +78,7 @@ def test_modules_that_call_themselves_pure_are_under_the_import_contract() -> No
     assert [name for name in listed if name not in modules()] == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_modules_have_no_import_cycles() -> None:
     graph = {
         name: {each for each in imported(tree) if each in modules() and each != name and not is_package(each)}
         for name, tree in modules().items()

@@ -14,7 +14,7 @@ IMAGES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda path: path.name)
-def test_an_image_copies_files_that_exist(image: Path) -> None:
+def test_image_copies_existing_files(image: Path) -> None:
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", image.read_text(), re.MULTILINE)
     assert copied
     for files in copied:
@@ -22,7 +22,7 @@ def test_an_image_copies_files_that_exist(image: Path) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda path: path.name)
-def test_an_image_installs_extras_of_the_package(image: Path) -> None:
+def test_image_installs_extras_of_the_package(image: Path) -> None:
     text = image.read_text()
     found = re.search(r'^ARG EXTRAS="([^"]+)"$', text, re.MULTILINE)
     named = found[1].split(",") if found else re.findall(r"wheel ([a-z ]+) >", text)[0].split()

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(?P<file>tests/[\w/]+\.py)(?:::(?P<test>\w+))?")
 
 
-def test_pages_name_tests_that_exist() -> None:
+def test_pages_name_existing_tests() -> None:
     missing = []
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for found in NAMED.finditer(page.read_text()):

@@ -102,10 +102,10 @@ def test_every_setting_is_read_where_it_has_its_effect(model: type) -> None:
     assert settings - reads_of(READERS[model]) == set()
 
 
-def test_what_a_cluster_is_told_is_what_a_worker_manager_is_told() -> None:
+def test_cluster_accepts_the_settings_of_a_worker_manager() -> None:
     assert settings_of(ClusterConfig) - settings_of(BaremetalNativeConfig) == FOLDED
 
 
-def test_the_search_finds_reads_of_configurations_only() -> None:
+def test_search_finds_only_reads_of_configurations() -> None:
     text = "self._config.a + config.b; other.c; config.d = 1; worker_config.e.f"
     assert reads_in(text) == {"a", "b", "e"}

@@ -17,7 +17,7 @@ def project(root: Path, **sources: str) -> Project:
     return Project(root)
 
 
-def test_prints_a_line_for_each_value_that_is_above_its_limit_and_for_names_without_a_partner() -> None:
+def test_prints_values_above_their_limits_and_unpaired_names() -> None:
     lines = worse({"better": 1, "equal": 2, "worse": 3.5, "new": 0}, {"better": 2, "equal": 2, "worse": 3, "gone": 1})
     assert lines == ["worse: 3.5 > 3", "new: no limit in .ci/ratchets.toml", "gone: nothing has this name"]
 
@@ -27,7 +27,7 @@ def test_lowers_limits_and_raises_none() -> None:
     assert lowered(LIMITS, values) == LIMITS.replace("20", "19").replace("1.5", "1.4")
 
 
-def test_a_closure_holds_what_is_imported_inside_functions_and_through_packages(tmp_path: Path) -> None:
+def test_closure_includes_imports_in_functions_and_packages(tmp_path: Path) -> None:
     found = project(
         tmp_path,
         a="from scaler import b\n",

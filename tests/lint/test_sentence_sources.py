@@ -41,7 +41,7 @@ def is_constant(value: ast.expr) -> bool:
     return name.isupper()
 
 
-def test_no_count_stands_before_a_plural_word_without_the_helper() -> None:
+def test_counts_never_precede_a_plural_without_the_helper() -> None:
     wrong = []
     for path, node in sources():
         if isinstance(node, ast.JoinedStr):
@@ -60,7 +60,7 @@ def test_no_count_stands_before_a_plural_word_without_the_helper() -> None:
     assert not wrong, "\n".join(["use counted() of scaler.grammar:", *wrong])
 
 
-def test_no_article_stands_before_a_name_that_may_begin_with_a_vowel() -> None:
+def test_no_article_precedes_a_name_that_may_begin_with_a_vowel() -> None:
     wrong = [
         f"{path.relative_to(SCALER)}:{node.lineno}: {ast.unparse(node)}"
         for path, node in sources()
@@ -69,7 +69,7 @@ def test_no_article_stands_before_a_name_that_may_begin_with_a_vowel() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_count_of_the_page_stands_before_a_plural_word_without_the_helper() -> None:
+def test_page_counts_never_precede_a_plural_without_the_helper() -> None:
     pages = [path for path in (SCALER / "monitor/web/static").glob("*.js") if path.name != "format.js"]
     wrong = [
         f"{path.name}: {found[0]}"
@@ -80,7 +80,7 @@ def test_no_count_of_the_page_stands_before_a_plural_word_without_the_helper() -
     assert not wrong, "\n".join(["use counted() of format.js:", *wrong])
 
 
-def test_no_text_leaves_the_number_of_a_noun_open() -> None:
+def test_every_noun_agrees_with_its_count() -> None:
     wrong = [
         f"{path.relative_to(SCALER)}:{node.lineno}"
         for path, node in sources()

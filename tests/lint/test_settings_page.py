@@ -64,13 +64,13 @@ def keys_of(model: type[SettingsModel]) -> set[str]:
 ALL_KEYS = set().union(*map(keys_of, COMMANDS.values()))
 
 
-def test_the_page_of_settings_is_the_one_that_the_models_make() -> None:
+def test_settings_page_matches_the_models() -> None:
     page = (ROOT / "docs/settings.md").read_text()
     made = runpy.run_path(str(ROOT / "docs/site/settings.py"))
     assert page == made["settings_page"](), "run: python docs/site/settings.py > docs/settings.md"
 
 
-def test_every_setting_is_documented_with_a_readable_default_and_a_flag_of_its_own() -> None:
+def test_every_setting_is_documented_with_a_readable_default_and_a_flag() -> None:
     for model in (*SECTION_MODELS.values(), *MANAGER_MODELS.values()):
         items = describe(model).values()
         assert set(documentation(model)) == set(describe(model))
@@ -80,7 +80,7 @@ def test_every_setting_is_documented_with_a_readable_default_and_a_flag_of_its_o
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.toml")), ids=lambda path: path.name)
-def test_every_file_in_config_can_be_started_with_its_policy(path: Path) -> None:
+def test_every_file_in_config_starts_with_its_policy(path: Path) -> None:
     config = launcher_config(read_file(str(path)), {})
     assert config.worker_managers
     assert load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
@@ -111,7 +111,7 @@ def written_keys(text: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.toml")), ids=lambda path: path.name)
-def test_keys_that_are_commented_out_are_keys_too(path: Path) -> None:
+def test_commented_out_keys_are_keys_too(path: Path) -> None:
     models = {**SECTION_MODELS, **MANAGER_MODELS}
     written = list(written_keys(path.read_text()))
     assert written
@@ -119,7 +119,7 @@ def test_keys_that_are_commented_out_are_keys_too(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_pages_name_flags_and_variables_that_there_are(path: Path) -> None:
+def test_pages_name_existing_flags_and_variables(path: Path) -> None:
     text = path.read_text()
     known = {*map(flag_of, ALL_KEYS), *OF_ALL_COMMANDS, *OF_SOME_COMMANDS}
     # Lines that show an error message contain the mistake.
@@ -132,7 +132,7 @@ def test_pages_name_flags_and_variables_that_there_are(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(MANAGER_MODELS.keys() - {"baremetal_native"}))
-def test_the_page_of_a_manager_names_keys_that_there_are(kind: str) -> None:
+def test_manager_page_names_existing_keys(kind: str) -> None:
     own = {key for key in MANAGER_MODELS[kind].__annotations__ if "_" in key}
     beginnings = {key.partition("_")[0] for key in own}
     named = set(re.findall(r"`([a-z0-9]+_[a-z0-9_]+)`", (ROOT / f"docs/{kind}.md").read_text())) - {kind}

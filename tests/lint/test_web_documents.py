@@ -26,7 +26,7 @@ def names_told() -> tuple[set[str], set[str]]:
     return own, samples
 
 
-def test_the_page_of_metrics_lists_each_and_no_other() -> None:
+def test_metrics_page_lists_exactly_the_existing_metrics() -> None:
     own, samples = names_told()
     page = (DOCS / "metrics.md").read_text()
     listed = set(_METRIC.findall("\n".join(line for line in page.splitlines() if line.startswith("| `scaler_"))))
@@ -34,7 +34,7 @@ def test_the_page_of_metrics_lists_each_and_no_other() -> None:
     assert set(_METRIC.findall(page)) - NOT_METRICS <= own | samples
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_dashboard_queries_existing_metrics() -> None:
     dashboard = json.loads((DOCS / "grafana.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked = set(_METRIC.findall(" ".join(expressions)))
@@ -43,7 +43,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert len(expressions) > 15
 
 
-def test_the_page_of_routes_lists_each_with_its_parameters() -> None:
+def test_routes_page_lists_each_route_with_its_parameters() -> None:
     page = (DOCS / "web-api.md").read_text()
     for route in ROUTES:
         found = re.search(rf"^\| `{re.escape(route.path)}(\?[^`]*)?` \|", page, re.MULTILINE)
@@ -53,7 +53,7 @@ def test_the_page_of_routes_lists_each_with_its_parameters() -> None:
     assert set(listed) == {route.path for route in ROUTES} | {"/api/openapi.json"}
 
 
-def test_the_page_of_routes_names_every_column() -> None:
+def test_routes_page_names_every_column() -> None:
     page = (DOCS / "web-api.md").read_text()
     schemas = openapi()["components"]["schemas"]
     del schemas["TraceAnswer"]  # the format of other programs
@@ -62,6 +62,6 @@ def test_the_page_of_routes_names_every_column() -> None:
             assert re.search(rf"[`\"]{column}[`\"]", page), f"{column} of {name} is not on the page"
 
 
-def test_the_page_of_routes_has_the_policy_that_is_sent() -> None:
+def test_routes_page_has_the_policy_that_is_sent() -> None:
     page = " ".join((DOCS / "web-api.md").read_text().split())
     assert CONTENT_SECURITY_POLICY in page

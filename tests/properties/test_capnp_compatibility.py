@@ -107,7 +107,7 @@ def full(kind: str, value: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
-def test_what_one_writes_the_other_reads(kind: type[Any]) -> None:
+def test_objects_written_by_one_are_read_by_the_other(kind: type[Any]) -> None:
     @settings(max_examples=settings().max_examples // 3)
     @given(EVERY[kind])
     def agree(message: m.Message) -> None:
@@ -118,7 +118,7 @@ def test_what_one_writes_the_other_reads(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", RICH, ids=lambda kind: kind.__name__)
-def test_whatever_was_changed_means_to_both_the_same_or_is_refused_here(kind: type[Any]) -> None:
+def test_mutated_message_is_read_alike_by_both_or_rejected_here(kind: type[Any]) -> None:
     chance = random.Random(kind.__name__)
     read = 0
     for body in (encode(RICH[kind]), by_the_library(RICH[kind])):
@@ -136,7 +136,7 @@ def test_whatever_was_changed_means_to_both_the_same_or_is_refused_here(kind: ty
 
 
 @pytest.mark.parametrize("message", RICH.values(), ids=lambda message: type(message).__name__)
-def test_a_body_in_several_segments_is_read(message: m.Message) -> None:
+def test_reads_a_body_in_several_segments(message: m.Message) -> None:
     whole = Body.new_message(**{name_of(message): wire(message)})
     builder = capnp.lib.capnp._MallocMessageBuilder(1)  # noqa: SLF001 (nothing else takes the size of a segment)
     builder.set_root(whole)

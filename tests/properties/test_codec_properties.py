@@ -283,7 +283,7 @@ def test_every_message_is_covered_here() -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
-def test_a_message_survives_the_wire(kind: type[Any]) -> None:
+def test_message_round_trips(kind: type[Any]) -> None:
     @settings(max_examples=settings().max_examples // 3)
     @given(EVERY[kind])
     def survives(message: m.Message) -> None:
@@ -298,7 +298,7 @@ def test_any_bytes_are_answered_or_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [m.Hello, m.Submit, m.Run, m.Done, m.Finished, m.WorkerHeartbeat, m.ManagerStatus])
-def test_bits_flipped_at_random_never_break_the_codec(kind: type[Any]) -> None:
+def test_random_bit_flips_never_break_the_codec(kind: type[Any]) -> None:
     # Pointers and lengths are where a reader breaks: many cheap changes of whole words of one rich body.
     chance = random.Random(kind.__name__)
     body = encode(RICH[kind])

@@ -112,7 +112,7 @@ def truth(run: Run, row: FindingRow) -> bool:
 @example(Run([Load("f0", 20, 0.5, running=4, ready=100_000, age_seconds=90, failed_share=1.0)], [Manager(max_slots=8)]))
 @example(Run([Load("f0", 20_000, 0.0001, running=8)], scheduler_percent=100, stored_share=0.95))
 @given(runs())
-def test_no_advice_is_wrong_without_evidence_or_contradicts_another(run: Run) -> None:
+def test_advice_is_never_wrong_unfounded_or_contradictory(run: Run) -> None:
     found = findings(run.model())
     kinds = {row.kind for row in found}
     for row in found:
@@ -129,7 +129,7 @@ def test_no_advice_is_wrong_without_evidence_or_contradicts_another(run: Run) ->
     assert not found or run.states >= 21
 
 
-def test_every_finding_leads_to_a_part_of_a_page_of_the_documentation() -> None:
+def test_every_finding_links_to_a_documentation_section() -> None:
     pages = re.findall(r'"docs/([\w-]+\.md)(?:#([\w-]+))?"', (ROOT / "scaler/monitor/findings.py").read_text())
     assert len(pages) >= 6
     for page, anchor in pages:
@@ -138,7 +138,7 @@ def test_every_finding_leads_to_a_part_of_a_page_of_the_documentation() -> None:
         assert not anchor or anchor in slugs, f"docs/{page} has no part #{anchor}"
 
 
-def test_longer_tasks_and_fewer_failures_make_the_advice_go_away() -> None:
+def test_longer_tasks_and_fewer_failures_clear_the_advice() -> None:
     run = Run([Load("f0", 20_000, 0.0001, running=8)])
     assert findings(run.model())
     assert not findings(replace(run, loads=[Load("f0", 80, 0.1, running=8)]).model())

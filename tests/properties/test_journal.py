@@ -30,7 +30,7 @@ def replayed(*segments: bytes) -> list[bytes]:
 
 
 @given(st.lists(bodies, max_size=6), st.integers(0, 100))
-def test_a_segment_that_is_cut_anywhere_has_the_records_before_the_cut(contents: list[bytes], zeros: int) -> None:
+def test_truncated_segment_keeps_all_records_before_the_cut(contents: list[bytes], zeros: int) -> None:
     whole = segment(1, contents)
     ends = [HEADER_BYTES]
     for body in contents:
@@ -45,9 +45,7 @@ def test_a_segment_that_is_cut_anywhere_has_the_records_before_the_cut(contents:
 
 
 @given(st.lists(bodies, min_size=1, max_size=6), st.data())
-def test_one_wrong_byte_loses_what_the_disk_had_not_confirmed_or_is_an_error(
-    contents: list[bytes], data: st.DataObject
-) -> None:
+def test_wrong_byte_loses_only_unconfirmed_records_or_raises(contents: list[bytes], data: st.DataObject) -> None:
     confirmed = data.draw(st.integers(0, len(contents) - 1), "records that the last one knows to be confirmed")
     whole = segment(1, contents, lambda sequence: min(sequence - 1, confirmed))
     at = data.draw(st.integers(HEADER_BYTES, len(whole) - 1), "place of the wrong byte")
@@ -64,7 +62,7 @@ def test_one_wrong_byte_loses_what_the_disk_had_not_confirmed_or_is_an_error(
 
 
 @given(st.lists(bodies, max_size=3), st.lists(bodies, min_size=2, max_size=4), st.lists(bodies, max_size=3), st.data())
-def test_records_that_are_written_again_count_whatever_is_left_of_them_in_the_segment_before(
+def test_rewritten_records_count_whatever_remains_in_the_old_segment(
     first: list[bytes], again: list[bytes], more: list[bytes], data: st.DataObject
 ) -> None:
     whole, confirmed = segment(1, first + again, lambda number: min(number - 1, len(first))), len(segment(1, first))
@@ -75,17 +73,17 @@ def test_records_that_are_written_again_count_whatever_is_left_of_them_in_the_se
 
 
 @given(st.lists(bodies, min_size=2, max_size=5))
-def test_nothing_counts_behind_a_gap_that_the_disk_had_not_confirmed(contents: list[bytes]) -> None:
+def test_ignores_records_after_an_unconfirmed_gap(contents: list[bytes]) -> None:
     assert replayed(segment(1, contents[:1]), segment(3, contents[1:])) == contents[:1]
 
 
-def test_bytes_of_a_user_never_count_as_a_record() -> None:
+def test_user_bytes_never_count_as_a_record() -> None:
     inside = pack(b"guessed!", 2, 0, b"forged")
     whole = segment(1, [b"one", inside])
     assert replayed(whole[:-1]) == [b"one"]
 
 
-def test_what_does_not_count_is_removed_so_that_it_hides_nothing_that_follows(tmp_path: Path) -> None:
+def test_invalid_records_are_removed_so_that_later_ones_count(tmp_path: Path) -> None:
     with contextlib.closing(JournalDirectory(tmp_path)) as directory:
         whole = segment(1, [b"one", b"two", b"three"])
         directory.segment(1).write_bytes(whole.replace(b"two", b"2.."))
@@ -97,7 +95,7 @@ def test_what_does_not_count_is_removed_so_that_it_hides_nothing_that_follows(tm
 
 
 @given(st.lists(bodies, max_size=5), st.lists(bodies, max_size=5), st.data())
-def test_a_directory_goes_on_after_any_crash(first: list[bytes], second: list[bytes], data: st.DataObject) -> None:
+def test_directory_recovers_from_any_crash(first: list[bytes], second: list[bytes], data: st.DataObject) -> None:
     """A crash leaves any part of the last segment; the next one begins with the number after what counts."""
     with tempfile.TemporaryDirectory() as name:
         directory = JournalDirectory(Path(name))

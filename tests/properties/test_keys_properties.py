@@ -33,7 +33,7 @@ PIECES = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 40), PIECES), min_size=1, max_size=4))
-def test_a_changed_file_never_gives_a_key_more_than_it_had(
+def test_changed_file_never_extends_the_rights_of_a_key(
     made: tuple[KeysDirectory, Credential, Credential, bytes], changes: list[tuple[int, int, bytes]]
 ) -> None:
     keys, alice, bob, both = made

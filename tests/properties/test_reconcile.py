@@ -114,7 +114,7 @@ TestReconciler.settings = settings(stateful_step_count=30)
 
 
 @given(wanted=st.lists(st.integers(0, 20), min_size=2, max_size=40))
-def test_a_wish_that_flips_on_every_beat_stops_no_running_unit_before_the_drain_deadline(wanted: list[int]) -> None:
+def test_target_that_flips_on_every_heartbeat_stops_no_unit_early(wanted: list[int]) -> None:
     world = World(None)
     for units in wanted:
         world.wanted = units
@@ -126,7 +126,7 @@ def test_a_wish_that_flips_on_every_beat_stops_no_running_unit_before_the_drain_
 
 
 @given(beats=st.integers(20, 200))
-def test_units_that_die_at_once_are_started_ever_more_rarely(beats: int) -> None:
+def test_units_dying_at_startup_are_restarted_with_backoff(beats: int) -> None:
     world = World(None)
     world.wanted = 50
     for _ in range(beats):

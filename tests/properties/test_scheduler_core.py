@@ -598,5 +598,5 @@ class SchedulerAndPeers(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(180)
-def test_the_core_keeps_its_promises_whatever_peers_do() -> None:
+def test_core_keeps_its_promises_whatever_peers_do() -> None:
     run_state_machine_as_test(SchedulerAndPeers, settings=settings(stateful_step_count=50))

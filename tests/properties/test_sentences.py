@@ -53,7 +53,7 @@ def check(texts: Iterable[str]) -> None:
 
 
 @given(POLICIES, st.lists(st.tuples(SECONDS, CLUSTERS), min_size=1, max_size=3), SECONDS)
-def test_the_reasons_of_policies_are_sentences(
+def test_policy_reasons_are_sentences(
     policy: ScalingPolicy, steps: list[tuple[float, tuple[tuple[Demand, ...], tuple[ManagerView, ...]]]], rate: float
 ) -> None:
     now = 0.0
@@ -70,7 +70,7 @@ def test_the_reasons_of_policies_are_sentences(
     st.lists(st.tuples(NAMES, MANY, ASKED), max_size=3),
     st.lists(st.tuples(OFFERED, COUNTS, st.sampled_from(["well", "broken", "draining", "gone"])), max_size=3),
 )
-def test_what_a_cluster_says_of_its_tasks_and_managers_are_sentences(
+def test_cluster_texts_about_tasks_and_managers_are_sentences(
     policy: tuple[str, str],
     managers: list[tuple[int, dict[str, float | None], str, bool, int, str]],
     tasks: list[tuple[str, int, tuple[tuple[str, float], ...]]],
@@ -127,9 +127,7 @@ def said(cluster: Cluster, tasks: Iterable[bytes]) -> Iterator[str]:
     st.sampled_from(sorted(set(Outcome) - {Outcome.NOT_STARTED, Outcome.INPUT_MISSING})),
     st.integers(0, 2),
 )
-def test_the_story_of_a_task_is_made_of_sentences(
-    name: str, count: int, slots: int, outcome: Outcome, retries: int
-) -> None:
+def test_task_history_consists_of_sentences(name: str, count: int, slots: int, outcome: Outcome, retries: int) -> None:
     cluster = Cluster()
     client, worker = cluster.client("alice"), cluster.worker("w", slots=slots)
     ids = cluster.submit(client, count, name=name, retries=retries)

@@ -62,7 +62,7 @@ POLICIES = st.one_of(
 
 
 @given(POLICIES, CLUSTERS)
-def test_a_first_plan_starts_units_only_for_tasks_that_they_can_run(
+def test_first_plan_starts_units_only_for_tasks_they_can_run(
     policy: ScalingPolicy, cluster: tuple[tuple[Demand, ...], tuple[ManagerView, ...]]
 ) -> None:
     demand, managers = cluster
@@ -75,7 +75,7 @@ def test_a_first_plan_starts_units_only_for_tasks_that_they_can_run(
 
 
 @given(st.lists(st.tuples(SECONDS, CLUSTERS), min_size=1, max_size=6))
-def test_what_is_started_is_never_more_than_may_be_spent(
+def test_starts_never_exceed_the_budget(
     steps: list[tuple[float, tuple[tuple[Demand, ...], tuple[ManagerView, ...]]]],
 ) -> None:
     policy = TargetPolicy(SPENDING)
@@ -93,7 +93,7 @@ def test_what_is_started_is_never_more_than_may_be_spent(
 
 
 @given(POLICIES, st.lists(st.tuples(SECONDS, CLUSTERS), min_size=1, max_size=4))
-def test_plans_keep_limits_and_take_only_what_may_go(
+def test_plans_respect_limits_and_stop_only_stoppable_units(
     policy: ScalingPolicy, steps: list[tuple[float, tuple[tuple[Demand, ...], tuple[ManagerView, ...]]]]
 ) -> None:
     now = 0.0

@@ -46,7 +46,7 @@ def test_merging_is_associative_and_commutative(samples: list[list[tuple[tuple[s
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 40), st.integers(0, 1000)), max_size=1500))
-def test_what_is_kept_is_bounded_and_no_time_is_lost(rows: list[tuple[int, int, int]]) -> None:
+def test_history_is_bounded_without_gaps(rows: list[tuple[int, int, int]]) -> None:
     given_us, made = 0, StackProfile()
     for number, depth, microseconds in [*rows, *((each, 3, 1) for each in range(MAX_STACKS + 50))]:
         made.add((*(f"d{level}" for level in range(depth)), f"f{number}"), microseconds)
@@ -58,7 +58,7 @@ def test_what_is_kept_is_bounded_and_no_time_is_lost(rows: list[tuple[int, int, 
     assert (len(both.own_us) <= MAX_STACKS, both.total_us, both.samples) == (True, 2 * given_us, 2 * made.samples)
 
 
-def test_the_lightest_stacks_are_folded_into_their_callers() -> None:
+def test_lightest_stacks_are_folded_into_their_callers() -> None:
     made = StackProfile()
     made.add(("main", "hot"), 10**9)
     for number in range(MAX_STACKS):
@@ -69,14 +69,14 @@ def test_the_lightest_stacks_are_folded_into_their_callers() -> None:
 
 
 @given(SAMPLES)
-def test_a_document_and_its_reading_are_the_same_profile(samples: list[tuple[tuple[str, ...], int]]) -> None:
+def test_profile_document_round_trips(samples: list[tuple[tuple[str, ...], int]]) -> None:
     made = profile_of(samples)
     read, _ = read_json(json.dumps(made.document()).encode())
     assert (read.own_us, read.samples) == (made.own_us, made.samples)
 
 
 @given(SAMPLES)
-def test_own_times_add_up_and_recursion_counts_once(samples: list[tuple[tuple[str, ...], int]]) -> None:
+def test_self_times_add_up_and_recursion_counts_once(samples: list[tuple[tuple[str, ...], int]]) -> None:
     made = profile_of(samples)
     frames = made.hottest(1000)
     assert sum(each.own_us for each in frames) == sum(us for stack, us in made.own_us.items() if stack)
@@ -84,7 +84,7 @@ def test_own_times_add_up_and_recursion_counts_once(samples: list[tuple[tuple[st
     assert [each.own_us for each in frames] == sorted((each.own_us for each in frames), reverse=True)
 
 
-def test_other_programs_can_read_what_is_written() -> None:
+def test_other_programs_can_read_the_files() -> None:
     made = profile_of([(("a", "b"), 30), (("a", "c"), 10), (("a", "b"), 5)])
     assert made.collapsed() == "a;b 35\na;c 10\n"
     document = made.speedscope("job")
@@ -116,13 +116,13 @@ def test_other_programs_can_read_what_is_written() -> None:
         json.dumps({"samples": 1, "frames": ["a"], "stacks": [[1, 0]] * (MAX_STACKS + 1)}).encode(),
     ],
 )
-def test_what_is_no_profile_is_a_value_error(text: bytes) -> None:
+def test_invalid_profile_raises_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (whatever json says, too)
         read_json(text)
 
 
 @given(st.text(max_size=400))
-def test_a_label_is_one_line_without_separators(text: str) -> None:
+def test_label_is_one_line_without_separators(text: str) -> None:
     made = label(text)
     assert len(made) <= 160
     assert ";" not in made

@@ -32,12 +32,12 @@ def names(rows: list[WorkerRow]) -> list[str]:
 ROWS = [worker("b", cpu=5.0), worker("a", cpu=50.0), worker("c", cpu=5.0)]
 
 
-def test_figures_sort_from_the_largest_and_names_from_a() -> None:
+def test_figures_sort_descending_and_names_ascending() -> None:
     assert names(sort(ROWS, Sorting(BY_KEY["c"]))) == ["a", "b", "c"]
     assert names(sort(ROWS, Sorting(BY_KEY["n"]))) == ["a", "b", "c"]
 
 
-def test_the_same_key_again_turns_the_order_round_and_another_one_does_not() -> None:
+def test_repeating_a_key_reverses_the_order_unlike_another_key() -> None:
     by_cpu = Sorting(BY_KEY["c"])
     turned = by_cpu.by(BY_KEY["c"])
     assert names(sort(ROWS, turned)) == ["b", "c", "a"]
@@ -47,13 +47,13 @@ def test_the_same_key_again_turns_the_order_round_and_another_one_does_not() -> 
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.title)
-def test_the_sorted_column_is_marked_and_shown_even_where_there_is_little_room(column: object) -> None:
+def test_sorted_column_is_marked_and_shown_even_in_narrow_windows(column: object) -> None:
     sorting = Sorting(next(each for each in COLUMNS if each is column))
     for width in (40, 80, 200, None):
         assert f"[{sorting.column.title}]" in table(ROWS, sorting, width).head
 
 
-def test_at_80_columns_the_less_important_columns_are_hidden_and_at_200_none() -> None:
+def test_less_important_columns_are_hidden_at_80_columns_and_none_at_200() -> None:
     narrow, wide = table(ROWS, Sorting(), 80), table(ROWS, Sorting(), 200)
     assert [column.title for column in narrow.columns] == [
         "worker", "cpu", "rss", "free", "sent", "queued", "lag", "ITL", "function", "seconds"
@@ -61,7 +61,7 @@ def test_at_80_columns_the_less_important_columns_are_hidden_and_at_200_none() -
     assert [column.title for column in wide.columns] == [each.title for each in COLUMNS if each.title != "state"]
 
 
-def test_a_filter_looks_at_every_name_in_any_case() -> None:
+def test_filter_matches_all_names_case_insensitively() -> None:
     rows = [
         worker("alpha", manager="Fleet"),
         worker("beta", capabilities="gpu=2", function="Reprice"),
@@ -74,7 +74,7 @@ def test_a_filter_looks_at_every_name_in_any_case() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "naïve", "e\u0301", "工作", "ᄒ\u1161\u11ab", "👍🏻", "🇩🇪", "हिन्दी"])
-def test_texts_are_as_wide_as_they_are_drawn(text: str) -> None:
+def test_texts_have_their_display_width(text: str) -> None:
     assert cell_len(text) == rich_cells.cell_len(text)
 
 
@@ -87,7 +87,7 @@ TEXTS = st.text(max_size=40)
     st.sampled_from(COLUMNS),
     st.integers(1, 250),
 )  # fmt: skip
-def test_every_line_has_exactly_the_width_and_sends_nothing_that_a_terminal_obeys(
+def test_every_line_has_the_exact_width_and_no_terminal_controls(
     rows: list[WorkerRow], column: object, width: int
 ) -> None:
     sorting = Sorting(next(each for each in COLUMNS if each is column))
@@ -105,7 +105,7 @@ def model_of(**parts: object) -> Model:
     return model
 
 
-def test_the_four_panels_fit_in_80_columns_and_say_what_is_cut() -> None:
+def test_four_panels_fit_in_80_columns_and_mark_truncation() -> None:
     model = model_of(
         scheduler={"cpu_percent": 0.5, "rss_bytes": 136_419_737},
         tasks={"ready": 3, "running": 2, "ended": {"done": 53_704, "exception": 14, "cancelled": 48}},
@@ -121,7 +121,7 @@ def test_the_four_panels_fit_in_80_columns_and_say_what_is_cut() -> None:
     assert (rows["failed"], rows["cancelled"], rows["exception"], rows["per second"]) == ("14", "48", "14", "12")
 
 
-def test_a_scheduler_without_authentication_says_so_first() -> None:
+def test_scheduler_without_authentication_warns_first() -> None:
     model = model_of(scheduler={"insecure_no_auth": True}, totals={"workers": 2, "slots": 4})
     assert panels.totals(model.status, 2, 2, "") == (
         "NO AUTHENTICATION: any process can run code here; Total 2 workers, 4 slots"
@@ -129,7 +129,7 @@ def test_a_scheduler_without_authentication_says_so_first() -> None:
     assert "NO AUTHENTICATION" in panels.as_text(model, 80)
 
 
-def test_a_disk_that_takes_nothing_new_has_a_line_of_its_own() -> None:
+def test_full_disk_has_its_own_line() -> None:
     full = "state_directory: cannot write to /x: No space left on device"
     model = model_of(
         scheduler={"disk_failure": full, "journal_bytes": 1 << 26},
@@ -146,7 +146,7 @@ def test_a_disk_that_takes_nothing_new_has_a_line_of_its_own() -> None:
 EVIL = "w\x1b]0;owned\x07\nnew line\r"
 
 
-def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> None:
+def test_json_report_has_the_rows_and_sums_of_the_table() -> None:
     row = {"id": "1", "name": EVIL, "processors": [{"pid": 9, "cpu_percent": 4.0, "initialized": True}] * 2}
     model = model_of(workers=[row], messages={"sent": {"Run": 5}})
     document = json.loads(panels.as_json(model, "tcp://h:1"))
@@ -155,7 +155,7 @@ def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> 
     assert (only["name"], only["cpu_percent"], only["itl"], only["function"]) == (EVIL, 8.0, "100", "")
 
 
-def test_a_workers_tasks_are_those_that_run_and_then_the_recent_ones() -> None:
+def test_worker_lists_running_tasks_first_then_recent_ones() -> None:
     status = decode_status(
         {"workers": [{"name": "w", "processors": [
             {"pid": 1, "running": "aa", "running_seconds": 1.0, "function": "quick"},

@@ -49,7 +49,7 @@ def apply(model: Model, step: tuple[Any, ...], at: float) -> None:
 
 
 @given(steps)
-def test_a_snapshot_and_the_deltas_after_it_make_what_a_new_snapshot_has(steps: list[tuple[Any, ...]]) -> None:
+def test_snapshot_plus_deltas_equals_a_new_snapshot(steps: list[tuple[Any, ...]]) -> None:
     model, browser, at = Model(), Browser(), 1.0
     encoder = DeltaEncoder(model, ConnectionRow, 100)
     browser.take("snapshot", encoder.snapshot())

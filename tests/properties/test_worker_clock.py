@@ -16,7 +16,7 @@ ROUNDING = 1e-7
 
 
 @given(OFFSETS, DRIFTS, EXCHANGES)
-def test_the_offset_is_within_the_error_of_the_estimate(
+def test_offset_is_within_the_error_of_the_estimate(
     offset: float, drift: float, exchanges: list[tuple[float, float, float]]
 ) -> None:
     clock = ClockOffset()
@@ -33,9 +33,7 @@ def test_the_offset_is_within_the_error_of_the_estimate(
 
 
 @given(OFFSETS, EXCHANGES)
-def test_the_estimate_stays_while_nothing_contradicts_it(
-    offset: float, exchanges: list[tuple[float, float, float]]
-) -> None:
+def test_estimate_stays_until_contradicted(offset: float, exchanges: list[tuple[float, float, float]]) -> None:
     clock = ClockOffset()
     clock.observe(0.0, offset + 0.0005, 0.001)
     first = clock.seconds
@@ -46,7 +44,7 @@ def test_the_estimate_stays_while_nothing_contradicts_it(
 
 
 @given(OFFSETS, st.floats(60.0, 1e6), EXCHANGES)
-def test_a_clock_that_was_stopped_is_found_at_the_next_exchange(
+def test_detects_a_stopped_clock_at_the_next_exchange(
     offset: float, stopped: float, exchanges: list[tuple[float, float, float]]
 ) -> None:
     clock = ClockOffset()

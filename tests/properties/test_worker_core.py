@@ -227,7 +227,7 @@ class Walk(CoreRig):
 
 
 @given(st.integers(0, 2**32))
-def test_every_attempt_has_one_end_and_only_what_ran_is_charged(seed: int) -> None:
+def test_every_attempt_has_one_end_and_only_started_ones_are_charged(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
         walk.walk()

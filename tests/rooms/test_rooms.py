@@ -40,7 +40,7 @@ def run(copy: Path, *arguments: str) -> str:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("rooms", [[each] for each in ROOMS] + [ROOMS], ids=[*ROOMS, "all"])
-def test_the_rest_works_without(rooms: list[str], tmp_path: Path) -> None:
+def test_everything_else_works_without_it(rooms: list[str], tmp_path: Path) -> None:
     for folder in ("scaler", "tests"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder

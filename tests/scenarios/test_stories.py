@@ -13,7 +13,7 @@ STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_a_story_is_told_as_it_is_written(path: Path, rewrite: bool) -> None:
+def test_task_history_is_displayed_as_written(path: Path, rewrite: bool) -> None:
     story = Story()
     written = path.read_text()
     told = "\n".join(str(Block(block.comments, block.command, story.run(block.command))) for block in read(written))
@@ -31,7 +31,7 @@ def test_a_story_is_told_as_it_is_written(path: Path, rewrite: bool) -> None:
         ("worker w colour=red\n----\n", "no option colour"),
     ],
 )
-def test_what_is_no_transcript_or_no_command_is_an_error(text: str, reason: str) -> None:
+def test_invalid_transcript_or_command_is_an_error(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         tell(text)
 
@@ -41,7 +41,7 @@ def tell(text: str) -> list[str]:
     return [line for block in read(text) for line in story.run(block.command)]
 
 
-def test_a_rewritten_transcript_keeps_its_comments_and_reads_the_same() -> None:
+def test_rewritten_transcript_keeps_its_comments_and_reads_the_same() -> None:
     text = "# a comment\n# and another\nclient alice\n----\nnothing is said\n\n# more\nshow\n----\nalice: no tasks\n"
     assert "\n".join(map(str, read(text))) == text
     assert Command("submit alice a needs=gpu=1").option("needs") == "gpu=1"

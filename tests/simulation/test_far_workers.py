@@ -136,7 +136,7 @@ class _FarWorld(SteppedCore):
 
 
 @pytest.mark.parametrize("milliseconds", [1, 10, 50, 75, 200])
-def test_workers_100_ms_away_are_busy_with_tasks_of_any_length(milliseconds: int) -> None:
+def test_workers_100_ms_away_stay_busy_with_tasks_of_any_length(milliseconds: int) -> None:
     seconds = milliseconds / 1000
     world = _FarWorld(seconds, 0.05, 0.05)
     end = MEASURED_SECONDS + max(0.8, 20 * seconds)
@@ -147,7 +147,7 @@ def test_workers_100_ms_away_are_busy_with_tasks_of_any_length(milliseconds: int
     assert all(world.waiting_at(worker) * seconds < 2 * 0.2 + 2 * seconds for worker in world.workers), "hoards"
 
 
-def test_near_workers_have_no_more_waiting_than_before_and_far_ones_no_more_than_a_limit() -> None:
+def test_near_workers_queue_no_more_than_before_and_distant_ones_up_to_a_limit() -> None:
     world = _FarWorld(0.01, 0.0001, 0.05, 60.0)
     near, far, _ = world.workers
     world.submit(3000)
@@ -158,7 +158,7 @@ def test_near_workers_have_no_more_waiting_than_before_and_far_ones_no_more_than
     assert lost.full_load(0.0, 0) == 2 * 0.05, "a worker that has said nothing yet"
 
 
-def test_what_a_far_worker_has_too_much_comes_back_when_its_tasks_turn_out_long() -> None:
+def test_excess_tasks_of_a_distant_worker_return_if_they_turn_out_long() -> None:
     world = _FarWorld(0.01, 0.0001, 0.05)
     near, far = world.workers
     world.submit(800)

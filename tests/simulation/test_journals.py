@@ -124,12 +124,12 @@ RARE = {
 
 @pytest.mark.parametrize("seed", short_form(range(3)))
 @pytest.mark.parametrize("kind", [STEADY, ROUGH, PROGRAMS])
-def test_nothing_that_was_said_is_lost(kind: str, seed: int) -> None:
+def test_no_message_is_lost(kind: str, seed: int) -> None:
     run([seed], kind)
 
 
 @pytest.mark.long
-def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, fault = FAULTS[fault_name]
     plant(fault, monkeypatch)
     first = RARE.get(fault_name, 0)

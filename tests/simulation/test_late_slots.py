@@ -21,14 +21,14 @@ def run(tasks: int, seconds: float, *pools: UnitPool) -> ScalingOutcome:
 @pytest.mark.parametrize(
     ("tasks", "seconds"), [(60, 1.0), (20, 4.0), pytest.param(2_000, 0.02, marks=pytest.mark.full)]
 )
-def test_work_that_the_laptop_does_as_soon_stays_there(tasks: int, seconds: float) -> None:
+def test_work_that_the_laptop_finishes_as_soon_stays_there(tasks: int, seconds: float) -> None:
     alone, both = run(tasks, seconds, LAPTOP), run(tasks, seconds, LAPTOP, JOBS)
     assert both.given_late == 0
     assert both.makespan_seconds <= 1.05 * alone.makespan_seconds
 
 
 @pytest.mark.parametrize(("tasks", "seconds"), [(150, 1.0), (200, 1.0), (60, 10.0)])
-def test_work_that_ends_much_sooner_with_jobs_gets_no_more_of_them_than_that_takes(tasks: int, seconds: float) -> None:
+def test_work_that_ends_sooner_with_jobs_gets_only_as_many_as_needed(tasks: int, seconds: float) -> None:
     alone, both = run(tasks, seconds, LAPTOP), run(tasks, seconds, LAPTOP, JOBS)
     assert both.makespan_seconds <= 0.8 * alone.makespan_seconds
     # Jobs do at least what the laptop has not done when they end, and at most a tenth of all beyond it.
@@ -36,7 +36,7 @@ def test_work_that_ends_much_sooner_with_jobs_gets_no_more_of_them_than_that_tak
     assert tasks - by_the_laptop <= both.given_late <= tasks - by_the_laptop + 0.1 * tasks
 
 
-def test_without_other_slots_all_tasks_become_jobs() -> None:
+def test_all_tasks_become_jobs_without_other_slots() -> None:
     both = run(60, 1.0, JOBS)
     assert both.given_late == 60
     assert both.makespan_seconds < 50

@@ -66,7 +66,7 @@ def run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", short_form(SEEDS, 2))
-def test_nothing_persisted_is_lost_while_one_store_dies_at_a_time(seed: int) -> None:
+def test_single_store_failures_lose_no_persisted_object(seed: int) -> None:
     run(seed)
 
 
@@ -76,7 +76,7 @@ def run_all() -> None:
 
 
 @pytest.mark.long
-def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = Fault(*FAULTS[fault_name])
     plant(fault, monkeypatch)
     with pytest.raises(AssertionError, match=fault.words):

@@ -168,7 +168,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
 
 
 @pytest.mark.long
-def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = Fault(*FAULTS[fault_name])
     plant(fault, monkeypatch)
     with pytest.raises((AssertionError, KeyError), match=fault.words):
@@ -176,7 +176,7 @@ def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seeds", short_form([SEEDS[:1], SEEDS[1:]]), ids=str)
-def test_the_simulation_notices_nothing_without_a_fault(seeds: range) -> None:
+def test_simulation_without_faults_detects_nothing(seeds: range) -> None:
     _run_all(seeds)
 
 

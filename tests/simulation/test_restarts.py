@@ -35,17 +35,17 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.mark.parametrize("seeds", short_form([range(2), range(2, 6)]), ids=str)
 @pytest.mark.parametrize("kind", ["the scheduler loses everything", "scheduler and workers lose everything"])
-def test_every_future_has_one_right_outcome(kind: str, seeds: range) -> None:
+def test_every_future_has_one_correct_outcome(kind: str, seeds: range) -> None:
     run(seeds, kind)
 
 
-def test_the_scheduler_is_killed_often_enough() -> None:
+def test_scheduler_is_killed_often_enough() -> None:
     world = restarting_world(1, STEADY, KILLS)
     assert world.run().happened["scheduler killed"] > 1
 
 
 @pytest.mark.long
-def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(FAULTS[fault_name], monkeypatch)
     with pytest.raises(AssertionError, match=FAULTS[fault_name].words):
         run(range(12), "the scheduler loses everything")

@@ -56,7 +56,7 @@ def cells(soak: bool) -> list[Cell]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_no_task_is_lost_or_rerun_by_scaling_down_and_no_unit_is_started_soon_after_one_was_stopped(
+def test_scaling_down_loses_no_task_and_does_not_restart_units_soon(
     cells: list[Cell],
 ) -> None:
     for each in cells:
@@ -65,7 +65,7 @@ def test_no_task_is_lost_or_rerun_by_scaling_down_and_no_unit_is_started_soon_af
 
 
 @pytest.mark.long
-def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_for_much_less(cells: list[Cell]) -> None:
+def test_nearly_as_fast_as_all_units_at_once_for_far_less_money(cells: list[Cell]) -> None:
     whole = summary(cells)
     assert max(whole.makespan, whole.makespan_of_sums, whole.response) <= 1.15
     assert max(whole.cost, whole.cost_of_sums) <= 0.60
@@ -73,7 +73,7 @@ def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_f
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_the_default_policy_is_about_as_fast_as_dasks_rule_costs_less_and_never_flaps(soak: bool) -> None:
+def test_default_policy_is_as_fast_as_dasks_costs_less_and_never_flaps(soak: bool) -> None:
     rows = AGAINST_DASK if soak else AGAINST_DASK[:4]
     found = [duel(DEFAULT, DASK, NAMES[name], startup) for name, startup in rows]
     assert [each.workload.name for each in found if each.makespan > 1.05] == []
@@ -81,7 +81,7 @@ def test_the_default_policy_is_about_as_fast_as_dasks_rule_costs_less_and_never_
     assert mean_cost(found) <= 0.9
 
 
-def test_a_laptop_with_a_cloud_that_starts_in_45_seconds_never_pays_for_a_burst_that_it_ends_alone() -> None:
+def test_laptop_with_a_slow_cloud_does_not_pay_for_a_burst_it_finishes_alone() -> None:
     burst = (Arrival(0.0, "work", (1.0,) * 60),)
     laptop = UnitPool("laptop", 2, startup_seconds=1.0, price=0.0)
     cloud = UnitPool("cloud", 100, startup_seconds=45.0, known_startup=True, minimum_seconds=60.0)
@@ -94,14 +94,14 @@ def test_a_laptop_with_a_cloud_that_starts_in_45_seconds_never_pays_for_a_burst_
 
 
 @pytest.mark.long
-def test_one_in_five_units_that_dies_as_it_starts_does_not_hold_up_the_others(soak: bool) -> None:
+def test_one_in_five_units_dying_at_startup_does_not_delay_the_rest(soak: bool) -> None:
     for startup_seconds in STARTUP_SECONDS if soak else STARTUP_SECONDS[:1]:
         assert cell(DEFAULT, NAMES["failing units"], startup_seconds).makespan < 1.45
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["simple, vanilla", "waterfall_v1"])
-def test_the_simpler_policies_are_better_than_the_formula_that_is_often_met(policy: str, soak: bool) -> None:
+def test_simpler_policies_beat_the_common_formula(policy: str, soak: bool) -> None:
     some = [NAMES[name] for name in (("one burst", "few long", "two tiers") if soak else ("few long",))]
     ours, formula = summary(table(policy, some)), summary(table(FORMULA, some))
     assert ours.makespan < formula.makespan
@@ -109,7 +109,7 @@ def test_the_simpler_policies_are_better_than_the_formula_that_is_often_met(poli
     assert ours.scaled_down + ours.lost == 0
 
 
-def test_when_half_of_the_fleet_is_reclaimed_the_work_ends_and_the_fleet_is_whole_again() -> None:
+def test_work_finishes_and_the_fleet_recovers_after_half_is_reclaimed() -> None:
     calm = replace(NAMES["one burst"], pools=(UnitPool("cloud", 16),))
     hit = replace(calm, pools=(UnitPool("cloud", 16, reclaimed_at=100.0),))
     before, after = (simulate(workload, TargetPolicy(""), 20.0) for workload in (calm, hit))
@@ -130,7 +130,7 @@ class Wish:
         return {manager.manager_id: Wanted(self._units(view.now), "a wish") for manager in view.managers}
 
 
-def test_a_wish_that_flips_at_every_plan_loses_nothing_and_starts_no_second_fleet() -> None:
+def test_target_that_flips_on_every_plan_starts_no_duplicate_units() -> None:
     workload = Workload("long", (Arrival(0.0, "work", (3.0,) * 40),), (UnitPool("cloud", 8),))
     flips = itertools.cycle((8, 1))
     outcome = simulate(workload, Wish(lambda now: next(flips) if now < 150 else 0), 1.0, check_every=50)
@@ -154,7 +154,7 @@ class Recorded:
         return answer
 
 
-def test_no_decision_says_that_there_is_no_work_while_ten_thousand_tasks_a_second_come_and_end() -> None:
+def test_no_decision_claims_idleness_during_ten_thousand_tasks_a_second() -> None:
     seconds, tick = 8, 0.02
     ticks = (Arrival(1.0 + tick * number, "tick", (0.00005,) * 200) for number in range(round(seconds / tick)))
     policy = Recorded(SimplePolicy(""))

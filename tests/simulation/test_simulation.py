@@ -27,7 +27,7 @@ RoughWorld = partial(World, workers=12, clients=4, chances=ROUGH, check_every=5)
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_every_task_has_one_right_outcome_in_rough_worlds(soak: bool) -> None:
+def test_every_task_has_one_correct_outcome_in_harsh_simulations(soak: bool) -> None:
     for seed in range(300 if soak else 1):
         tasks = 1500 if soak else 500
         report = RoughWorld(seed=seed, tasks=tasks, burst=30, slots=1 + seed % 3).run()
@@ -36,7 +36,7 @@ def test_every_task_has_one_right_outcome_in_rough_worlds(soak: bool) -> None:
 
 
 @pytest.mark.parametrize("rows", short_form([20, MAX_TASK_ROWS]))
-def test_a_monitor_is_told_of_every_end_and_believes_nothing_to_go_on_that_is_over(
+def test_monitor_learns_of_every_end_and_shows_no_stale_work(
     rows: int, soak: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MAX_TASK_ROWS", rows)
@@ -45,7 +45,7 @@ def test_a_monitor_is_told_of_every_end_and_believes_nothing_to_go_on_that_is_ov
         RoughWorld(seed=seed, tasks=tasks, burst=300, slots=2, watched=True).run()
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     first, second = (RoughWorld(seed=3, tasks=200).run() for _ in range(2))
     assert first.outcomes == second.outcomes
     assert first.simulated_seconds == second.simulated_seconds
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_a_large_cluster_holds_its_invariants(soak: bool) -> None:
+def test_large_cluster_keeps_its_invariants(soak: bool) -> None:
     workers, tasks, check_every = (10_000, 1_000_000, 5000) if soak else (100, 2_000, 100)
     report = World(
         seed=11, workers=workers, clients=20, tasks=tasks, chances=Chances(), burst=500, check_every=check_every

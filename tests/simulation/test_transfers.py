@@ -12,19 +12,19 @@ from tests.simulation.transfers import GIGABIT, MB, LinkWorld, broadcast, shuffl
 
 
 @pytest.mark.parametrize("source", [0, 1], ids=["from the object storage", "from a host"])
-def test_sixteen_hosts_get_an_object_in_much_less_than_sixteen_times_one_copy(source: int) -> None:
+def test_sixteen_hosts_get_an_object_much_faster_than_sixteen_copies(source: int) -> None:
     outcome = broadcast(16, 100 * MB, source)
     assert outcome.ratio < 1.25
     assert outcome.copies < 1.25
 
 
-def test_a_shuffle_keeps_all_links_busy() -> None:
+def test_shuffle_keeps_all_links_busy() -> None:
     outcome = shuffle(8, 64, 4 * MB, checked=False)
     assert outcome.ratio < 1.1
     assert outcome.copies < 1.1
 
 
-def test_a_small_object_does_not_wait_for_large_ones_at_the_same_source() -> None:
+def test_small_object_does_not_wait_behind_large_ones_at_a_source() -> None:
     world = LinkWorld(12)
     large = [world.make([1], 200 * MB) for _ in range(10)]
     small = world.make([1], MB // 10)
@@ -40,7 +40,7 @@ def test_a_small_object_does_not_wait_for_large_ones_at_the_same_source() -> Non
 
 
 @pytest.mark.parametrize("fetcher", [0, 2], ids=["the object storage", "a host"])
-def test_stores_without_a_way_to_each_other_pass_objects_through_the_object_storage(fetcher: int) -> None:
+def test_stores_without_a_route_pass_objects_through_the_object_storage(fetcher: int) -> None:
     world = LinkWorld(2)
     world.unreachable |= {(fetcher, 1), (1, fetcher)}
     identifier = world.make([1], 50 * MB)
@@ -50,7 +50,7 @@ def test_stores_without_a_way_to_each_other_pass_objects_through_the_object_stor
     assert not world.hosts[fetcher].lost
 
 
-def test_a_slow_link_holds_up_its_own_host_only() -> None:
+def test_slow_link_delays_only_its_own_host() -> None:
     world = LinkWorld(16)
     world.hosts[5].bytes_per_second = GIGABIT / 20
     identifier = world.make([0], 50 * MB)
@@ -63,7 +63,7 @@ def test_a_slow_link_holds_up_its_own_host_only() -> None:
 
 
 @pytest.mark.parametrize("seed", short_form(range(12), 4))
-def test_every_store_that_lives_gets_what_it_wants_or_learns_that_it_is_lost(seed: int) -> None:
+def test_every_living_store_gets_wanted_objects_or_learns_of_their_loss(seed: int) -> None:
     """Hosts die, lose copies, do not reach each other and change their minds, while they fetch."""
     random = Random(seed)
     world = LinkWorld(10)

@@ -81,12 +81,12 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.mark.parametrize("seeds", short_form([range(1), range(1, 4)]), ids=str)
 @pytest.mark.parametrize("kind", ["agents fail", "connections break", "the storage loses everything"])
-def test_every_task_has_one_right_outcome(kind: str, seeds: range) -> None:
+def test_every_task_has_one_correct_outcome(kind: str, seeds: range) -> None:
     run(seeds, kind)
 
 
 @pytest.mark.long
-def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[fault_name]
     plant(fault, monkeypatch)
     with pytest.raises((AssertionError, KeyError, ProtocolError, GapError), match=fault.words):

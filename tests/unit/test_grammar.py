@@ -10,7 +10,7 @@ from scaler.grammar import called, counted, listed
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 tasks"), (1, "1 task"), (2, "2 tasks"), (2_060, "2,060 tasks"), (-1, "-1 tasks")]
 )
-def test_a_count_comes_with_its_noun(count: int, text: str) -> None:
+def test_count_includes_its_noun(count: int, text: str) -> None:
     assert counted(count, "task") == text
 
 
@@ -24,9 +24,9 @@ def test_a_count_comes_with_its_noun(count: int, text: str) -> None:
         ("x" * 2_003, "x, x, x and 2,000 more"),
     ],
 )
-def test_a_list_of_names_ends_with_and(names: str, text: str) -> None:
+def test_list_of_names_ends_with_and(names: str, text: str) -> None:
     assert listed(names, 3) == text
 
 
-def test_a_function_is_named_with_parentheses_and_one_without_a_name_in_words() -> None:
+def test_function_names_get_parentheses_and_anonymous_ones_words() -> None:
     assert (called("f"), called("<lambda>"), called("")) == ("f()", "<lambda>()", "a function without a name")

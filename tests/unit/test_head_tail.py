@@ -11,9 +11,7 @@ pieces = st.lists(st.binary(max_size=40), max_size=10)
 
 
 @given(pieces, st.integers(1, 20), st.integers(1, 20))
-def test_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(
-    texts: list[bytes], head_bytes: int, tail_bytes: int
-) -> None:
+def test_keeps_head_and_tail_and_counts_the_rest(texts: list[bytes], head_bytes: int, tail_bytes: int) -> None:
     buffer = HeadTailBuffer(head_bytes, tail_bytes)
     for text in texts:
         buffer.add(text)
@@ -28,7 +26,7 @@ def test_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(
 
 
 @given(pieces, pieces, st.integers(1, 20), st.integers(1, 20))
-def test_a_buffer_of_buffers_knows_how_much_is_missing_in_all(
+def test_nested_buffer_counts_all_omitted_bytes(
     early: list[bytes], late: list[bytes], inner_bytes: int, outer_bytes: int
 ) -> None:
     outer = HeadTailBuffer(outer_bytes, outer_bytes)
@@ -47,7 +45,7 @@ def test_a_buffer_of_buffers_knows_how_much_is_missing_in_all(
     assert not rest or whole.endswith(rest[-1])
 
 
-def test_of_nothing_there_are_no_segments() -> None:
+def test_empty_input_has_no_segments() -> None:
     assert HeadTailBuffer(4, 4).segments() == []
     gap = HeadTailBuffer(4, 4)
     gap.add(b"", truncated=7)

@@ -51,7 +51,7 @@ def v1(folder: str, quota: int) -> dict[str, str]:
         ("4:memory:/a\n0::/", v1("cpu/a", 200_000), ALL_CPUS),
     ],
 )
-def test_cpus_are_those_that_every_cgroup_of_either_version_grants(
+def test_cpus_are_limited_by_every_cgroup_of_either_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, files: dict[str, str], cpus: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(ALL_CPUS)))
@@ -59,7 +59,7 @@ def test_cpus_are_those_that_every_cgroup_of_either_version_grants(
     assert usable_cpus(tmp_path) == cpus
 
 
-def test_the_limit_of_a_service_is_found_above_its_own_cgroup(tmp_path: Path) -> None:
+def test_service_limit_is_found_in_a_parent_cgroup(tmp_path: Path) -> None:
     files = {
         "proc/meminfo": "MemTotal: 16000000 kB\n",
         "proc/self/cgroup": "0::/system.slice/scaler.service\n",
@@ -73,11 +73,11 @@ def test_the_limit_of_a_service_is_found_above_its_own_cgroup(tmp_path: Path) ->
     assert default_memory_limit_bytes(tmp_path) == 8_192_000_000
 
 
-def test_names_differ_where_host_names_and_process_ids_are_equal() -> None:
+def test_names_differ_for_equal_host_names_and_process_ids() -> None:
     assert len({unique_name("cluster") for _ in range(100)}) == 100
 
 
-def test_a_real_quota_counts(request: pytest.FixtureRequest) -> None:
+def test_actual_quota_counts(request: pytest.FixtureRequest) -> None:
     base = Path("/sys/fs/cgroup/cpu" if Path("/sys/fs/cgroup/cpu").is_dir() else "/sys/fs/cgroup")
     group = base / f"scaler-test-{os.getpid()}"
     try:

@@ -50,7 +50,7 @@ def pipe() -> Iterator[Pipe]:
     os.close(writing)
 
 
-def test_what_is_read_arrives_whole_and_in_order(pipe: Pipe) -> None:
+def test_reads_are_complete_and_in_order(pipe: Pipe) -> None:
     wanted = b"".join(b"line %d\n" % number for number in range(200_000))
     pieces = [wanted[at : at + 10_000] for at in range(0, len(wanted), 10_000)] * 2
 
@@ -64,7 +64,7 @@ def test_what_is_read_arrives_whole_and_in_order(pipe: Pipe) -> None:
     writer.join()
 
 
-def test_more_than_an_absent_reader_leaves_room_for_is_dropped_and_counted_when_it_returns(pipe: Pipe) -> None:
+def test_overflow_of_an_absent_reader_is_dropped_and_counted(pipe: Pipe) -> None:
     room = MAX_PENDING_BYTES + fcntl.fcntl(pipe.writing, fcntl.F_GETPIPE_SZ)
     lines = 2 * room // len(LINE)
     for _ in range(lines):
@@ -79,7 +79,7 @@ def test_more_than_an_absent_reader_leaves_room_for_is_dropped_and_counted_when_
     assert pipe.read_until(b"\n") == b"and on\n"
 
 
-def test_a_reader_that_has_gone_costs_nothing(pipe: Pipe) -> None:
+def test_disconnected_reader_costs_nothing(pipe: Pipe) -> None:
     replaced, other = os.pipe()
     os.dup2(replaced, pipe.reading)
     os.close(replaced)
@@ -116,7 +116,7 @@ def printing(environment: dict[str, str]) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_process_whose_stdout_is_not_read_goes_on_and_says_what_it_dropped() -> None:
+def test_process_with_unread_stdout_continues_and_reports_drops() -> None:
     with printing({}) as process:
         assert process.stdout is not None
         assert process.stderr is not None

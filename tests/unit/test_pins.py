@@ -33,11 +33,11 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
 
-def test_what_the_extras_of_a_dependency_need_is_pinned_too() -> None:
+def test_requirements_of_a_dependencys_extras_are_pinned_too() -> None:
     assert locked(["app"]) == ["app==1.0", "base==0.3", "loop==1.5", "server==2.1"]
 
 
-def test_requirements_of_a_user_stay_as_they_are_and_names_alone_are_pinned() -> None:
+def test_user_requirements_are_kept_and_bare_names_pinned() -> None:
     own = ["server==2.0", "Base", "./wheels/mine.whl", "elsewhere", "tools @ https://example.org/tools.whl"]
     assert set(locked(["app"], own)) == {
         "app==1.0", "base==0.3", "server==2.0", "./wheels/mine.whl", "elsewhere", own[-1]

@@ -18,7 +18,7 @@ def test_every_built_in_name_can_be_loaded(plugins: Plugins) -> None:
     )
 
 
-def test_a_built_in_name_is_found_without_a_look_at_what_is_installed() -> None:
+def test_finds_built_in_names_without_scanning_installed_packages() -> None:
     code = (
         "import sys; from scaler.policy.load import load_policy; load_policy('simple', ''); "
         "assert 'importlib.metadata' not in sys.modules"
@@ -26,7 +26,7 @@ def test_a_built_in_name_is_found_without_a_look_at_what_is_installed() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_others_are_found_among_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_names_are_found_among_installed_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "other-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
@@ -37,5 +37,5 @@ def test_others_are_found_among_what_is_installed(tmp_path: Path, monkeypatch: p
     assert POLICIES.reference("nobody") is None
 
 
-def test_a_reference_may_lead_into_a_class() -> None:
+def test_reference_may_point_into_a_class() -> None:
     assert load("collections:OrderedDict.fromkeys") == __import__("collections").OrderedDict.fromkeys

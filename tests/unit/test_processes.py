@@ -16,7 +16,7 @@ import pytest
 from scaler.processes import SIGNS_OF_NO_PIDFDS, LoadMeter, end_of, is_readable, send_signal
 
 
-def test_a_process_that_works_is_seen_to_and_one_that_waits_is_not() -> None:
+def test_busy_process_is_detected_and_a_waiting_one_is_not() -> None:
     # Its name has what separates the fields of the file that tells.
     waits = subprocess.Popen(
         [sys.executable, "-c", "open('/proc/self/comm', 'w').write(') S 1 ('); print(flush=True); input()"],
@@ -46,13 +46,13 @@ def test_a_process_that_works_is_seen_to_and_one_that_waits_is_not() -> None:
         waits.communicate()
 
 
-def test_a_process_that_is_gone_is_left_out() -> None:
+def test_skips_a_process_that_has_exited() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert set(LoadMeter().measure([gone.pid])) == {os.getpid()}
 
 
-def test_the_interval_of_a_meter_does_not_depend_on_how_often_it_is_asked() -> None:
+def test_meter_interval_does_not_depend_on_the_polling_rate() -> None:
     meter, until = LoadMeter(), time.process_time() + 0.1
     found = {meter.measure()[os.getpid()].cpu_percent}
     while time.process_time() < until:
@@ -62,9 +62,7 @@ def test_the_interval_of_a_meter_does_not_depend_on_how_often_it_is_asked() -> N
 
 
 @pytest.mark.parametrize("error", [None, *SIGNS_OF_NO_PIDFDS], ids=lambda error: errno.errorcode.get(error, "pidfds"))
-def test_the_end_of_a_process_is_seen_with_and_without_pidfds(
-    error: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_exit_is_detected_with_and_without_pidfds(error: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         assert error is not None
         raise OSError(error, os.strerror(error))

@@ -103,7 +103,7 @@ def public(owner: object) -> set[str]:
     return {name for name in dir(owner) if not name.startswith("_")}
 
 
-def test_a_class_shows_what_users_call_and_nothing_else() -> None:
+def test_class_exposes_only_its_public_methods() -> None:
     for shown, names in SHOWN.items():
         assert public(shown) == names, shown
         methods = {name: getattr(shown, name) for name in names}
@@ -116,7 +116,7 @@ def calls() -> list[Callable[..., Any]]:
     return [method for method in methods if inspect.isfunction(method)] + made
 
 
-def test_every_argument_has_a_name_and_a_type_that_can_be_looked_up() -> None:
+def test_every_argument_has_a_documented_name_and_type() -> None:
     for call in calls():
         _, *parameters = inspect.signature(call).parameters.values()
         hints = typing.get_type_hints(call)
@@ -137,14 +137,14 @@ def parameters_of(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(call, eval_str=True).parameters)
 
 
-def test_an_executor_takes_what_the_client_that_it_makes_takes() -> None:
+def test_executor_accepts_the_parameters_of_its_client() -> None:
     executor, client = parameters_of(scaler.ScalerExecutor), parameters_of(scaler.Client)
     assert executor.keys() == {"client", "max_workers", "task_options", "options", *client}
     for name, parameter in client.items():
         assert (executor[name].annotation, executor[name].default) == (parameter.annotation, parameter.default)
 
 
-def test_a_coroutine_takes_what_the_method_of_the_client_takes() -> None:
+def test_coroutine_accepts_the_parameters_of_the_client_method() -> None:
     methods = [name for name in SHOWN[scaler.Client] if inspect.isfunction(getattr(scaler.Client, name))]
     for name in methods:
         ours = [*inspect.signature(getattr(scaler.AsyncClient, name)).parameters.values()]
@@ -153,7 +153,7 @@ def test_a_coroutine_takes_what_the_method_of_the_client_takes() -> None:
             assert [*map(str, ours)] == [*map(str, theirs)], name
 
 
-def test_a_combo_takes_the_settings_of_its_models_with_their_types_and_defaults() -> None:
+def test_combo_accepts_its_models_settings_with_types_and_defaults() -> None:
     types = {**typing.get_type_hints(ClusterConfig), **typing.get_type_hints(scheduler_model())}
     settings = {**describe(ClusterConfig), **describe(scheduler_model())}
     for name, parameter in parameters_of(scaler.SchedulerClusterCombo).items():

@@ -32,7 +32,7 @@ def of(records: Sequence[dict[str, object]], role: str, host: str) -> list[tuple
     ]
 
 
-def test_what_a_client_did_is_in_the_file_and_in_the_answer_of_the_command(
+def test_client_actions_are_in_the_file_and_the_commands_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -68,7 +68,7 @@ def host() -> str:
     return f"{os.uname().nodename}|{os.getpid()}"
 
 
-def test_refusals_at_the_door_and_changes_of_keys_are_recorded_by_key(tmp_path: Path) -> None:
+def test_refused_connections_and_key_changes_are_recorded_by_key(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     cluster = Cluster(tmp_path, audit_path=str(path))
     try:

@@ -29,7 +29,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_records_are_json_lines_of_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
+def test_records_are_json_lines_in_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     path.touch(0o666)
     write(path, [row(1), row(2)], [row(3)])
@@ -37,7 +37,7 @@ def test_records_are_json_lines_of_a_file_that_only_its_owner_can_read(tmp_path:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_is_full_is_renamed_and_one_older_file_is_kept(tmp_path: Path) -> None:
+def test_full_file_is_rotated_and_one_old_file_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     write(path, *([row(number)] for number in range(1, 8)), max_bytes=300)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["audit.jsonl", "audit.jsonl.1"]
@@ -46,9 +46,7 @@ def test_a_file_that_is_full_is_renamed_and_one_older_file_is_kept(tmp_path: Pat
     assert all(each.stat().st_size <= 300 for each in tmp_path.iterdir())
 
 
-def test_once_there_is_a_folder_again_the_file_has_the_number_of_records_that_were_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restored_folder_records_the_number_of_lost_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "folder" / "audit.jsonl"
     path.parent.touch()
     with contextlib.closing(FileWriter()) as writer:
@@ -61,7 +59,7 @@ def test_once_there_is_a_folder_again_the_file_has_the_number_of_records_that_we
     assert caplog.records[-1].getMessage() == f"audit_path: {path} is written again, lost 2 records"
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_symlinks_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").symlink_to(tmp_path / "victim")
     write(tmp_path / "audit.jsonl", [row(1)])
     assert not (tmp_path / "victim").exists()

@@ -62,7 +62,7 @@ def said(rows: Sequence[AuditRow]) -> list[tuple[str, str, int, str]]:
     return [(row.kind, row.key, row.times, row.text) for row in rows]
 
 
-def test_a_record_has_time_key_role_peer_host_and_name_by_the_connection() -> None:
+def test_record_has_time_key_role_peer_host_and_name_of_the_connection() -> None:
     log = Log()
     log.opened()
     (row,) = log.rows()
@@ -71,7 +71,7 @@ def test_a_record_has_time_key_role_peer_host_and_name_by_the_connection() -> No
     assert list(row.document())[1:] == ["kind", "key", "role", "peer", "host", "name", "times", "text"]
 
 
-def test_tasks_are_added_up_by_client_and_function_until_they_are_due() -> None:
+def test_tasks_are_summed_by_client_and_function_until_due() -> None:
     log = Log()
     log.opened()
     log.rows()
@@ -84,7 +84,7 @@ def test_tasks_are_added_up_by_client_and_function_until_they_are_due() -> None:
     assert log.rows() == []
 
 
-def test_what_a_client_did_comes_before_its_end_even_when_both_come_at_once() -> None:
+def test_client_actions_precede_its_end_even_if_simultaneous() -> None:
     log = Log()
     log.opened()
     log.add(Closed(b"alice...", ""), Action("submitted", b"alice...", "f", 3))
@@ -95,7 +95,7 @@ def test_what_a_client_did_comes_before_its_end_even_when_both_come_at_once() ->
     ]
 
 
-def test_refusals_name_the_reason_and_a_flood_of_them_is_bounded() -> None:
+def test_refusals_state_the_reason_and_floods_are_bounded() -> None:
     log = Log()
     log.add(AdmissionRefused("its key was revoked", "bob", "10.0.0.9:1"))
     log.add(*[AdmissionRefused(f"no key, {number}", "", f"10.0.0.9:{number}") for number in range(10 * MAX_COUNTED)])
@@ -106,7 +106,7 @@ def test_refusals_name_the_reason_and_a_flood_of_them_is_bounded() -> None:
     assert sum(row.times for row in rows) == 10 * MAX_COUNTED + 1
 
 
-def test_texts_of_peers_are_escaped_and_cut() -> None:
+def test_texts_of_peers_are_escaped_and_truncated() -> None:
     log = Log()
     log.opened(host="evil\x1b[31m\u202e")
     log.add(Action("submitted", b"alice...", "f\n\x00" + "x" * 10_000_000, 1))
@@ -116,7 +116,7 @@ def test_texts_of_peers_are_escaped_and_cut() -> None:
     assert len(submitted.text) < 2 * MAX_AUDIT_TEXT
 
 
-def test_keys_that_are_added_revoked_and_removed_are_recorded_and_those_of_the_start_are_not() -> None:
+def test_added_revoked_and_removed_keys_are_recorded_but_not_initial_ones() -> None:
     log = Log()
     first = {"A": Entry("alice", "client"), "B": Entry("bob", "worker")}
     log.add(KeysRead(first))

@@ -47,7 +47,7 @@ def test_each_call_has_a_row_and_single_submits_of_one_function_share_one(cluste
     assert worker
 
 
-def test_tasks_count_for_each_of_their_tags_beside_their_call(cluster: Cluster) -> None:
+def test_tasks_count_for_each_of_their_tags_and_their_call(cluster: Cluster) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=9, queue_size=0)
     first, second = cluster.submit(client, 2, name="work", tags=("night", "sweep"))
     (third,) = cluster.submit(client, 1, name="other", tags=("night",))
@@ -89,7 +89,7 @@ def test_retried_lost_failed_and_cancelled_tasks_count_once(cluster: Cluster) ->
     assert counts(row)[2:] == (3, 1, 1)
 
 
-def test_a_map_counts_its_items_and_those_that_were_not_sent(cluster: Cluster) -> None:
+def test_map_counts_its_items_including_unsent_ones(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second = cluster.submit(client, 2, call=5, calls=(10, 10))
     cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
@@ -104,7 +104,7 @@ def test_a_map_counts_its_items_and_those_that_were_not_sent(cluster: Cluster) -
     assert counts(row) == (0, 0, 20, 3, 0)
 
 
-def test_items_of_a_map_that_was_broken_off_are_cancelled_and_not_done(cluster: Cluster) -> None:
+def test_items_of_an_aborted_map_are_cancelled_not_done(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second = cluster.submit(client, 2, call=5, calls=(10, 10))
     cluster.finish(worker, first, calls=(10, 0))

@@ -46,7 +46,7 @@ def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_t
     assert desired(cluster, "own")[-1].units == 2
 
 
-def test_a_task_that_waits_for_money_says_so() -> None:
+def test_task_waiting_for_budget_says_so() -> None:
     cluster = Priced(Told(m=2), spend_limit="0.01/hour", **PATIENT)
     cluster.manager("m", unit_price=6.0)
     report(cluster, "m")
@@ -60,7 +60,7 @@ def test_a_task_that_waits_for_money_says_so() -> None:
     )
 
 
-def test_a_policy_that_does_not_answer_any_more_spends_nothing_more_either() -> None:
+def test_hung_policy_stops_further_spending() -> None:
     cluster = Priced(Told(m=1), spend_limit="0.1/run", **PATIENT)
     cluster.manager("m", unit_price=60.0)
     cluster.worker("w", manager_id="m")
@@ -73,7 +73,7 @@ def test_a_policy_that_does_not_answer_any_more_spends_nothing_more_either() -> 
     assert drained(cluster) == ["w"]
 
 
-def test_tasks_whose_cost_is_not_reported_yet_are_counted_against_the_limit() -> None:
+def test_tasks_with_unreported_costs_count_against_the_limit() -> None:
     cluster = Priced(Told(m=1), spend_limit="3.5/run", **PATIENT)
     cluster.manager("m", unit_price=60.0, unit_minimum_seconds=60.0, unit_slots=8, charges_tasks=True)
     cluster.worker("w", manager_id="m", slots=8)

@@ -28,7 +28,7 @@ def costs(monitor: str, directory: Path) -> Any:
 
 
 @pytest.mark.full
-def test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+def test_at_the_limit_paid_workers_drain_and_a_restart_keeps_the_spending(tmp_path: Path) -> None:
     flags = ("--spend-limit", f"{LIMIT:g}/run", "--state-directory", str(tmp_path / "state"))
     paid, burner, mark = ("--unit-price", "3600"), ("--unit-price", "3600000"), tmp_path / "mark"
     with (

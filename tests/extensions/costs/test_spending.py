@@ -35,12 +35,12 @@ def manager(name: str = "cloud", running: int = 0, **fields: Any) -> ManagerView
         ("5/hour, 6/hour", "'6/hour' duplicates the limit per hour"),
     ],
 )
-def test_wrong_limits_are_quoted(text: str, wrong: str) -> None:
+def test_invalid_limits_are_quoted(text: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         parse_spend_limit(text)
 
 
-def test_a_unit_is_charged_from_its_start_to_its_end_however_often_it_is_reported() -> None:
+def test_unit_is_charged_once_from_start_to_end() -> None:
     books = ledger()
     for age in (0.0, 1.0, 600.0, 600.0, 1800.0):
         books.charge("cloud", "u", age, START + age, price=2.0)
@@ -49,7 +49,7 @@ def test_a_unit_is_charged_from_its_start_to_its_end_however_often_it_is_reporte
     assert books.by_manager == {"cloud": pytest.approx(1.0)}
 
 
-def test_a_short_unit_costs_its_minimum_charge() -> None:
+def test_short_unit_costs_its_minimum_charge() -> None:
     books = ledger()
     books.charge("cloud", "u", 5.0, START + 5.0, price=60.0, minimum_seconds=60.0)
     assert books.run == pytest.approx(1.0)
@@ -57,7 +57,7 @@ def test_a_short_unit_costs_its_minimum_charge() -> None:
     assert books.run == pytest.approx(1.5)
 
 
-def test_hour_and_day_roll_and_the_run_does_not() -> None:
+def test_hour_and_day_roll_but_the_run_does_not() -> None:
     books = ledger()
     for minute in range(3 * 60):
         books.charge("cloud", "u", 60.0 * (minute + 1), START + 60.0 * (minute + 1), price=1.0)
@@ -69,7 +69,7 @@ def test_hour_and_day_roll_and_the_run_does_not() -> None:
     assert books.spent("run", now + 25 * 3600) == pytest.approx(3.0)
 
 
-def test_each_crossing_is_said_once_and_again_after_the_limit_was_free() -> None:
+def test_each_crossing_is_reported_once_per_crossing() -> None:
     books = ledger("1/hour")
     said = []
     for second in range(0, 3660, 60):
@@ -88,7 +88,7 @@ def test_each_crossing_is_said_once_and_again_after_the_limit_was_free() -> None
     assert len(books.check(START + 4 * 3660)) == 1
 
 
-def test_while_a_limit_is_reached_only_free_units_are_wanted_and_it_is_said_until_when() -> None:
+def test_only_free_units_are_wanted_at_a_limit_with_its_end_reported() -> None:
     books = ledger("1/hour, 9/run")
     books.charge("cloud", "u", 3600.0, START + 3600, price=1.0)
     books.check(START + 3600)
@@ -104,7 +104,7 @@ def test_while_a_limit_is_reached_only_free_units_are_wanted_and_it_is_said_unti
     assert limited(books, here, {"cloud": Wanted(5, "work")}, now + 3720)[0]["cloud"].units == 5
 
 
-def test_a_unit_starts_only_if_its_minimum_charge_fits_beside_a_minute_of_those_that_are_here() -> None:
+def test_unit_starts_only_if_the_budget_covers_its_minimum_charge() -> None:
     books = ledger("1/run")
     here = [
         manager("dear", unit_price=6.0, unit_minimum_seconds=120.0),
@@ -117,7 +117,7 @@ def test_a_unit_starts_only_if_its_minimum_charge_fits_beside_a_minute_of_those_
     assert [each.max_units for each in affordable(books, ClusterView(START, (), tuple(here))).managers] == [4, 10]
 
 
-def test_the_forecast_is_what_the_work_costs_on_present_units_or_the_cheapest() -> None:
+def test_forecast_is_the_cost_on_existing_or_cheapest_units() -> None:
     work = (Demand(Needs(), "f", queued=30, running=4, task_seconds=100.0), Demand(Needs(), "g", 4, 0, None))
     paid, own = manager(running=1, unit_price=2.0), manager("own", running=1)
     assert cost_of_work(work, [paid, own]) == pytest.approx(3600 / 3600 * 1.0)
@@ -126,7 +126,7 @@ def test_the_forecast_is_what_the_work_costs_on_present_units_or_the_cheapest() 
     assert cost_of_work((), [paid]) == 0.0
 
 
-def test_a_restarted_scheduler_goes_on_with_what_was_spent_and_charges_the_time_between() -> None:
+def test_restarted_scheduler_keeps_spending_and_charges_the_gap() -> None:
     before = ledger("5/hour")
     before.charge("cloud", "u", 3600.0, START + 3600, price=1.0)
     before.queued("cloud", "q", 50.0)
@@ -141,7 +141,7 @@ def test_a_restarted_scheduler_goes_on_with_what_was_spent_and_charges_the_time_
         after.restore({"age": 1.0}, 50.0)
 
 
-def test_it_is_known_when_a_limit_is_reached_at_the_present_cost() -> None:
+def test_predicts_when_a_limit_is_reached_at_the_current_cost() -> None:
     books = ledger("1/hour, 3/run")
     assert books.next_limit(START) == ("", math.inf), "nothing is spent now"
     books.per_hour = 2.0
@@ -156,7 +156,7 @@ def test_it_is_known_when_a_limit_is_reached_at_the_present_cost() -> None:
     assert books.next_limit(START + 60) == ("hour", 0.0)
 
 
-def test_tasks_that_have_not_begun_are_reserved_and_a_unit_whose_tasks_are_charged_costs_nothing() -> None:
+def test_unstarted_tasks_are_reserved_and_task_priced_units_cost_nothing() -> None:
     books = ledger("1/run")
     jobs: dict[str, Any] = {"unit_slots": 100, "unit_price": 6.0, "unit_minimum_seconds": 120.0, "charges_tasks": True}
     assert budget(books, [manager(running=1, **jobs)], START) == pytest.approx(1.0)

@@ -18,7 +18,7 @@ PRICES = st.sampled_from([0.0, 0.3, 2.0, 60.0])
     st.floats(0.05, 20.0),
     st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=40),
 )
-def test_what_is_spent_stays_within_the_limit_and_a_minimum_charge_of_each_unit(
+def test_spending_exceeds_the_limit_by_at_most_minimum_charges(
     kinds: list[tuple[float, float]], limit: float, answers: list[list[int]]
 ) -> None:
     ledger = SpendingLedger({"run": limit, "hour": 2 * limit}, 0.0)

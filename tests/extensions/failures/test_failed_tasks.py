@@ -33,11 +33,11 @@ def groups(model: Model) -> list[tuple[int, str, str]]:
         ("first line 1\nsecond line", "first line …"),
     ],
 )
-def test_numbers_ids_and_addresses_do_not_tell_messages_apart(text: str, expected: str) -> None:
+def test_numbers_ids_and_addresses_do_not_distinguish_messages(text: str, expected: str) -> None:
     assert pattern(text) == expected
 
 
-def test_failures_are_grouped_by_function_and_message_the_newest_group_first() -> None:
+def test_failures_are_grouped_by_function_and_message_newest_first() -> None:
     model = Model()
     model.apply_events(events(9.0, *(failed(number, f"ValueError: smile {number}") for number in range(1, 32))))
     model.apply_events(events(9.0, failed(40, "ValueError: smile 7", "price"), failed(41, "OSError: no disk")))
@@ -52,7 +52,7 @@ def test_failures_are_grouped_by_function_and_message_the_newest_group_first() -
     assert [int(each.id, 16) for each in model.tasks(failure=newest.key, limit=3)] == [43, 31, 30]
 
 
-def test_failures_stay_however_many_tasks_succeed_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_kept_despite_later_successes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_module, "MAX_TASKS", 20)
     model = Model()
     model.apply_events(events(9.0, failed(1, "ValueError: smile 1"), *(task(f"done{n}") for n in range(40))))
@@ -62,7 +62,7 @@ def test_failures_stay_however_many_tasks_succeed_after_them(monkeypatch: pytest
     assert model.task_count == 21
 
 
-def test_a_task_that_did_not_run_because_an_input_failed_is_no_failure_of_its_own() -> None:
+def test_task_with_a_failed_input_is_not_a_failure_of_its_own() -> None:
     document = events(9.0, failed(1, "ValueError: smile 1"))
     document["tasks"]["columns"] = [*document["tasks"]["columns"], "failed_input"]
     document["tasks"]["rows"] = [[*failed(1, "no"), ""], [*failed(2, "did not run"), f"{1:032x}"]]

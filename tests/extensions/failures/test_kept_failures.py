@@ -72,7 +72,7 @@ def forgotten(cluster: Cluster) -> list[bytes]:
     return [identifier for each in told if isinstance(each, ForgetObjects) for identifier in each.ids]
 
 
-def test_a_failure_keeps_its_story_however_many_tasks_succeed_after_it(cluster: KeepsFailures) -> None:
+def test_failure_keeps_its_history_despite_later_successes(cluster: KeepsFailures) -> None:
     watched = Watched(cluster, slots=50)
     task = fail(cluster, watched.client, watched.worker)
     watched.finish(50)
@@ -80,7 +80,7 @@ def test_a_failure_keeps_its_story_however_many_tasks_succeed_after_it(cluster: 
     assert [row["id"] for row in rows(watched.past()) if row["state"] == "exception"] == [task.hex()]
 
 
-def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran(cluster: Cluster) -> None:
+def test_client_can_ask_about_a_task_of_a_departed_client(cluster: Cluster) -> None:
     alice, worker = cluster.client("alice"), cluster.worker("w")
     (needed,) = cluster.submit(alice)
     cluster.finish(worker, needed)
@@ -98,7 +98,7 @@ def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran(cluster: 
     assert answer.text == ""
 
 
-def test_objects_of_a_failure_are_kept_until_the_failure_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_a_failure_are_kept_as_long_as_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "MAX_FAILURES", 2)
     cluster = KeepsFailures()
     client, worker = cluster.client(), cluster.worker("w")
@@ -115,7 +115,7 @@ def test_objects_of_a_failure_are_kept_until_the_failure_goes(monkeypatch: pytes
     assert cluster.failures.find(first) is None
 
 
-def test_only_so_much_is_kept_in_the_storage_for_failures_and_the_newest_ones_have_it(
+def test_storage_for_failures_is_limited_to_the_newest(
     cluster: KeepsFailures,
 ) -> None:
     client, worker = cluster.client(), cluster.worker("w")

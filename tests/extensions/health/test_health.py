@@ -27,32 +27,32 @@ def health(worker: WorkerFigures, *others: WorkerFigures) -> Health:
     return judge([*others, worker], NAMES)[-1]
 
 
-def test_a_worker_on_which_a_function_takes_twice_as_long_is_slow_and_the_sentence_says_so() -> None:
+def test_worker_twice_as_slow_for_a_function_is_reported_as_slow() -> None:
     found = health(paced(2.0), *[paced()] * 7)
     assert found.slowness == 60
     assert found.text == "tasks of f() take 100% longer than on 7 other workers"
     assert [each.slowness for each in judge([paced(2.0), *[paced()] * 7], NAMES)[1:]] == [0] * 7
 
 
-def test_few_tasks_and_few_other_workers_say_nothing() -> None:
+def test_few_tasks_or_workers_prove_nothing() -> None:
     assert health(paced(9.0), *[paced()] * (MIN_PEERS - 1)).slowness is None
     assert health(paced(9.0, tasks=MIN_TASKS - 1), *[paced()] * 9).slowness is None
     assert health(paced(9.0), *[paced(tasks=MIN_TASKS - 1)] * 9).slowness is None
 
 
-def test_a_worker_whose_tasks_fail_where_those_of_others_do_not_is_named_with_both_shares() -> None:
+def test_worker_with_more_failures_than_others_is_named_with_both_shares() -> None:
     found = health(paced(failed=40.0), *[paced(failed=1.0)] * 4)
     assert found.failures == 78
     assert found.text == "40% of its tasks of f() fail, compared to 1%"
 
 
-def test_tasks_that_end_with_their_processes_are_known_without_other_workers() -> None:
+def test_tasks_killing_their_processes_are_identified_without_other_workers() -> None:
     found = health(WorkerFigures({}, failures_in_row=0.6))
     assert (found.failures, found.text) == (60, "its last processes died while running tasks")
     assert health(WorkerFigures({})).failures is None
 
 
-def test_a_worker_that_is_far_from_the_scheduler_is_late_by_the_round_trips_of_others() -> None:
+def test_distant_worker_latency_is_measured_in_round_trips() -> None:
     near, far = WorkerFigures({}, round_trips=[0.002] * 5), WorkerFigures({}, round_trips=[0.3, 0.2, 0.2])
     found = health(far, *[near] * 5)
     assert found.lag == 67
@@ -94,7 +94,7 @@ def test_memory_cpu_and_disk_are_judged_without_other_workers(
     assert (getattr(found, cause), found.text) == (heat, text)
 
 
-def test_a_worker_that_is_well_again_is_forgiven() -> None:
+def test_recovered_worker_is_forgiven() -> None:
     timing, usual, recovering = Timing(), Paces(), Paces()
     for seconds in [5] * 100 + [1] * 10 * MOST_PACED:
         for _ in range(3):
@@ -103,7 +103,7 @@ def test_a_worker_that_is_well_again_is_forgiven() -> None:
     assert recovering[timing].ratio < 1.1
 
 
-def test_rows_of_workers_have_their_heats_and_the_worst_comes_first(cluster: Cluster) -> None:
+def test_worker_rows_have_heat_values_and_the_worst_is_first(cluster: Cluster) -> None:
     client, *workers = cluster.client(), *(cluster.worker(f"w{number}", queue_size=0) for number in range(5))
     for _ in range(30):
         cluster.submit(client, 5, name="f")
@@ -117,7 +117,7 @@ def test_rows_of_workers_have_their_heats_and_the_worst_comes_first(cluster: Clu
     assert [row["fault"] for row in others] == [""] * 4
 
 
-def test_a_heartbeat_tells_of_memory_cpu_and_disk(cluster: Cluster) -> None:
+def test_heartbeat_reports_memory_cpu_and_disk(cluster: Cluster) -> None:
     worker = cluster.worker("w")
     beat = WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, memory_percent=97.0, cpu_granted_percent=72.5)
     cluster.say(worker, replace(beat, disk_free_bytes=GIB, disk_bytes=100 * GIB))
@@ -128,7 +128,7 @@ def test_a_heartbeat_tells_of_memory_cpu_and_disk(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("outcome", "counts"), [(Outcome.EXCEPTION, True), (Outcome.TIMED_OUT, True), (Outcome.NOT_STARTED, False)]
 )
-def test_failures_that_may_be_the_fault_of_a_worker_count(outcome: Outcome, counts: bool, cluster: Cluster) -> None:
+def test_failures_possibly_caused_by_a_worker_count(outcome: Outcome, counts: bool, cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client, name="f")
     cluster.finish(worker, *cluster.on(worker), outcome=outcome)

@@ -31,13 +31,13 @@ def judged(seed: int, spread: float, factors: Sequence[float], rounds: int, fail
 
 
 @given(st.integers(0, 10_000), SPREADS, st.integers(4, 40), st.integers(2, 60), st.floats(0.0, 1.0))
-def test_workers_that_are_alike_are_not_bad(seed: int, spread: float, count: int, rounds: int, failing: float) -> None:
+def test_similar_workers_are_not_reported(seed: int, spread: float, count: int, rounds: int, failing: float) -> None:
     found = judged(seed, spread, [1.0] * count, rounds, failing)
     assert [each.worst for each in found] == [0] * count
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 0.5), st.integers(5, 30), st.data())
-def test_a_worker_that_takes_three_times_as_long_is_the_worst(
+def test_worker_that_is_three_times_slower_is_the_worst(
     seed: int, spread: float, count: int, data: st.DataObject
 ) -> None:
     slow = data.draw(st.integers(0, count - 1))

@@ -37,11 +37,11 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_memory_is_that_of_the_machine_that_is_not_available(machine: Machine) -> None:
+def test_memory_usage_is_the_machines_unavailable_memory(machine: Machine) -> None:
     assert machine.meter().measure().memory_percent == pytest.approx(60.0)
 
 
-def test_memory_is_that_of_the_container_where_it_has_a_limit(machine: Machine) -> None:
+def test_memory_usage_is_the_containers_if_limited(machine: Machine) -> None:
     machine.write("proc/self/cgroup", "0::/job\n")
     machine.write("sys/fs/cgroup/job/memory.max", "512000\n")
     machine.write("sys/fs/cgroup/job/memory.stat", "anon 256000\nfile 99999\nshmem 128000\n")
@@ -49,7 +49,7 @@ def test_memory_is_that_of_the_container_where_it_has_a_limit(machine: Machine) 
 
 
 @pytest.mark.parametrize(("line", "folder"), [("0::/a/job\n", "a"), ("3:cpu,cpuacct:/a/job\n1:memory:/x\n", "cpu/a")])
-def test_a_quota_of_any_cgroup_above_withholds_the_cpu(machine: Machine, line: str, folder: str) -> None:
+def test_quota_of_any_parent_cgroup_limits_the_cpu(machine: Machine, line: str, folder: str) -> None:
     machine.write("proc/self/cgroup", line)
     machine.quota(f"{folder}/job", 0, 0)
     machine.quota(folder, 100, 90)
@@ -62,12 +62,12 @@ def test_a_quota_of_any_cgroup_above_withholds_the_cpu(machine: Machine, line: s
     assert meter.measure().cpu_granted_percent == pytest.approx(90.0)
 
 
-def test_what_a_hypervisor_takes_away_withholds_the_cpu(machine: Machine) -> None:
+def test_cpu_time_stolen_by_a_hypervisor_counts_as_withheld(machine: Machine) -> None:
     machine.ticks(1000, 10)
     meter = machine.meter()
     machine.ticks(1070, 40)
     assert meter.measure().cpu_granted_percent == pytest.approx(70.0)
 
 
-def test_what_no_file_tells_is_not_known(tmp_path: Path) -> None:
+def test_values_in_no_file_are_unknown(tmp_path: Path) -> None:
     assert MachineMeter(tmp_path, str(tmp_path / "none")).measure() == MachineFigures(UNKNOWN, UNKNOWN, 0, 0)

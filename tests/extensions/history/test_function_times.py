@@ -24,7 +24,7 @@ def row(name: str, at: float, p50: float, ended: int = 10) -> FunctionTimesRow:
     return FunctionTimesRow(at, 300.0, name, ended, 0, p50, 2 * p50)
 
 
-def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times(cluster: Recorded, client: str) -> None:
+def test_interval_contains_its_ended_tasks_with_their_times(cluster: Recorded, client: str) -> None:
     cluster.worker("w", slots=4)
     run(cluster, client, "f", 1_000_000, 20)
     times = FunctionTimes(600.0, cluster.state)
@@ -38,7 +38,7 @@ def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times(cluster:
     assert times.take(1_200.0) == []
 
 
-def test_of_many_functions_those_are_kept_that_took_the_most_time(cluster: Recorded, client: str) -> None:
+def test_keeps_the_functions_with_the_most_total_time(cluster: Recorded, client: str) -> None:
     cluster.worker("w", slots=4)
     times = FunctionTimes(600.0, cluster.state)
     for number in range(MAX_FUNCTIONS + 5):
@@ -50,18 +50,18 @@ def test_of_many_functions_those_are_kept_that_took_the_most_time(cluster: Recor
     ("values", "median"),
     [([], None), ([(0.0, 5)], None), ([(1.0, 1), (9.0, 1)], 1.0), ([(1.0, 3), (5.0, 2), (9.0, 9)], 9.0)],
 )
-def test_the_typical_time_is_the_median_of_the_tasks(values: list[tuple[float, int]], median: float | None) -> None:
+def test_typical_time_is_the_median_of_the_tasks(values: list[tuple[float, int]], median: float | None) -> None:
     assert typical(values) == median
 
 
-def test_a_function_is_compared_with_itself_a_day_before() -> None:
+def test_function_is_compared_with_its_previous_day() -> None:
     before = Before()
     before.load([START, row("f", NOW - DAY_SECONDS, 1.0), row("f", NOW - DAY_SECONDS + 3_600, 2.0, ended=50)])
     before.add([row("f", NOW - 600, 40.0)])
     assert before.p50(NOW) == {"f": 2.0}
 
 
-def test_a_function_that_did_not_run_then_is_compared_with_the_last_run_that_had_it() -> None:
+def test_function_absent_from_a_run_is_compared_with_its_last_run() -> None:
     before = Before()
     before.load(
         [

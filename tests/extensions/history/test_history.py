@@ -40,7 +40,7 @@ def numbers(history: EndedTasks, limit: int) -> list[int]:
     return [int.from_bytes(ended.ids[index], "big") for ended, index in history.latest(limit)]
 
 
-def test_whole_batches_are_forgotten_when_enough_are_left_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_batches_are_dropped_when_enough_remain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REMEMBERED", 10)
     history = EndedTasks()
     for first in range(0, 40, 4):
@@ -52,7 +52,7 @@ def test_whole_batches_are_forgotten_when_enough_are_left_without_them(monkeypat
     assert history.find((39).to_bytes(16, "big")) is None
 
 
-def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one_step(cluster: Recorded) -> None:
+def test_each_task_has_function_worker_and_attempt_in_any_step(cluster: Recorded) -> None:
     client = cluster.client()
     cluster.workers(["w0", "w1"])
     tasks = [cluster.submit(client, name=f"f{number % 2}")[0] for number in range(4)]

@@ -20,7 +20,7 @@ def found(rows: list[Row], since: float = 0.0, until: float = 1e9) -> ClusterHis
     return decode(ClusterHistory, json.loads(answer(rows, since, until, 5.0)))
 
 
-def test_it_has_points_events_in_their_order_failures_by_text_and_functions_in_sum() -> None:
+def test_has_points_ordered_events_failures_by_text_and_function_totals() -> None:
     history = found(
         [
             EventRow(9.0, "lost", "w", "no heartbeat"),
@@ -46,7 +46,7 @@ def test_it_has_points_events_in_their_order_failures_by_text_and_functions_in_s
     )
 
 
-def test_of_too_many_events_runs_and_decisions_are_kept_then_incidents_and_others_are_counted() -> None:
+def test_keeps_runs_and_decisions_then_incidents_among_too_many_events() -> None:
     events: list[Row] = []
     for number in range(400):
         events += [EventRow(number, "joined", "w", ""), EventRow(number, "lost", "w", "gone")]
@@ -59,7 +59,7 @@ def test_of_too_many_events_runs_and_decisions_are_kept_then_incidents_and_other
     assert [event.at for event in history.events] == sorted(event.at for event in history.events)
 
 
-def test_the_longest_history_fits_in_a_message_and_all_its_points_are_there() -> None:
+def test_longest_history_fits_in_a_message_with_all_points() -> None:
     figures = [*[LARGE] * 6, 1e15 / 3, 1 / 3, *[LARGE] * 4]
     rows: list[Row] = [MinuteRow._make([1.7e9 + 60 * minute, 60.0, *figures]) for minute in range(4_000)]
     for number in range(500):

@@ -36,7 +36,7 @@ def run_once(directory: Path) -> None:
             future.exception()
 
 
-def test_runs_figures_and_failures_are_there_after_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_have_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     began_at = time.time()
     run_once(tmp_path)
     run_once(tmp_path)
@@ -59,7 +59,7 @@ def test_runs_figures_and_failures_are_there_after_two_runs(tmp_path: Path, caps
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "history").iterdir()} == {0}
 
 
-def test_a_client_reads_the_runs_of_a_state_directory_and_how_a_function_has_changed(tmp_path: Path) -> None:
+def test_client_reads_runs_and_trends_from_a_state_directory(tmp_path: Path) -> None:
     began_at = time.time()
     run_once(tmp_path)
     cluster = SchedulerClusterCombo(n_workers=1, state_directory=str(tmp_path))
@@ -86,12 +86,12 @@ def test_a_client_reads_the_runs_of_a_state_directory_and_how_a_function_has_cha
         assert row.trend_percent is not None
 
 
-def test_what_is_no_folder_is_the_name_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_directory_is_the_name_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("scaler", ["history", "nowhere"]) == 1
     assert "no cluster is named 'nowhere'" in capsys.readouterr().err
 
 
-def test_without_a_state_directory_the_last_hour_is_known() -> None:
+def test_last_hour_is_known_without_a_state_directory() -> None:
     began_at = time.time()
     with SchedulerClusterCombo(n_workers=1) as combo, Client(address=combo.get_address()) as client:
         assert client.submit(half, 4).result() == 2
@@ -109,6 +109,6 @@ def test_without_a_state_directory_the_last_hour_is_known() -> None:
 @pytest.mark.parametrize(
     "arguments", [["."], [".", "--since", "yesterday"], [".", "--since", "2026-01-02", "--until", "2026-01-01"]]
 )
-def test_what_cannot_be_printed_is_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unprintable_output_is_reported(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("scaler", ["history", *arguments]) == 2
     assert capsys.readouterr().err

@@ -48,7 +48,7 @@ def begun(directory: Path, days_ago: float, *rows: Row) -> Path:
     return path
 
 
-def test_any_number_of_restarts_writes_to_one_file_a_day(tmp_path: Path) -> None:
+def test_restarts_write_to_one_file_a_day(tmp_path: Path) -> None:
     yesterday = begun(tmp_path, 1.5, event(NOW - 1.5 * DAY, "old"))
     for number in range(100):
         write(tmp_path, event(NOW + number))
@@ -60,7 +60,7 @@ def test_any_number_of_restarts_writes_to_one_file_a_day(tmp_path: Path) -> None
     assert oldest(tmp_path) == pytest.approx(NOW - 1.5 * DAY)
 
 
-def test_a_file_goes_when_all_its_records_are_too_old(tmp_path: Path) -> None:
+def test_file_is_deleted_when_all_its_records_expire(tmp_path: Path) -> None:
     gone, kept = begun(tmp_path, 9, event(NOW - 9 * DAY)), begun(tmp_path, 4, event(NOW - 4 * DAY))
     last = begun(tmp_path, 2, event(NOW - 2 * DAY))
     write(tmp_path, event(NOW), retention_seconds=3.5 * DAY)
@@ -70,7 +70,7 @@ def test_a_file_goes_when_all_its_records_are_too_old(tmp_path: Path) -> None:
     assert len(files) == 3
 
 
-def test_the_oldest_files_go_when_all_of_them_are_larger_than_the_limit(tmp_path: Path) -> None:
+def test_oldest_files_are_deleted_beyond_the_total_limit(tmp_path: Path) -> None:
     text = "x" * 400
     for number in range(60):
         write(tmp_path, event(NOW + number, text), limit_bytes=8_000)
@@ -80,7 +80,7 @@ def test_the_oldest_files_go_when_all_of_them_are_larger_than_the_limit(tmp_path
     assert len(kept) >= 8
 
 
-def test_a_full_disk_loses_records_and_the_next_ones_are_whole(
+def test_full_disk_loses_records_but_not_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_all = os.write
@@ -95,7 +95,7 @@ def test_a_full_disk_loses_records_and_the_next_ones_are_whole(
     )
 
 
-def test_only_files_of_the_time_are_read_and_minutes_reach_into_it(tmp_path: Path) -> None:
+def test_reads_only_files_of_the_period_including_overlapping_minutes(tmp_path: Path) -> None:
     begun(tmp_path, 9, event(NOW - 9 * DAY)).chmod(0)
     minute = MinuteRow(NOW - 100, 60.0, 1, 0, 0, 1, 1, 1, 0.0, 0.0)
     begun(tmp_path, 0.5, minute, event(NOW))

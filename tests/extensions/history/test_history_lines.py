@@ -6,7 +6,7 @@ from scaler.extensions.history.lines import folded
 from scaler.protocol.history_rows import EventRow
 
 
-def test_clients_that_join_and_leave_one_after_the_other_share_a_line() -> None:
+def test_clients_that_join_and_leave_repeatedly_share_a_log_line() -> None:
     clients = [EventRow(float(n), kind, f"client c{n}") for n in range(7) for kind in ("joined", "left")]
     lost = EventRow(7.0, "worker lost", "m-1")
     worker = EventRow(8.0, "joined", "worker m-2")

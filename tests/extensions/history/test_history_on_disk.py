@@ -17,7 +17,7 @@ from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 NOTHING = MinuteRow(0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
 
 
-def test_a_minute_has_what_happened_in_it_and_the_highest_figures() -> None:
+def test_minute_has_its_events_and_maximum_figures() -> None:
     minutes = Minutes(120.0, MinuteRow(0.0, 0.0, 100, 5, 1, 0, 0, 0, 2.0, 0.0))
     assert minutes.sample(121.0, MinuteRow(0.0, 0.0, 110, 5, 1, 40, 1, 1, 2.0, 0.3)) == []
     rows = minutes.sample(180.5, MinuteRow(0.0, 0.0, 150, 7, 2, 3, 4, 1, 2.5, 0.1))
@@ -27,7 +27,7 @@ def test_a_minute_has_what_happened_in_it_and_the_highest_figures() -> None:
     ]
 
 
-def test_events_are_written_at_the_next_sample_and_failures_are_counted_per_minute() -> None:
+def test_events_are_written_with_the_next_sample_and_failures_per_minute() -> None:
     minutes = Minutes(60.0, NOTHING)
     minutes.event(61.0, "lost", "worker", "no heartbeat")
     for _ in range(3):
@@ -38,7 +38,7 @@ def test_events_are_written_at_the_next_sample_and_failures_are_counted_per_minu
     assert len(minutes.sample(180.0, NOTHING)) == 1
 
 
-def test_any_number_of_events_and_failures_takes_bounded_room() -> None:
+def test_events_and_failures_use_bounded_memory() -> None:
     minutes = Minutes(60.0, NOTHING)
     for number in range(MAX_EVENTS + 7):
         minutes.event(61.0, "lost", f"worker {number}", "x" * 10_000)
@@ -51,7 +51,7 @@ def test_any_number_of_events_and_failures_takes_bounded_room() -> None:
     assert len(b"".join(lines_of(rows))) < 200_000
 
 
-def test_torn_and_changed_lines_are_skipped_and_no_others() -> None:
+def test_only_torn_and_changed_lines_are_skipped() -> None:
     rows: list[Row] = [
         EventRow(1.0, "lost", "w", "a\nb"),
         MinuteRow(0.0, 60.0, 1, 2, 3, 4, 5, 6, 0.5, 0.1),
@@ -62,7 +62,7 @@ def test_torn_and_changed_lines_are_skipped_and_no_others() -> None:
     assert list(rows_of([lines[0][:-5], b"\n", lines[1], b"junk\n", lines[2].replace(b"x", b"y")])) == [rows[1]]
 
 
-def test_the_functions_of_an_interval_are_one_line_and_those_of_others_are_their_own() -> None:
+def test_functions_of_an_interval_are_merged_only_within_it() -> None:
     functions = [FunctionTimesRow(at, 300.0, name, 5, 1, 0.25, 0.5) for at in (0.0, 300.0) for name in ("f", "g", "h")]
     minute = MinuteRow(0.0, 60.0, 1, 2, 3, 4, 5, 6, 0.5, 0.1)
     rows: list[Row] = [*functions[:3], minute, *functions[3:]]

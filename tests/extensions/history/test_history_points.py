@@ -39,9 +39,7 @@ def column(rows: list[MinuteRow] | list[PointRow], name: str) -> list[float]:
 
 
 @given(histories(), st.integers(8, 100))
-def test_sums_peaks_and_lows_are_those_of_the_minutes_however_few_points_there_are(
-    rows: list[MinuteRow], most: int
-) -> None:
+def test_sums_peaks_and_lows_match_the_minutes_at_any_resolution(rows: list[MinuteRow], most: int) -> None:
     points = thinned(rows, most)
     assert len(points) <= most
     for name in SUMS:
@@ -56,9 +54,7 @@ def test_sums_peaks_and_lows_are_those_of_the_minutes_however_few_points_there_a
 
 
 @given(histories(), st.integers(8, 100))
-def test_a_time_without_a_scheduler_stays_a_gap_unless_it_is_shorter_than_a_point(
-    rows: list[MinuteRow], most: int
-) -> None:
+def test_scheduler_downtime_stays_a_gap_unless_shorter_than_a_point(rows: list[MinuteRow], most: int) -> None:
     points = thinned(rows, most)
     span = rows[-1].at + rows[-1].seconds - rows[0].at
     width = 0.0 if len(points) == len(rows) else max(120.0, 4 * span / (most - 1))
@@ -69,13 +65,13 @@ def test_a_time_without_a_scheduler_stays_a_gap_unless_it_is_shorter_than_a_poin
 
 
 @given(histories(), st.integers(8, 100))
-def test_points_are_in_order_and_never_overlap(rows: list[MinuteRow], most: int) -> None:
+def test_points_are_ordered_and_never_overlap(rows: list[MinuteRow], most: int) -> None:
     points = thinned(rows, most)
     for before, after in pairwise(points):
         assert before.at + before.seconds <= after.at + 0.01
 
 
-def test_a_month_of_minutes_has_no_more_points_than_an_answer_may_have() -> None:
+def test_month_of_minutes_stays_within_the_point_limit() -> None:
     rows = [
         MinuteRow(1e9 + 60 * number, 60.0, 1, 0, 0, 1, 1, 1, 0.0, 0.0, 4, number % 7, 3, 9) for number in range(43_200)
     ]

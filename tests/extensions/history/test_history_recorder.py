@@ -36,7 +36,7 @@ def read(reply: object) -> ClusterHistory:
     return decode(ClusterHistory, json.loads(reply.json))
 
 
-def test_a_minute_that_is_not_over_is_in_the_answer_with_slots_queue_and_failures() -> None:
+def test_current_minute_is_reported_with_slots_queue_and_failures() -> None:
     cluster = Recorded()
     client = cluster.client()
     cluster.worker("w", slots=2)
@@ -53,14 +53,14 @@ def test_a_minute_that_is_not_over_is_in_the_answer_with_slots_queue_and_failure
     assert history.oldest == UNIX
 
 
-def test_a_clients_key_does_not_learn_what_others_did() -> None:
+def test_client_key_cannot_see_actions_of_others() -> None:
     client = ClientRecord(b"client..", "", 0.0, identity=Identity("alice", frozenset({Role.CLIENT})))
     answer = ask(Recorded(), 0.0, UNIX, client)
     assert isinstance(answer, Unanswered)
     assert "role monitor or admin, but alice has role client" in answer.text
 
 
-def test_a_client_inside_a_task_does_not_get_the_history_from_files(tmp_path: Path) -> None:
+def test_client_inside_a_task_cannot_read_history_from_files(tmp_path: Path) -> None:
     cluster = Recorded(tmp_path)
     client, worker = cluster.client(identity=Identity("root", is_admin=True)), cluster.worker("w")
     [task] = cluster.submit(client)
@@ -68,7 +68,9 @@ def test_a_client_inside_a_task_does_not_get_the_history_from_files(tmp_path: Pa
     assert any(name == "inner" and isinstance(each, Unanswered) for name, each in cluster.said)
 
 
-def test_earlier_runs_come_from_the_files_and_this_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_runs_are_read_from_files_and_the_current_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(unix: float, story: Callable[[Recorded, HistoryFiles], Awaitable[None]]) -> None:
         """Run a scheduler that begins at this time, and ends."""
 
@@ -105,7 +107,7 @@ def test_earlier_runs_come_from_the_files_and_this_one_once(tmp_path: Path, monk
     run(UNIX + 2 * HOUR, second)
 
 
-def test_a_client_inside_a_task_gets_an_error_where_the_answer_is_in_files(tmp_path: Path) -> None:
+def test_client_inside_a_task_gets_an_error_for_answers_in_files(tmp_path: Path) -> None:
     cluster = Recorded(tmp_path)
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)

@@ -35,7 +35,7 @@ def flood(cluster: Recorded, client: str, count: int, name: str) -> list[bytes]:
     return tasks
 
 
-def test_tasks_in_all_states_are_found_by_the_name_of_their_function(cluster: Recorded) -> None:
+def test_tasks_in_all_states_are_found_by_function_name(cluster: Recorded) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=2, queue_size=1)
     done, suspended, running, assigned, *rest = cluster.submit(client, 8, name="Price")
     cluster.submit(client, name="combine", references=[(running,)])
@@ -57,7 +57,7 @@ def test_tasks_in_all_states_are_found_by_the_name_of_their_function(cluster: Re
     assert assigned.hex() in states
 
 
-def test_tasks_are_found_by_the_names_of_their_client_and_worker(cluster: Recorded) -> None:
+def test_tasks_are_found_by_client_and_worker_name(cluster: Recorded) -> None:
     alice, bob = cluster.client("a", "risk-desk"), cluster.client("b", "notebook")
     cluster.worker("w", queue_size=0)
     (running,) = cluster.submit(alice)
@@ -74,7 +74,7 @@ def test_tasks_are_found_by_the_names_of_their_client_and_worker(cluster: Record
 
 
 @pytest.mark.parametrize("digits", [32, 31, 16, 1])
-def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int, cluster: Recorded) -> None:
+def test_finds_a_task_by_id_prefix_in_any_case(digits: int, cluster: Recorded) -> None:
     client = cluster.client("\xaa\xbb")
     (task,) = cluster.submit(client)
     assert ids(cluster, f" {task.hex()[:digits].upper()} ") == [task.hex()]
@@ -82,7 +82,7 @@ def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int, clu
     assert ids(cluster, task.hex() + "0") == []
 
 
-def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_search_looks_at(
+def test_waiting_tasks_are_found_by_id_and_name_beyond_the_search_limit(
     cluster: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_VISITED", 500)
@@ -98,7 +98,7 @@ def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_searc
         assert len(ids(cluster, task.hex()[:24])) == MAX_FOUND
 
 
-def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended(
+def test_tasks_are_found_by_id_prefix_among_mostly_ended_ones(
     cluster: Recorded, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_VISITED", 500)
@@ -110,9 +110,7 @@ def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended(
     assert [states.get(task.hex()) for task in tasks[-3:]] == ["cancelled", "ready", "ready"]
 
 
-def test_a_failed_task_is_found_when_thousands_have_ended_since(
-    cluster: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finds_a_failed_task_after_thousands_of_later_ones(cluster: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended_module, "MAX_REMEMBERED", 100)
     client, worker = cluster.client(), cluster.worker("w", slots=60)
     (failed,) = cluster.submit(client, name="price", retries=0)

@@ -43,7 +43,7 @@ def rows(cluster: ClusterWithLogs, worker: str = "", most: int = MAX_LINES, clie
     return [*cluster.logs.rows("logs", worker, most, record, cluster.state)]
 
 
-def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster: ClusterWithLogs) -> None:
+def test_finds_log_records_by_worker_name_or_id_newest_first(cluster: ClusterWithLogs) -> None:
     cluster.say("one", logged("first", "second"))
     cluster.say("two", logged("third", dropped=3))
     assert [row.text for row in rows(cluster)] == ["third", "second", "first"]
@@ -53,7 +53,7 @@ def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster:
     assert rows(cluster, "stranger") == []
 
 
-def test_all_of_it_is_bounded(cluster: ClusterWithLogs) -> None:
+def test_everything_is_bounded(cluster: ClusterWithLogs) -> None:
     for number in range(20):
         cluster.worker(f"w{number}")
         cluster.say(f"w{number}", logged(*["\x1b" * 2 * MAX_TEXT] * 2 * MAX_LINES_OF_MESSAGE))
@@ -61,7 +61,7 @@ def test_all_of_it_is_bounded(cluster: ClusterWithLogs) -> None:
     assert all(len(row.text) == MAX_TEXT for row in rows(cluster))
 
 
-def test_a_record_about_a_task_is_for_those_who_may_see_the_task(cluster: ClusterWithLogs) -> None:
+def test_record_about_a_task_is_visible_only_with_access_to_the_task(cluster: ClusterWithLogs) -> None:
     [task] = cluster.submit("alice")
     cluster.say("one", WorkerLogged([LogLine(9.5, "WARNING", "agent", "of a task", task)]))
     assert [row.text for row in rows(cluster)] == ["of a task"]

@@ -21,7 +21,7 @@ def log() -> Iterator[tuple[logging.Logger, OwnLog]]:
     logger.removeHandler(own)
 
 
-def test_warnings_and_errors_are_kept_until_they_are_taken(log: tuple[logging.Logger, OwnLog]) -> None:
+def test_warnings_and_errors_are_kept_until_collected(log: tuple[logging.Logger, OwnLog]) -> None:
     logger, own = log
     logger.info("ready")
     assert own.take() is None
@@ -41,7 +41,7 @@ def test_warnings_and_errors_are_kept_until_they_are_taken(log: tuple[logging.Lo
     assert own.take() is None
 
 
-def test_too_many_records_are_counted_and_later_ones_kept_again(log: tuple[logging.Logger, OwnLog]) -> None:
+def test_excess_records_are_counted_and_later_ones_kept(log: tuple[logging.Logger, OwnLog]) -> None:
     logger, own = log
 
     def said(at: float) -> None:

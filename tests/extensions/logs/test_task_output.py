@@ -17,7 +17,7 @@ TASK = bytes(16)
 
 
 @given(st.lists(st.integers(0, 3 * TAIL_BYTES), max_size=8))
-def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(sizes: list[int]) -> None:
+def test_keeps_head_and_tail_of_long_text_and_counts_the_rest(sizes: list[int]) -> None:
     logs = KeptOutput()
     whole = b""
     for number, size in enumerate(sizes):
@@ -33,7 +33,7 @@ def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted
         assert (log.stdout, log.truncated_bytes) == (whole[:HEAD_BYTES] + marker + whole[-TAIL_BYTES:], cut)
 
 
-def test_tasks_that_have_printed_nothing_for_longest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_without_recent_output_are_evicted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LOG_BYTES", 11_000)
     logs = KeptOutput()
     first, second, third = (bytes([number]) * 16 for number in range(3))
@@ -47,7 +47,7 @@ class KeepsOutput(Cluster):
     parts = (Remembering, Logs)
 
 
-def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_it_comes() -> None:
+def test_output_is_kept_and_streamed_to_a_client_only_on_request() -> None:
     cluster = KeepsOutput()
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
@@ -58,7 +58,7 @@ def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_
     assert (client, TaskLog(task, b"kept and shown", b"", 0)) in cluster.said
 
 
-def test_a_failure_keeps_its_output_however_much_other_tasks_print(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_keeps_its_output_despite_other_tasks_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LOG_BYTES", 100_000)
     cluster = KeepsOutput()
     client, worker = cluster.client(), cluster.worker("w")

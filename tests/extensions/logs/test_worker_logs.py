@@ -30,7 +30,7 @@ def warm_up():
 """
 
 
-def test_warnings_of_a_preload_hook_are_read_by_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_receives_warnings_of_a_preload_hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hook_that_warns.py").write_text(HOOK)
     monkeypatch.syspath_prepend(str(tmp_path))
     with (
@@ -47,7 +47,7 @@ def test_warnings_of_a_preload_hook_are_read_by_the_client(tmp_path: Path, monke
         assert all(row.worker.startswith("local-1 ") for row in rows)
 
 
-def test_what_a_worker_logs_about_a_dead_process_is_read_by_the_client(cluster: SchedulerClusterCombo) -> None:
+def test_client_receives_the_workers_log_about_a_dead_process(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         future = client.submit_verbose(die, retries=0)
         assert future.exception() is not None

@@ -21,7 +21,7 @@ def memory_of(usage: FunctionMemories, function: str = "f") -> FunctionMemory:
     return usage.functions[function]
 
 
-def test_the_mean_is_that_of_all_samples_and_the_peak_the_largest() -> None:
+def test_mean_covers_all_samples_and_peak_is_the_largest() -> None:
     usage = FunctionMemories()
     usage.take(b"a", [FunctionUse("f", 10, 100, 500)])
     usage.take(b"b", [FunctionUse("f", 30, 200, 300)])
@@ -30,7 +30,7 @@ def test_the_mean_is_that_of_all_samples_and_the_peak_the_largest() -> None:
     assert (memory_of(usage).samples, memory_of(usage).mean_bytes, memory_of(usage).peak_bytes) == (50, 160, 600)
 
 
-def test_the_rows_of_functions_and_workers_have_their_memory() -> None:
+def test_function_and_worker_rows_have_their_memory() -> None:
     cluster = ClusterWithProfiles()
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client, name="f")

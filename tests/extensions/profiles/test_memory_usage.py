@@ -27,9 +27,7 @@ def hold_until(path: Path, size_bytes: int) -> int:
 
 
 @played(heartbeat_interval_seconds=0.1)
-async def test_the_peak_of_a_function_is_known_although_its_memory_is_free_before_anything_looks(
-    rig: Rig, tmp_path: Path
-) -> None:
+async def test_peak_of_a_function_is_known_although_its_memory_is_already_free(rig: Rig, tmp_path: Path) -> None:
     rig.submit(hold_until, (tmp_path / "go", 60 * MIB), name="held")
     held = await rig.until(lambda: (use := uses(rig).get("held")) and use.samples >= 2 and use)
     (tmp_path / "go").touch()

@@ -44,7 +44,7 @@ def cluster() -> Cluster:
     return cluster
 
 
-def test_reports_of_a_function_are_merged_and_a_long_task_has_a_profile_of_its_own(cluster: Cluster) -> None:
+def test_function_reports_are_merged_and_a_long_task_has_its_own_profile(cluster: Cluster) -> None:
     [task, short] = cluster.submit("alice", 2)
     cluster.say("w", TasksProfiled(task, document("function", "main", "hot", single=True, us=3000)))
     cluster.say("w", TasksProfiled(short, document("function", "main", "hot", us=1000)))
@@ -56,7 +56,7 @@ def test_reports_of_a_function_are_merged_and_a_long_task_has_a_profile_of_its_o
     assert asked(cluster, "alice", ReadProfile())["functions"] == [["function", 2, 4000, "hot"]]
 
 
-def test_a_client_sees_no_profile_of_another_key_and_an_admin_sees_all(cluster: Cluster) -> None:
+def test_only_admins_see_profiles_of_other_keys(cluster: Cluster) -> None:
     [task] = cluster.submit("alice")
     [other] = cluster.submit("bob")
     cluster.say("w", TasksProfiled(task, document("function", "secret", single=True)))
@@ -70,7 +70,7 @@ def test_a_client_sees_no_profile_of_another_key_and_an_admin_sees_all(cluster: 
     assert asked(cluster, "root", ReadProfile())["functions"] == [["function", 2, 2000, "own"]]
 
 
-def test_functions_tasks_and_reports_per_second_are_bounded() -> None:
+def test_functions_tasks_and_reports_per_second_are_limited() -> None:
     profiles, now = Profiles(), 0.0
     for number in range(2 * MAX_FUNCTIONS):
         now += 1 / REPORTS_PER_SECOND

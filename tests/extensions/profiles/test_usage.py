@@ -16,12 +16,12 @@ def sampled(*samples: ProcessorSample) -> dict[str, FunctionUse]:
     return {use.function: use for use in usage.report()}
 
 
-def test_a_running_task_counts_with_the_memory_of_its_processor() -> None:
+def test_running_task_counts_with_its_processors_memory() -> None:
     (use,) = sampled(ProcessorSample(10, 10, "f", []), ProcessorSample(30, 30, "f", ["f"])).values()
     assert (use.samples, use.mean_bytes, use.peak_bytes) == (2, 20, 30)
 
 
-def test_the_peak_between_two_samples_counts_for_the_only_function_that_ran() -> None:
+def test_peak_between_two_samples_counts_for_the_only_function_that_ran() -> None:
     found = sampled(
         ProcessorSample(10, 10, "f", []),
         ProcessorSample(10, 500, "f", ["f"]),  # f has had 500
@@ -31,7 +31,7 @@ def test_the_peak_between_two_samples_counts_for_the_only_function_that_ran() ->
     assert (found["f"].peak_bytes, found["g"].peak_bytes) == (500, 0)
 
 
-def test_what_a_task_leaves_behind_is_no_memory_of_the_function_that_runs_next() -> None:
+def test_leftovers_of_a_task_do_not_count_as_memory_of_the_next_function() -> None:
     found = sampled(
         ProcessorSample(20, 20, "small", []),
         ProcessorSample(217, 217, "reduce", ["small"]),  # either may have had it
@@ -42,7 +42,7 @@ def test_what_a_task_leaves_behind_is_no_memory_of_the_function_that_runs_next()
     assert found["reduce"].peak_bytes == 0
 
 
-def test_of_many_functions_those_that_were_used_last_are_known_and_a_report_is_small() -> None:
+def test_keeps_recently_used_functions_and_a_small_report() -> None:
     usage = MemoryUsage()
     for number in range(MAX_FUNCTIONS + 10):
         usage.take({1: ProcessorSample(1, 1, f"f{number}", [])})
@@ -52,14 +52,14 @@ def test_of_many_functions_those_that_were_used_last_are_known_and_a_report_is_s
     assert {use.function for report in reports for use in report} == {f"f{n}" for n in range(10, MAX_FUNCTIONS + 10)}
 
 
-def test_a_peak_before_the_agent_knows_of_the_task_is_that_of_the_task() -> None:
+def test_early_memory_peak_is_attributed_to_the_right_task() -> None:
     found = sampled(
         ProcessorSample(10, 10, "", ()), ProcessorSample(90, 90, "", ()), ProcessorSample(20, 90, "", ("large",))
     )
     assert found["large"].peak_bytes == 90
 
 
-def test_the_task_of_a_processor_is_known_between_reports_of_its_results() -> None:
+def test_processors_task_is_known_between_its_result_reports() -> None:
     story = Story()
 
     def seen() -> tuple[bytes, tuple[str, set[str]]]:

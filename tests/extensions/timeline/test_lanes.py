@@ -8,7 +8,7 @@ from scaler.monitor.model import Model
 from tests.unit.monitor.test_model import COLUMNS, done, events, running, status
 
 
-def test_lanes_show_what_ended_and_what_runs_on_every_slot() -> None:
+def test_lanes_show_ended_and_running_tasks_of_every_slot() -> None:
     model = Model()
     model.apply_status(status(100.0, workers=[{"name": "w", "slots": 2}, {"name": "idle", "slots": 1}]))
     model.apply_events(events(100.0, done("a", 99.0), done("old", 60.0), done("g", 98.0, worker="gone"), running("r")))
@@ -21,7 +21,7 @@ def test_lanes_show_what_ended_and_what_runs_on_every_slot() -> None:
     assert lanes(model, until=70.0)["w", 1] == [Bar(59.5, 60.0, "old", "work", "done")]
 
 
-def test_a_bar_says_how_long_its_task_got_stored_inputs_and_the_trace_shows_it() -> None:
+def test_bar_and_trace_show_fetch_time_of_stored_inputs() -> None:
     model = Model()
     columns = [*COLUMNS, "inputs_us", "inputs_bytes"]
     rows = [[*done("a", 99.0), 200_000, 5000], [*done("b", 100.0), 900_000, 7]]
@@ -34,7 +34,7 @@ def test_a_bar_says_how_long_its_task_got_stored_inputs_and_the_trace_shows_it()
     assert [(each["dur"], each["args"]["bytes"]) for each in shown] == [(200_000, 5000), (500_000, 7)]
 
 
-def test_a_trace_has_a_thread_for_every_lane_and_an_event_for_every_task() -> None:
+def test_trace_has_a_thread_per_lane_and_an_event_per_task() -> None:
     model = Model()
     worker = {"name": "w", "manager": "m", "host": "box", "pid": 41, "slots": 2}
     model.apply_status(status(100.0, workers=[worker]))

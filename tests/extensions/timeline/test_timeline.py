@@ -41,7 +41,7 @@ def nested(seconds: list[float]) -> None:
             future.result()
 
 
-def test_tasks_of_one_lane_never_overlap_and_all_outputs_agree(ports: ReservedPorts, tmp_path: Path) -> None:
+def test_tasks_in_one_lane_never_overlap_and_all_outputs_agree(ports: ReservedPorts, tmp_path: Path) -> None:
     draw = random.Random(1)
     submitted: dict[str, float] = {}
     with (

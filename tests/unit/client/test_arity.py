@@ -63,7 +63,7 @@ class OfMeta(metaclass=Meta):
         (int, ("7",), {}),
     ],
 )
-def test_what_a_function_may_take_is_taken(
+def test_accepts_arguments_that_a_function_may_accept(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     check_arguments(function, args, kwargs)
@@ -85,7 +85,7 @@ def test_what_a_function_may_take_is_taken(
         (abs, (1, 2), {}, "too many"),
     ],
 )
-def test_what_a_function_does_not_take_is_refused(
+def test_rejects_arguments_that_a_function_does_not_accept(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(TypeError, match=text):

@@ -6,7 +6,7 @@ from scaler.client.calls import ClientCalls
 from scaler.protocol.messages import CallReport
 
 
-def test_a_call_is_told_when_it_has_changed_and_once_after_its_end() -> None:
+def test_reports_a_changed_call_and_once_after_its_end() -> None:
     calls = ClientCalls(1)
     call = calls.begin("map", "work", 10, has_chunks=True)
     assert calls.changed() == [CallReport(1, "map", "work", 10, True)]

@@ -66,17 +66,17 @@ def simulate(seconds_per_item: float, items: int) -> list[int]:
     return sizes
 
 
-def test_slow_items_travel_alone() -> None:
+def test_slow_items_are_sent_alone() -> None:
     assert set(simulate(0.1, 500)) == {1}
 
 
-def test_tiny_items_travel_by_the_thousand_after_few_steps() -> None:
+def test_tiny_items_are_soon_batched_by_the_thousand() -> None:
     sizes = simulate(1e-7, 50_000)
     assert max(sizes) == MAX_CHUNK_ITEMS
     assert len(sizes) < 8 * UNPROVEN_CHUNKS
 
 
-def test_few_are_out_while_nothing_is_known_and_more_when_nothing_comes_back() -> None:
+def test_few_calls_are_in_flight_until_measured_and_more_if_none_return() -> None:
     chunking = Chunking(None, 0.0)
     for _ in range(UNPROVEN_CHUNKS):
         assert chunking.next_size(0.0) == 1
@@ -88,7 +88,7 @@ def test_few_are_out_while_nothing_is_known_and_more_when_nothing_comes_back() -
 
 @pytest.mark.parametrize("items", [[1, 0, 2, 0], Items([1, 0, 2, 0]), Items([1, 0, 2, 0, []])])
 @pytest.mark.parametrize("error", [ZeroDivisionError, StopIteration, SystemExit, KeyboardInterrupt])
-def test_items_that_raise_whatever_harm_no_others_and_are_called_once(
+def test_items_raising_anything_harm_no_others_and_run_once(
     error: type[BaseException], items: Any, tmp_path: Path
 ) -> None:
     calls = tmp_path / "calls"
@@ -113,7 +113,7 @@ def test_items_that_raise_whatever_harm_no_others_and_are_called_once(
     assert "in inverse" in str(exception.__cause__)
 
 
-def test_a_chunk_with_failed_items_fails_as_the_first_of_them_and_carries_the_results_of_all() -> None:
+def test_chunk_fails_with_its_first_error_and_keeps_all_results() -> None:
     with pytest.raises(ItemsFailedError) as raised:
         chunk(int)(["1", "x", "3", "y"])
     payload = dump_exception(raised.value, "")
@@ -126,13 +126,13 @@ def test_a_chunk_with_failed_items_fails_as_the_first_of_them_and_carries_the_re
     assert set(loaded.results.failures) == {1, 3}
 
 
-def test_an_item_that_cannot_be_loaded_takes_no_other_with_it() -> None:
+def test_unloadable_item_affects_no_other_item() -> None:
     results = arrived(call_each(chunk(type), arrived(Items([[1], Unloadable(), 2]))))
     assert results == [list, None, int]
     assert str(load_exception(results.failures[1])).startswith("the arguments cannot be loaded: KeyError")
 
 
-def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
+def test_serializer_creates_each_argument_and_result() -> None:
     with pytest.raises(ItemsFailedError) as raised:
         chunk(divmod, True, Bytes())([list(map(Bytes.serialize, pair)) for pair in ((7, 2), (1, 0))])
     results = arrived(raised.value.results)
@@ -241,12 +241,12 @@ ACCOUNT.values = 0
         (grow_account, [Account.of(1), Account.of(3), Account.of(6)]),
     ],
 )
-def test_a_result_is_as_it_was_when_its_call_returned(function: Any, expected: list[Any]) -> None:
+def test_result_is_captured_when_its_call_returns(function: Any, expected: list[Any]) -> None:
     KEPT.clear()
     assert list(arrived(call_each(chunk(function), arrived(Items([1, 2, 3]))))) == expected
 
 
-def test_a_large_buffer_that_items_share_travels_once() -> None:
+def test_large_buffer_shared_by_items_is_sent_once() -> None:
     array = numpy.zeros(50_000)
     one, many = (size_of(dump_value(Items([array] * count))) for count in (2, 20))
     assert many < one + 20 * 500

@@ -17,7 +17,7 @@ from scaler.errors import ClientClosedError
 from scaler.ids import IdFactory, new_peer_id
 
 
-def test_a_thread_whose_coroutine_the_loop_does_not_finish_is_woken() -> None:
+def test_thread_of_an_abandoned_coroutine_is_woken() -> None:
     loop = asyncio.new_event_loop()
     futures = FutureTable(
         IdFactory(new_peer_id()),

@@ -76,18 +76,18 @@ def compiled(source: str, **others: object) -> Callable[..., Any]:
         ),
     ],
 )
-def test_it_changes_with_what_the_function_does(before: str, after: str) -> None:
+def test_digest_changes_with_the_behaviour_of_the_function(before: str, after: str) -> None:
     assert code_digest(compiled(before)) != code_digest(compiled(after))
     assert code_digest(compiled(before)) == code_digest(compiled(before))
 
 
-def test_it_does_not_change_with_comments_places_and_other_functions() -> None:
+def test_digest_ignores_comments_locations_and_other_functions() -> None:
     before = compiled("def f(x):\n    return x + 1")
     after = compiled("def other(): return 2\n\n# a comment\ndef f(x):\n\n    return x + 1  # another one")
     assert code_digest(before) == code_digest(after)
 
 
-def test_what_is_installed_counts_by_its_name() -> None:
+def test_installed_package_counts_by_name() -> None:
     assert code_digest(json.dumps) != code_digest(json.loads)
     assert code_digest(len) != code_digest(abs)
 
@@ -97,6 +97,6 @@ def test_partial_functions_and_methods_count_their_values() -> None:
     assert code_digest("a".join) != code_digest("b".join)
 
 
-def test_what_cannot_be_called_is_an_error() -> None:
+def test_uncallable_object_raises() -> None:
     with pytest.raises(UsageError, match="3 is not callable"):
         code_digest(3)

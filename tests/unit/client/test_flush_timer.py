@@ -27,7 +27,7 @@ class Sender:
         self.later.pop()()
 
 
-def test_a_chunk_that_is_complete_at_the_moment_of_a_poll_does_not_end_the_polling(
+def test_chunk_completed_during_a_poll_does_not_stop_polling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(maps, "FLUSH_SECONDS", 0.0)

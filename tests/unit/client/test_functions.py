@@ -71,14 +71,14 @@ def module(text: str) -> dict[str, Any]:
     return made.__dict__
 
 
-def test_a_plain_function_is_serialized_once() -> None:
+def test_plain_function_is_serialized_once() -> None:
     table = Table()
-    for function in (math.sqrt, test_a_plain_function_is_serialized_once, int, len):
+    for function in (math.sqrt, test_plain_function_is_serialized_once, int, len):
         assert table.serialized(function)
         assert not table.serialized(function)
 
 
-def test_a_function_is_serialized_again_when_its_module_is_registered_to_travel_by_value() -> None:
+def test_function_is_reserialized_when_its_module_is_registered_by_value() -> None:
     table = Table()
     assert table.serialized(math.sqrt)
     for change in (cloudpickle.register_pickle_by_value, cloudpickle.unregister_pickle_by_value):
@@ -87,7 +87,7 @@ def test_a_function_is_serialized_again_when_its_module_is_registered_to_travel_
         assert not table.serialized(math.sqrt)
 
 
-def test_a_function_is_serialized_again_when_a_global_of_it_or_of_its_callees_is_another() -> None:
+def test_function_is_reserialized_when_a_global_it_uses_changes() -> None:
     names = module("limit = 1\ndef inner(): return limit\ndef outer(): return (lambda: inner())()\n")
     table = Table()
     assert table.serialized(names["outer"])
@@ -99,7 +99,7 @@ def test_a_function_is_serialized_again_when_a_global_of_it_or_of_its_callees_is
     assert table.serialized(names["outer"])
 
 
-def test_a_function_is_released_when_nothing_uses_it() -> None:
+def test_unused_function_is_released() -> None:
     table = Table()
     function = table.template(abs).spec.function
     table.template(abs)
@@ -108,7 +108,7 @@ def test_a_function_is_released_when_nothing_uses_it() -> None:
     assert table.messages() == [Release([function])]
 
 
-def test_a_function_that_the_storage_had_no_room_for_is_put_again_with_the_next_task() -> None:
+def test_function_refused_for_lack_of_room_is_resent_with_the_next_task() -> None:
     table = Table()
     large: Any = bytes(2_000_000)
 

@@ -25,13 +25,13 @@ def run(graph: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
     return {key: values[plan.wanted[key]] for key in keys}
 
 
-def test_only_what_the_keys_need_is_planned_and_each_comes_after_its_needs() -> None:
+def test_plans_only_needed_keys_in_dependency_order() -> None:
     graph = {"last": (add, "middle", "first"), "middle": (add, "first", "first"), "first": (int,), "other": (int,)}
     plan = Plan(graph, ["last"])
     assert list(plan.nodes) == ["first", "middle", "last"]
 
 
-def test_a_key_in_the_place_of_a_value_stands_for_that_keys_value() -> None:
+def test_key_in_place_of_a_value_is_replaced_by_its_value() -> None:
     graph = {"a": 1, "b": "a", "c": "b", "d": (add, "c", "b"), "e": "d", ("x", 0): "e", "f": ("x", 0), 7: ("x", 0)}
     assert run(graph, ["b", "c", "d", "f", 7]) == {"b": 1, "c": 1, "d": 2, "f": 2, 7: 2}
     assert list(Plan(graph, ["f"]).nodes) == ["d"], "no task is made for another name"
@@ -42,7 +42,7 @@ def test_a_key_in_the_place_of_a_value_stands_for_that_keys_value() -> None:
     }
 
 
-def test_a_list_in_the_place_of_a_value_holds_what_its_keys_and_computations_give() -> None:
+def test_list_in_place_of_a_value_contains_computed_items() -> None:
     graph = {"a": 1, "list": ["a", (add, "a", 5), [("a", 2), "text", "sum"]], "sum": (add, "a", 1), "plain": [1, "x"]}
     assert run(graph, ["list", "plain"]) == {"list": [1, 6, [("a", 2), "text", 2]], "plain": [1, "x"]}
 
@@ -62,6 +62,6 @@ def test_a_list_in_the_place_of_a_value_holds_what_its_keys_and_computations_giv
         ([("a", 1)], ["a"], "not list"),
     ],
 )
-def test_graphs_that_cannot_be_are_refused(graph: Any, keys: Any, text: str) -> None:
+def test_rejects_invalid_graphs(graph: Any, keys: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Plan(graph, keys)

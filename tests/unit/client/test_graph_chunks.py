@@ -81,7 +81,7 @@ def chain(length: int) -> Graph:
 # -- which nodes go together -------------------------------------------------------------------------------------------
 
 
-def test_nodes_of_a_chain_go_together_but_for_the_wanted_one() -> None:
+def test_chain_nodes_are_sent_together_except_the_wanted_one() -> None:
     plan, cut = cut_of(chain(8), ["7"], 3)
     assert chunks_of(cut) == [["0", "1", "2"], ["3", "4", "5"]]
     assert run(plan, cut)["7"] == 7
@@ -116,7 +116,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[Any]]:
 
 
 @given(graphs(), st.integers(2, 12), st.data())
-def test_chunks_give_what_single_nodes_give(made: tuple[Graph, list[Any]], size: int, data: st.DataObject) -> None:
+def test_chunks_return_the_same_as_single_nodes(made: tuple[Graph, list[Any]], size: int, data: st.DataObject) -> None:
     graph, keys = made
     plan = Plan(graph, keys)
     single = dict(plan.values)
@@ -139,7 +139,7 @@ def grown(values: list[int]) -> list[int]:
     return values
 
 
-def test_a_node_that_changes_its_argument_changes_it_for_no_other() -> None:
+def test_node_cannot_change_an_argument_of_other_nodes() -> None:
     graph = {
         "made": (list,),
         "a": (grown, "made"),
@@ -171,7 +171,7 @@ def calls() -> list[int]:
     return CALLS
 
 
-def test_a_value_is_what_it_was_when_its_node_returned_it() -> None:
+def test_value_is_captured_when_its_node_returns() -> None:
     CALLS.clear()
     graph = {"a": (calls,), "b": (calls,), "x": (len, "a"), "y": (len, "b"), "z": (add, "x", "y")}
     plan, cut = cut_of(graph, ["x", "y"], 10)
@@ -197,14 +197,14 @@ def failure(graph: Graph, keys: list[Any]) -> tuple[BaseException, Any]:
     return error, chunks_of(cut)[0][number]
 
 
-def test_a_node_that_raises_ends_its_chunk_and_is_known() -> None:
+def test_node_that_raises_ends_its_chunk_and_is_identified() -> None:
     graph = {"v": 1, "a": (add, "v"), "b": (fail, "a"), "c": (add, "b"), "d": (add, "c")}
     error, key = failure(graph, ["d"])
     assert (repr(error), key) == ("ValueError('bad (1,)')", "b")
     assert "raise ValueError" in str(error.__cause__)
 
 
-def test_a_node_whose_value_cannot_be_sent_is_known() -> None:
+def test_node_with_an_unsendable_value_is_identified() -> None:
     error, key = failure({"b": (add, 1), "a": (threading.Lock,), "x": (add, "b"), "y": (str, "a")}, ["x", "y"])
     assert (
         str(error) == "the result (_thread.lock) cannot be serialized: TypeError: cannot pickle '_thread.lock' object"
@@ -215,7 +215,7 @@ def test_a_node_whose_value_cannot_be_sent_is_known() -> None:
 # -- which graphs have chunks ------------------------------------------------------------------------------------------
 
 
-def test_samples_are_the_first_nodes_and_some_of_each_function_and_need_no_others() -> None:
+def test_samples_are_first_nodes_of_each_function_without_dependencies() -> None:
     graph = chain(2 * FIRST_SAMPLES) | {"o": (other, "2"), "p": (other, str(2 * FIRST_SAMPLES - 1))}
     plan = Plan(graph, ["p", "o"])
     assert list(samples_of(plan, ())) == [*map(str, range(FIRST_SAMPLES)), "o"]
@@ -233,7 +233,7 @@ def test_samples_are_the_first_nodes_and_some_of_each_function_and_need_no_other
         ([0.0], MAX_VALUE_BYTES + 1, False),
     ],
 )
-def test_functions_are_small_whose_calls_cost_less_than_a_task(
+def test_functions_with_calls_cheaper_than_a_task_are_small(
     seconds: list[float], size_bytes: int, is_small: bool
 ) -> None:
     measured = Measured()
@@ -255,7 +255,7 @@ def test_functions_are_small_whose_calls_cost_less_than_a_task(
         Options(profiling=True),
     ],
 )
-def test_what_is_of_each_node_by_itself_excludes_chunks(options: Options) -> None:
+def test_per_node_options_exclude_chunks(options: Options) -> None:
     assert checked_size(None, True, options, None) == 1
     assert checked_size(1, True, options, None) == 1
     with pytest.raises(UsageError, match=r"chunk_size is 2, and .*: leave one of them out"):

@@ -39,12 +39,12 @@ def waits(seconds: float) -> float:
     return seconds
 
 
-def test_calls_that_are_to_be_tried_again_are_left_and_the_others_have_ended() -> None:
+def test_calls_to_retry_are_kept_and_the_rest_has_ended() -> None:
     results = run_limited(inverse, [1, -1, 2, -2], ItemLimits(0.0, ON_VALUE_ERRORS))
     assert (list(results), results.failures, dict(results.left)) == ([1, None, 0.5, None], {}, {1: True, 3: True})
 
 
-def test_the_exception_of_a_chunk_of_one_decides_whether_its_task_runs_again() -> None:
+def test_exception_of_a_single_item_chunk_decides_about_a_retry() -> None:
     limits = ItemLimits(LONG_SECONDS, ON_VALUE_ERRORS)
     with pytest.raises(ItemsFailedError) as caught:
         run_limited(inverse, [-1], limits)
@@ -54,7 +54,7 @@ def test_the_exception_of_a_chunk_of_one_decides_whether_its_task_runs_again() -
     assert isinstance(load_exception(payload), ItemsFailedError)
 
 
-def test_an_exception_of_the_predicate_is_a_note_and_no_retry() -> None:
+def test_predicate_exception_becomes_a_note_without_a_retry() -> None:
     def predicate(error: BaseException) -> bool:
         raise KeyError(str(error))
 
@@ -65,7 +65,7 @@ def test_an_exception_of_the_predicate_is_a_note_and_no_retry() -> None:
     assert notes == ["retry_on could not be asked, so that it was not tried again: KeyError: 'no luck'"]
 
 
-def test_a_call_that_takes_too_long_is_interrupted_and_those_after_it_are_left() -> None:
+def test_interrupts_a_slow_call_and_skips_the_rest() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(ItemsFailedError) as caught:
         run_limited(waits, [0.0, LONG_SECONDS, 0.0, 0.0], ItemLimits(0.5, b""))

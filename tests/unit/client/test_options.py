@@ -64,13 +64,13 @@ def is_busy(error: BaseException) -> bool:
         ({"expected_seconds": -1}, "expected_seconds is -1, and must be from 0 to 1e+09; 0 says nothing"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_its_name_and_value(given: dict[str, Any], text: str) -> None:
+def test_invalid_option_is_rejected_with_its_name_and_value(given: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError) as caught:
         TaskOptions(**given)
     assert text in str(caught.value)
 
 
-def test_a_keyword_that_is_no_option_is_a_type_error_that_names_those_that_are() -> None:
+def test_unknown_keyword_raises_a_type_error_with_the_valid_ones() -> None:
     given: Any = {"chunksize": 5}
     with pytest.raises(TypeError, match=r"'retrys'; did you mean 'retries'\? The options of tasks are"):
         options_of({"retrys": 5}, "options")  # type: ignore[typeddict-unknown-key]
@@ -80,14 +80,14 @@ def test_a_keyword_that_is_no_option_is_a_type_error_that_names_those_that_are()
         options_of(given, "map")
 
 
-def test_what_is_left_to_the_client_is_as_the_client_has_it() -> None:
+def test_client_only_values_are_unchanged() -> None:
     owner = object()
     base = Options(profiling=True, stream_output=True, owner=owner)
     assert TaskOptions(priority=5).over(base) == base._replace(priority=5)
     assert TaskOptions(profiling=False).over(base) == base._replace(profiling=False)
 
 
-def test_types_and_predicates_decide_what_is_tried_again() -> None:
+def test_types_and_predicates_decide_what_is_retried() -> None:
     one, several = (load_retry_on(carried(retry_on=each).retry_on) for each in (OSError, [KeyError, OSError]))
     assert (one(TimeoutError()), one(KeyError())) == (True, False)
     assert (several(TimeoutError()), several(KeyError()), several(ValueError())) == (True, True, False)
@@ -97,7 +97,7 @@ def test_types_and_predicates_decide_what_is_tried_again() -> None:
         assert (found(ValueError("it is busy")), found(ValueError("gone"))) == (True, False)
 
 
-def test_a_predicate_that_cannot_be_sent_is_refused() -> None:
+def test_rejects_a_predicate_that_cannot_be_pickled() -> None:
     import threading  # noqa: PLC0415 (of this test alone)
 
     lock = threading.Lock()
@@ -108,7 +108,7 @@ def test_a_predicate_that_cannot_be_sent_is_refused() -> None:
 # -- delays
 
 
-def test_a_function_is_asked_for_each_retry_that_there_can_be() -> None:
+def test_predicate_is_called_for_every_possible_retry() -> None:
     asked: list[int] = []
 
     def delay(attempt: int) -> float:
@@ -131,7 +131,7 @@ def test_growing_delays_double_up_to_their_cap() -> None:
 # -- chunks and graphs
 
 
-def test_the_hint_of_a_chunk_is_that_of_all_its_calls() -> None:
+def test_hint_of_a_chunk_covers_all_its_calls() -> None:
     options = Options(expected_seconds=2.0)
     assert of_chunks(options, None).expected_seconds == 2.0, "its size is measured, and begins with one"
     assert of_chunks(options, 30).expected_seconds == 60.0
@@ -142,7 +142,7 @@ def test_the_hint_of_a_chunk_is_that_of_all_its_calls() -> None:
             of_chunks(options, size)  # type: ignore[arg-type]
 
 
-def test_a_chunk_of_several_leaves_retries_to_its_items_and_has_time_for_two_of_them() -> None:
+def test_chunk_leaves_retries_to_items_and_allows_time_for_two() -> None:
     options = carried(retries=5, retry_on=ValueError, retry_delay=Exponential(1), timeout_seconds=3, priority=7)
     several = of_several(options)
     assert (several.retry_on, several.retry_delays, several.retry_jitter) == (b"", (), 0.0)
@@ -151,7 +151,7 @@ def test_a_chunk_of_several_leaves_retries_to_its_items_and_has_time_for_two_of_
     assert of_several(carried()) == carried()
 
 
-def test_the_options_of_a_node_are_over_those_of_all() -> None:
+def test_node_options_override_options_for_all() -> None:
     graph = {"one": 1, "two": (abs, "one")}
     common: OptionKeywords = {"retries": 7, "priority": 1}
 

@@ -16,14 +16,14 @@ def seconds_said(caplog: pytest.LogCaptureFixture, address: str, times: range) -
     return [text.partition("tried for ")[2].partition(" s (why)")[0] for text in caplog.messages]
 
 
-def test_lines_become_rare_and_are_said_once_for_all_clients_of_an_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_lines_become_rare_and_merge_clients_of_one_address(caplog: pytest.LogCaptureFixture) -> None:
     assert seconds_said(caplog, "tcp://a:1", range(700)) == ["3", "30", "330", "630"]
     for _ in range(2):
         Contact("tcp://a:1", 0.0).back(700.0)
     assert caplog.messages[4:] == ["scaler: connected to tcp://a:1, after 700 s"]
 
 
-def test_a_short_break_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_short_break_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert seconds_said(caplog, "tcp://b:1", range(3)) == []
     Contact("tcp://b:1", 0.0).back(3.0)
     assert caplog.messages == []

@@ -107,7 +107,7 @@ def sent(messages: list[Submit]) -> list[bytes]:
     return [identifier for message in messages for group in message.groups for identifier in group.ids]
 
 
-def test_all_that_waits_travels_in_one_submit_with_a_group_per_template() -> None:
+def test_pending_tasks_are_sent_in_one_submit_grouped_by_template() -> None:
     client = Client()
     f, g = client.template("f"), client.template("g")
     tasks = [client.task(template) for template in (f, g, f, f, g)]
@@ -119,7 +119,7 @@ def test_all_that_waits_travels_in_one_submit_with_a_group_per_template() -> Non
     assert client.send() == []
 
 
-def test_large_batches_are_split_and_the_room_is_heeded_without_losing_a_task() -> None:
+def test_large_batches_are_split_within_limits_without_losing_a_task() -> None:
     client = Client()
     f = client.template()
     tasks = [client.task(f, size=30_000) for _ in range(100)]
@@ -133,7 +133,7 @@ def test_large_batches_are_split_and_the_room_is_heeded_without_losing_a_task() 
     assert client.session.unsent_bytes == 0
 
 
-def test_results_are_acknowledged_when_all_that_was_added_before_has_been_sent() -> None:
+def test_results_are_acknowledged_once_earlier_additions_are_sent() -> None:
     client = Client()
     f = client.template()
     first = client.task(f)
@@ -147,7 +147,7 @@ def test_results_are_acknowledged_when_all_that_was_added_before_has_been_sent()
     assert after.acknowledged == 1
 
 
-def test_tasks_beyond_the_limit_of_the_scheduler_wait_and_are_sent_in_order() -> None:
+def test_tasks_beyond_the_scheduler_limit_wait_and_are_sent_in_order() -> None:
     client = Client()
     f = client.template()
     tasks = [client.task(f) for _ in range(5)]
@@ -167,7 +167,7 @@ def test_tasks_beyond_the_limit_of_the_scheduler_wait_and_are_sent_in_order() ->
     assert sent_now() == [tasks[4]]
 
 
-def test_a_task_waits_for_its_upload_and_delays_the_acknowledgement() -> None:
+def test_task_waits_for_its_upload_and_delays_the_acknowledgement() -> None:
     client = Client()
     f = client.template()
     first = client.task(f)
@@ -186,7 +186,7 @@ def test_a_task_waits_for_its_upload_and_delays_the_acknowledgement() -> None:
     assert client.acknowledged_later() == [AcknowledgeResults(1)]
 
 
-def test_a_task_that_was_not_sent_says_what_it_waits_for() -> None:
+def test_undispatched_task_explains_what_it_waits_for() -> None:
     client = Client()
     first, second = client.upload(), client.upload()
     plain = client.task(client.template())
@@ -201,7 +201,7 @@ def test_a_task_that_was_not_sent_says_what_it_waits_for() -> None:
     assert [client.session.why_unsent(task) for task in (plain, waiting)] == ["", ""]
 
 
-def test_a_failed_upload_drops_what_waits_for_it_and_what_comes_later_with_all_that_names_it() -> None:
+def test_failed_upload_drops_its_waiting_and_later_dependents() -> None:
     client = Client()
     upload = client.upload()
     template = client.template()
@@ -219,7 +219,7 @@ def test_a_failed_upload_drops_what_waits_for_it_and_what_comes_later_with_all_t
     assert list(client.session.pending.values()) == [other]
 
 
-def test_what_names_a_task_that_was_cancelled_before_it_was_sent_is_taken_off_too() -> None:
+def test_dependents_of_a_task_cancelled_before_sending_are_removed_too() -> None:
     client = Client()
     f = client.template()
     task = client.task(f)
@@ -233,7 +233,7 @@ def test_what_names_a_task_that_was_cancelled_before_it_was_sent_is_taken_off_to
     assert list(client.session.pending.values()) == [other]
 
 
-def test_a_cancel_follows_the_task_and_counts_until_the_scheduler_has_answered() -> None:
+def test_cancel_follows_the_task_and_counts_until_answered() -> None:
     client = Client()
     f = client.template()
     task = client.task(f)
@@ -245,7 +245,7 @@ def test_a_cancel_follows_the_task_and_counts_until_the_scheduler_has_answered()
     assert not client.session.cancelling
 
 
-def test_a_clear_is_sent_before_what_is_added_after_it_and_ends_nothing_of_that() -> None:
+def test_clear_precedes_later_submissions_and_spares_them() -> None:
     client = Client()
     f = client.template()
     sent_before = client.task(f)
@@ -264,7 +264,7 @@ def test_a_clear_is_sent_before_what_is_added_after_it_and_ends_nothing_of_that(
     assert list(client.session.pending) == [task.task_id]
 
 
-def test_after_a_restart_all_that_is_pending_is_sent_again_with_its_functions() -> None:
+def test_after_a_restart_pending_tasks_are_resent_with_their_functions() -> None:
     client = Client()
     f = client.template()
     ended, sent_before = client.task(f), client.task(f)
@@ -283,7 +283,7 @@ def test_after_a_restart_all_that_is_pending_is_sent_again_with_its_functions() 
     assert sent([twice]) == [sent_before.task_id, unsent.task_id]
 
 
-def test_a_client_that_lost_its_session_names_the_workers_that_may_have_tasks_of_its() -> None:
+def test_client_names_workers_with_its_tasks_after_losing_its_session() -> None:
     client = Client()
     client.step(Roster(1, [b"worker-1", b"worker-2"], []))
     client.step(Roster(2, [b"worker-3"], [b"worker-1"]))
@@ -295,7 +295,7 @@ def test_a_client_that_lost_its_session_names_the_workers_that_may_have_tasks_of
     assert client.send() == [SessionLost(False, [b"worker-2", b"worker-3"])]
 
 
-def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> None:
+def test_after_a_restart_a_value_replaces_an_ended_dependency() -> None:
     client = Client()
     f = client.template()
     ended = client.task(f)
@@ -312,7 +312,7 @@ def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> 
     assert submit.groups[0].references == [(upload.id,)]
 
 
-def test_after_a_restart_a_value_that_has_stayed_is_named_and_not_computed_again() -> None:
+def test_after_a_restart_a_surviving_value_is_named_and_not_recomputed() -> None:
     stored = result_id(bytes(16), 1)
 
     class Stored(ClientTask):
@@ -334,7 +334,7 @@ def test_after_a_restart_a_value_that_has_stayed_is_named_and_not_computed_again
     assert made.template is f  # it can still run again, should its value be lost
 
 
-def test_after_a_restart_undelivered_dependencies_run_again_before_what_needs_them() -> None:
+def test_after_a_restart_undelivered_dependencies_rerun_first() -> None:
     client = Client()
     wanted = client.template()
     inner = TaskTemplate(Spec(wanted.spec.function, deliver=False), wanted.functions, None)

@@ -24,13 +24,13 @@ def settle(window: Window, workers: int, seconds_per_item: float, travel_seconds
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 40, 300, 2000])
-def test_slow_items_keep_all_workers_busy_and_few_more_wait(workers: int) -> None:
+def test_slow_items_keep_all_workers_busy_with_a_short_queue(workers: int) -> None:
     items = settle(Window(None, None), workers, 1.0)
     assert items >= workers
     assert items <= max(FIRST_ITEMS, 4 * workers)
 
 
-def test_a_window_has_an_end() -> None:
+def test_window_has_an_end() -> None:
     window = Window(None, None)
     sizes = []
     for _ in range(100):
@@ -41,14 +41,14 @@ def test_a_window_has_an_end() -> None:
     assert max(sizes) == MAX_ITEMS
 
 
-def test_results_that_wait_for_a_slow_one_before_them_do_not_pile_up() -> None:
+def test_results_behind_a_slow_one_do_not_pile_up() -> None:
     window = Window(None, None)
     window.ended(0.0, 1.0)
     assert not window.starved(FIRST_ITEMS // 2 - 1)
     assert window.starved(FIRST_ITEMS // 2)
 
 
-def test_a_size_that_was_asked_for_is_kept() -> None:
+def test_requested_size_is_kept() -> None:
     window = Window(10, None)
     window.ended(0.0, 1.0)
     assert not window.starved(10)

@@ -9,7 +9,7 @@ import pytest
 from scaler.cluster.ports import LOOPBACK, ReservedPorts
 
 
-def test_what_is_reserved_is_reserved_for_nobody_else_and_a_server_may_have_it() -> None:
+def test_reserved_ports_are_exclusive_but_usable_by_a_server() -> None:
     ports = ReservedPorts(1)
     try:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

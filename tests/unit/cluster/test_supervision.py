@@ -79,7 +79,7 @@ def orders(commands: Sequence[Command]) -> list[Command]:
     return [command for command in commands if not isinstance(command, ReportLine)]
 
 
-def test_a_tier_is_started_when_all_below_it_are_ready() -> None:
+def test_tier_starts_once_all_lower_tiers_are_ready() -> None:
     world = World()
     assert world.started == ["storage"]
     world.ready("storage")
@@ -92,7 +92,7 @@ def test_a_tier_is_started_when_all_below_it_are_ready() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_an_optional_component_is_started_last_and_waited_for_by_no_other(together: bool) -> None:
+def test_optional_component_starts_last_and_delays_no_other(together: bool) -> None:
     world = World((PAGE, SCHEDULER, WORKERS), together=together)
     assert "page" not in world.started
     world.ready("scheduler")
@@ -107,9 +107,7 @@ def test_an_optional_component_is_started_last_and_waited_for_by_no_other(togeth
 
 
 @pytest.mark.parametrize(("is_ready", "returncode"), [(True, 0), (False, 0), (False, 1), (False, 2)])
-def test_an_optional_component_that_cannot_start_or_ends_in_order_ends_no_other(
-    is_ready: bool, returncode: int
-) -> None:
+def test_failing_optional_component_ends_no_other(is_ready: bool, returncode: int) -> None:
     world = World((SCHEDULER, PAGE))
     world.ready("scheduler")
     if is_ready:
@@ -125,7 +123,7 @@ def test_an_optional_component_that_cannot_start_or_ends_in_order_ends_no_other(
     assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
 
 
-def test_an_independent_component_that_fails_before_it_is_ready_ends_no_other_and_is_tried_again_and_again() -> None:
+def test_early_failure_of_an_independent_component_is_retried_alone() -> None:
     world = World((SCHEDULER, CLOUD, WORKERS))
     world.ready("scheduler")
     world.ready("workers")
@@ -146,7 +144,7 @@ def test_an_independent_component_that_fails_before_it_is_ready_ends_no_other_an
     assert set(world.supervision.addresses) == {"scheduler", "workers", "cloud"}
 
 
-def test_a_stop_goes_down_tier_by_tier() -> None:
+def test_stop_proceeds_tier_by_tier() -> None:
     world = World().all_ready()
     assert orders(world.step(ShutdownRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
     assert orders(world.ends("workers")) == []
@@ -158,7 +156,7 @@ def test_a_stop_goes_down_tier_by_tier() -> None:
     assert world.supervision.failure is None
 
 
-def test_a_tier_that_lingers_does_not_hold_up_the_others_and_is_killed_within_the_limit() -> None:
+def test_slow_tier_does_not_delay_others_and_is_killed_within_the_limit() -> None:
     world = World().all_ready()
     world.step(ShutdownRequested())
     world.ends("workers")
@@ -173,7 +171,7 @@ def test_a_tier_that_lingers_does_not_hold_up_the_others_and_is_killed_within_th
     assert world.supervision.failure == "more workers (pid 1004) did not stop in time and is being killed"
 
 
-def test_one_that_has_to_ask_a_service_gets_its_grace_period_and_what_it_needs_stays_meanwhile() -> None:
+def test_component_stopping_a_service_gets_its_grace_and_its_dependencies() -> None:
     manager = ComponentProcess("workers", ("workers",), tier=2, grace_seconds=20.0)
     world = World((SCHEDULER, manager))
     world.ready("scheduler")
@@ -185,7 +183,7 @@ def test_one_that_has_to_ask_a_service_gets_its_grace_period_and_what_it_needs_s
     assert orders(world.wait(20.0)) == [KillProcess("scheduler")]
 
 
-def test_a_hurried_stop_kills_everything_at_once_and_is_no_failure() -> None:
+def test_hurried_stop_kills_everything_without_counting_as_a_failure() -> None:
     world = World().all_ready()
     world.step(ShutdownRequested())
     killed = orders(world.step(ShutdownRequested(hurry=True)))
@@ -196,7 +194,7 @@ def test_a_hurried_stop_kills_everything_at_once_and_is_no_failure() -> None:
     assert world.supervision.failure is None
 
 
-def test_a_stop_during_the_start_starts_nothing_more_and_stops_what_there_is() -> None:
+def test_stop_during_startup_starts_nothing_and_stops_the_rest() -> None:
     world = World()
     world.ready("storage")
     assert orders(world.step(ShutdownRequested())) == [TerminateProcess("scheduler")]
@@ -217,7 +215,7 @@ def test_a_stop_during_the_start_starts_nothing_more_and_stops_what_there_is() -
         (STORAGE, -77, "signal=77"),
     ],
 )
-def test_a_component_that_fails_is_started_again_alone_and_the_reason_is_one_line(
+def test_failed_component_restarts_alone_with_a_one_line_reason(
     component: ComponentProcess, returncode: int, why: str
 ) -> None:
     world = World((*ALL, PAGE)).all_ready()
@@ -231,7 +229,7 @@ def test_a_component_that_fails_is_started_again_alone_and_the_reason_is_one_lin
     assert world.supervision.failure is None
 
 
-def test_each_further_failure_within_a_minute_delays_the_restart_longer_and_older_ones_are_forgotten() -> None:
+def test_each_failure_within_a_minute_lengthens_the_restart_delay() -> None:
     world = World().all_ready()
     began = world.now
     waits = []
@@ -263,7 +261,7 @@ def fail_often(world: World, name: str, *, is_ready: bool) -> list[Command]:
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
-def test_a_component_that_fails_too_often_is_named_with_its_last_lines_and_the_others_are_stopped(
+def test_component_that_keeps_failing_is_named_and_stops_the_rest(
     is_ready: bool,
 ) -> None:
     world = World().all_ready()
@@ -286,7 +284,7 @@ def test_a_component_that_fails_too_often_is_named_with_its_last_lines_and_the_o
     assert world.supervision.failure == failure, "the first failure is the cause"
 
 
-def test_an_orderly_end_stops_the_rest_and_is_no_failure() -> None:
+def test_orderly_exit_stops_the_rest_without_a_failure() -> None:
     world = World().all_ready()
     assert orders(world.ends("scheduler", 0)) == [TerminateProcess("more workers"), TerminateProcess("workers")]
     for name in ("workers", "more workers", "storage"):
@@ -295,14 +293,14 @@ def test_an_orderly_end_stops_the_rest_and_is_no_failure() -> None:
     assert world.supervision.failure is None
 
 
-def test_a_component_that_is_not_ready_in_time_is_named() -> None:
+def test_names_a_component_that_is_not_ready_in_time() -> None:
     world = World()
     assert world.supervision.next_deadline() == world.now + 30.0
     assert orders(world.wait(30.0)) == [TerminateProcess("storage")]
     assert world.supervision.failure == "storage (pid 1001) was not ready after 30 s"
 
 
-def test_a_component_that_the_system_cannot_start_is_named() -> None:
+def test_names_a_component_that_the_system_cannot_start() -> None:
     supervision = Supervision([STORAGE])
     supervision.step([], 0.0)
     supervision.step([ProcessEnded("storage", None, "No such file or directory")], 0.0)

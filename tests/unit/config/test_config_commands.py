@@ -42,20 +42,20 @@ def worker_manager(*arguments: str, **environment: str) -> BaremetalNativeConfig
     return config
 
 
-def test_the_components_of_a_file_find_each_other(file: Path) -> None:
+def test_components_of_a_file_find_each_other(file: Path) -> None:
     config = launch(file, STORAGE + SCHEDULER + MANAGER.format("a") + MANAGER.format("b") + "[cluster]\n")
     assert config.scheduler.object_storage_address == "tcp://127.0.0.1:1"
     assert [manager.scheduler_address for manager in config.worker_managers] == ["tcp://127.0.0.1:5"] * 3
     assert [manager.worker_manager_id for manager in config.worker_managers][:2] == ["a", "b"]
 
 
-def test_without_a_storage_in_the_file_the_scheduler_has_its_own(file: Path) -> None:
+def test_scheduler_has_its_own_storage_if_the_file_has_none(file: Path) -> None:
     config = launch(file, SCHEDULER)
     assert config.object_storage_server is None
     assert config.scheduler.object_storage_address is None
 
 
-def test_an_address_in_the_file_wins_over_what_follows_from_the_others(file: Path) -> None:
+def test_explicit_address_in_the_file_overrides_derived_ones(file: Path) -> None:
     text = STORAGE + SCHEDULER + 'object_storage_address = "tcp://h:2"\n'
     config = launch(file, text + MANAGER.format("a") + 'scheduler_address = "tcp://h:3"\n')
     assert config.scheduler.object_storage_address == "tcp://h:2"
@@ -83,18 +83,18 @@ def test_an_address_in_the_file_wins_over_what_follows_from_the_others(file: Pat
         (SCHEDULER + MANAGER.format("a") + 'preload = "m:f(x)"\n', "'x' is not a literal"),
     ],
 )
-def test_a_file_that_cannot_be_started_says_why(file: Path, text: str, reason: str) -> None:
+def test_explains_why_a_file_cannot_be_started(file: Path, text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason) as caught:
         launch(file, text)
     assert str(file) in str(caught.value) or "type" in str(caught.value)
 
 
-def test_single_commands_pass_over_sections_of_other_components(file: Path) -> None:
+def test_single_commands_ignore_sections_of_other_components(file: Path) -> None:
     file.write_text(SCHEDULER + '[webui]\nmonitor_address = "x"\n[top]\n')
     assert parse_scheduler("scaler_scheduler", ["-c", str(file)], {}).bind_address == "tcp://0.0.0.0:5"
 
 
-def test_the_web_server_of_a_file_watches_the_scheduler_of_the_file(file: Path) -> None:
+def test_web_server_of_a_file_monitors_the_files_scheduler(file: Path) -> None:
     assert launch(file, SCHEDULER).webui is None
     for text in ("[webui]\n", "[gui]\n"):
         config = launch(file, SCHEDULER + text).webui
@@ -105,7 +105,7 @@ def test_the_web_server_of_a_file_watches_the_scheduler_of_the_file(file: Path) 
     assert elsewhere.monitor_address == "tcp://h:1"
 
 
-def test_the_older_key_of_the_web_server_gives_host_and_port(file: Path) -> None:
+def test_deprecated_web_server_key_sets_host_and_port(file: Path) -> None:
     file.write_text('[gui]\nmonitor_address = "tcp://h:1"\ngui_address = "[::1]:81"\n')
     config = parse_webui("scaler_gui", ["-c", str(file)], {})
     assert (config.web_host, config.web_port) == ("::1", 81)
@@ -115,7 +115,7 @@ def test_the_older_key_of_the_web_server_gives_host_and_port(file: Path) -> None
     assert (by_flag.web_host, by_flag.web_port) == ("0.0.0.0", 83)
 
 
-def test_a_monitor_finds_the_scheduler_of_a_file_and_its_own_flags(file: Path) -> None:
+def test_monitor_finds_the_scheduler_of_a_file_and_its_own_flags(file: Path) -> None:
     def asked(*arguments: str) -> tuple[TopConfig, dict[str, object]]:
         parser = flags_parser("scaler_top", TopConfig, "")
         parser.add_argument("--once", action="store_true")
@@ -132,7 +132,7 @@ def test_a_monitor_finds_the_scheduler_of_a_file_and_its_own_flags(file: Path) -
         asked()
 
 
-def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:
+def test_worker_manager_uses_the_table_of_its_type_and_name(file: Path) -> None:
     address = 'scheduler_address = "ipc:///a"\n'
     first, second = MANAGER.format("a") + address, MANAGER.format("b") + address + "num_of_workers = 4\n"
     file.write_text(first)
@@ -148,7 +148,7 @@ def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> No
         worker_manager("baremetal_native", "-c", str(file))
 
 
-def test_a_worker_manager_needs_a_type_and_a_name() -> None:
+def test_worker_manager_requires_a_type_and_a_name() -> None:
     with pytest.raises(UsageError, match="give a type first"):
         worker_manager()
     with pytest.raises(UsageError, match="'aws_lambda' is installed; known are aws_ec2, aws_hpc, aws_raw_ecs, "):
@@ -157,7 +157,7 @@ def test_a_worker_manager_needs_a_type_and_a_name() -> None:
         worker_manager("baremetal_native", "ipc:///a")
 
 
-def test_the_older_command_needs_neither_type_nor_name(file: Path) -> None:
+def test_deprecated_command_needs_neither_type_nor_name(file: Path) -> None:
     parsed = parse_worker_adapter_native("scaler_worker_adapter_native", ["ipc:///a", "-n", "3"], {})
     assert (parsed.type, parsed.worker_manager_id) == ("baremetal_native", "native_worker_adapter")
     assert parsed.max_task_concurrency == 3
@@ -166,7 +166,7 @@ def test_the_older_command_needs_neither_type_nor_name(file: Path) -> None:
     assert parsed.max_task_concurrency == 5
 
 
-def test_every_short_flag_of_workers_is_known() -> None:
+def test_every_short_worker_flag_is_known() -> None:
     config = worker_manager(
         *("baremetal_native", "ipc:///a", "-wmi", "m", "-wsa", "ipc:///b", "-osa", "ipc:///c", "-n", "2"),
         *("-pwc", "linux,gpu=1", "-wtqs", "5", "-his", "1", "-tts", "3", "-ds", "9", "-hps"),

@@ -30,7 +30,7 @@ def scheduler(*arguments: str, **environment: str) -> SchedulerConfig:
     return parse_scheduler("scaler_scheduler", arguments, environment)
 
 
-def test_flag_wins_over_environment_over_file_over_default(write: WriteFile) -> None:
+def test_flag_overrides_environment_overrides_file_overrides_default(write: WriteFile) -> None:
     file = write('[scheduler]\nbind_address = "ipc:///a"\nclient_timeout_seconds = 2\nworker_timeout_seconds = 7')
     assert scheduler("tcp://127.0.0.1:1").client_timeout_seconds == 60
     assert scheduler("-c", file).client_timeout_seconds == 2
@@ -39,7 +39,7 @@ def test_flag_wins_over_environment_over_file_over_default(write: WriteFile) -> 
     assert (both.client_timeout_seconds, both.worker_timeout_seconds) == (4, 7)
 
 
-def test_an_alias_is_the_same_setting_in_every_source(write: WriteFile) -> None:
+def test_alias_is_the_same_setting_in_every_source(write: WriteFile) -> None:
     file = write('[scheduler]\nscheduler_address = "tcp://127.0.0.1:1"')
     assert scheduler("-c", file).bind_address == "tcp://127.0.0.1:1"
     assert scheduler("-c", file, "--bind-address", "tcp://127.0.0.1:2").bind_address == "tcp://127.0.0.1:2"
@@ -48,19 +48,19 @@ def test_an_alias_is_the_same_setting_in_every_source(write: WriteFile) -> None:
 
 
 @pytest.mark.parametrize("policy", ["simple", "target_v1"])
-def test_a_policy_needs_no_content(policy: str) -> None:
+def test_policy_needs_no_content(policy: str) -> None:
     config = scheduler("tcp://127.0.0.1:1", "-et", policy)
     assert load_policy(config.policy_engine_type, config.policy_content)
 
 
-def test_allocate_policy_even_stands_for_even_load(write: WriteFile) -> None:
+def test_allocate_policy_even_means_even_load(write: WriteFile) -> None:
     file = write('[scheduler]\nscheduler_address = "tcp://127.0.0.1:1"\nallocate_policy = "even"')
     assert scheduler("-c", file).policy_content == "allocate=even_load; scaling=vanilla"
     with pytest.raises(ConfigError, match=r"allocate-policy = 'odd': must be one of even"):
         scheduler("tcp://127.0.0.1:1", "--allocate-policy", "odd")
 
 
-def test_two_names_of_one_setting_in_one_source_are_refused(write: WriteFile) -> None:
+def test_rejects_two_names_of_one_setting_in_one_source(write: WriteFile) -> None:
     file = write('[scheduler]\nbind_address = "ipc:///a"\nscheduler_address = "ipc:///a"')
     with pytest.raises(ConfigError, match="scheduler_address and bind_address set the same value"):
         scheduler("-c", file)
@@ -76,7 +76,7 @@ def test_retired_settings_are_accepted_from_every_source_with_one_warning_each(
     assert sorted(caplog.messages) == [f"{key} is no longer needed and has no effect" for key in retired]
 
 
-def test_a_missing_setting_says_all_ways_to_give_it() -> None:
+def test_missing_setting_error_lists_all_ways_to_set_it() -> None:
     with pytest.raises(ConfigError) as caught:
         scheduler()
     for way in ("--bind-address", "bind_address in [scheduler]", "SCALER_SCHEDULER_BIND_ADDRESS"):
@@ -104,25 +104,25 @@ def test_a_missing_setting_says_all_ways_to_give_it() -> None:
         ("worker_manager = 3", "'worker_manager' stands above|must be an array of tables"),
     ],
 )
-def test_a_mistake_in_a_file_is_named(write: WriteFile, text: str, reason: str) -> None:
+def test_names_an_error_in_a_file(write: WriteFile, text: str, reason: str) -> None:
     file = write(text)
     with pytest.raises(ConfigError, match=reason) as caught:
         scheduler("-c", file)
     assert file in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_names_a_missing_file() -> None:
     with pytest.raises(ConfigError, match=r"'/nowhere/x.toml': No such file"):
         scheduler("-c", "/nowhere/x.toml")
 
 
-def test_a_mistyped_environment_variable_is_named_and_foreign_ones_are_not() -> None:
+def test_names_mistyped_variables_but_not_foreign_ones() -> None:
     scheduler("ipc:///a", SCALER_SCHEDULER_SERVICE_HOST="10.0.0.1", SCALER_SCHEDULER_PORT_8516_TCP="tcp://x")
     with pytest.raises(ConfigError, match="SCALER_SCHEDULER_PROTECTE; did you mean SCALER_SCHEDULER_PROTECTED"):
         scheduler("ipc:///a", SCALER_SCHEDULER_PROTECTE="3")
 
 
-def test_text_from_flags_and_environment_is_read_as_what_it_stands_for() -> None:
+def test_text_from_flags_and_environment_is_parsed_by_type() -> None:
     config = scheduler("ipc:///a", "-wt", "2.5", "-ll", "debug", "-lp", "/dev/stdout", "x.log", "-mt", "-1")
     assert (config.worker_timeout_seconds, config.logging_level) == (2.5, "DEBUG")
     assert config.logging_paths == ("/dev/stdout", "x.log")
@@ -130,7 +130,7 @@ def test_text_from_flags_and_environment_is_read_as_what_it_stands_for() -> None
     assert scheduler("ipc:///a", SCALER_SCHEDULER_PROTECTED="False").protected is False
 
 
-def test_truth_values_stand_alone_or_with_a_word() -> None:
+def test_booleans_stand_alone_or_with_a_word() -> None:
     assert scheduler("-p", "ipc:///a").protected is True
     assert scheduler("-p", "False", "ipc:///a").protected is False
     assert scheduler("ipc:///a", "--protected=false").protected is False
@@ -139,7 +139,7 @@ def test_truth_values_stand_alone_or_with_a_word() -> None:
         scheduler("ipc:///a", "-p", "maybe")
 
 
-def test_the_address_stands_before_between_or_after_the_flags() -> None:
+def test_address_may_precede_follow_or_split_the_flags() -> None:
     for arguments in (["ipc:///a", "-mt", "3"], ["-mt", "3", "ipc:///a"], ["-mt", "3", "ipc:///a", "-ct", "9"]):
         assert scheduler(*arguments).bind_address == "ipc:///a"
 
@@ -158,6 +158,6 @@ def test_the_address_stands_before_between_or_after_the_flags() -> None:
         (["ipc:///a", "-mt", "many"], "--max-number-of-tasks-waiting = 'many': must be a valid integer"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_named(arguments: list[str], reason: str) -> None:
+def test_names_an_error_on_the_command_line(arguments: list[str], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         scheduler(*arguments)

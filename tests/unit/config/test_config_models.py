@@ -33,13 +33,13 @@ def test_monitors_are_served_two_ports_above_the_scheduler() -> None:
     assert SchedulerConfig(bind_address=ADDRESS).monitor_address == "tcp://127.0.0.1:8518"
 
 
-def test_a_scheduler_on_the_last_port_needs_to_be_told_where_its_monitors_connect() -> None:
+def test_scheduler_on_the_last_port_needs_an_explicit_monitor_address() -> None:
     with pytest.raises(UsageError, match="set monitor_address"):
         SchedulerConfig(bind_address="tcp://127.0.0.1:65535")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "[::]"])
-def test_a_storage_on_every_address_is_found_by_others_at_the_schedulers_host(host: str, tmp_path: Path) -> None:
+def test_storage_on_all_addresses_is_found_at_the_schedulers_host(host: str, tmp_path: Path) -> None:
     def advertised(scheduler: str = "") -> str | None:
         file = tmp_path / "stack.toml"
         file.write_text(
@@ -53,12 +53,12 @@ def test_a_storage_on_every_address_is_found_by_others_at_the_schedulers_host(ho
     assert advertised('advertised_object_storage_address = "tcp://store:8"') == "tcp://store:8"
 
 
-def test_workers_connect_where_their_manager_does_unless_told() -> None:
+def test_workers_connect_to_their_managers_address_by_default() -> None:
     assert worker_manager().worker_scheduler_address == ADDRESS
     assert worker_manager(worker_scheduler_address="tcp://host:1").worker_scheduler_address == "tcp://host:1"
 
 
-def test_a_limit_of_the_disk_needs_a_directory_there() -> None:
+def test_disk_limit_requires_a_directory() -> None:
     with pytest.raises(ConfigError, match="spill_limit_bytes limits spill_directory"):
         model_of(ObjectStorageServerConfig, {"bind_address": ADDRESS, "spill_limit_bytes": 1000})
 
@@ -93,13 +93,13 @@ def test_a_limit_of_the_disk_needs_a_directory_there() -> None:
         {"nonsense": 1},
     ],
 )
-def test_values_out_of_range_are_refused(values: dict[str, object]) -> None:
+def test_rejects_values_out_of_range(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         worker_manager(**values)
 
 
 @pytest.mark.parametrize("key", [item.name for item in dataclasses.fields(ProcessorSettings)])
-def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) -> None:
+def test_processor_settings_are_rejected_for_offloaded_tasks(key: str) -> None:
     offload: dict[str, object] = {
         "worker_manager_id": "m",
         "job_queue": "q",
@@ -122,30 +122,30 @@ def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) 
     assert getattr(model_of(AwsHpcConfig, with_workers), key) == value
 
 
-def test_capabilities_are_written_as_text_or_as_a_mapping() -> None:
+def test_capabilities_may_be_text_or_a_mapping() -> None:
     expected = {"linux": None, "gpu": 2.0}
     assert worker_manager(per_worker_capabilities="linux,gpu=2").per_worker_capabilities == expected
     assert worker_manager(per_worker_capabilities=expected).per_worker_capabilities == expected
 
 
-def test_a_cluster_is_a_worker_manager_in_fixed_mode() -> None:
+def test_cluster_is_a_worker_manager_in_fixed_mode() -> None:
     manager = ClusterConfig(scheduler_address=ADDRESS, num_of_workers=3, task_timeout_seconds=7).as_worker_manager()
     assert isinstance(manager, BaremetalNativeConfig)
     assert (manager.mode, manager.max_task_concurrency, manager.task_timeout_seconds) == ("fixed", 3, 7)
     assert manager.worker_manager_id.startswith("cluster-")
 
 
-def test_a_workers_document_says_the_same_on_the_other_side() -> None:
+def test_worker_document_round_trips() -> None:
     worker = worker_manager(per_worker_capabilities="linux,gpu=2").worker_config("unit-1", slots=4)
     assert WorkerConfig.from_environment({"SCALER_WORKER_CONFIG": worker.to_json()}) == worker
 
 
-def test_a_document_of_another_version_is_refused_by_the_key() -> None:
+def test_key_rejects_a_document_of_another_version() -> None:
     document = json.loads(worker_manager().worker_config("unit-1", slots=4).to_json()) | {"surprise": 1}
     with pytest.raises(ConfigError, match=r"SCALER_WORKER_CONFIG: unknown key 'surprise': .* differ in version"):
         WorkerConfig.from_environment({"SCALER_WORKER_CONFIG": json.dumps(document)})
 
 
-def test_a_workers_process_does_not_import_pydantic() -> None:
+def test_worker_process_does_not_import_pydantic() -> None:
     code = "import sys; from scaler.config.worker import WorkerConfig; print('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

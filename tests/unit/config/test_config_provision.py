@@ -36,14 +36,14 @@ def told(*arguments: str, **environment: str) -> Provision:
     return found
 
 
-def test_a_verb_needs_neither_a_scheduler_nor_subnets() -> None:
+def test_verb_needs_neither_a_scheduler_nor_subnets() -> None:
     found = told("aws_raw_ecs", "setup", "--ecs-cluster", "mine", "--aws-region", "eu-west-1")
     assert isinstance(found.config, AwsRawEcsConfig)
     assert (found.verb, found.dry_run) == ("setup", False)
     assert (found.config.ecs_cluster, found.config.aws_region) == ("mine", "eu-west-1")
 
 
-def test_a_verb_takes_the_managers_flags_variables_and_file(tmp_path: Path) -> None:
+def test_verb_accepts_the_managers_flags_variables_and_file(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(FILE)
     found = told("aws_raw_ecs", "teardown", "-c", str(path), "-wmi", "large", "--dry-run")
@@ -58,7 +58,7 @@ def test_a_verb_takes_the_managers_flags_variables_and_file(tmp_path: Path) -> N
     assert named.config.s3_bucket == "bucket"
 
 
-def test_verbs_and_their_flag_are_spelled_right() -> None:
+def test_verbs_and_their_flag_are_validated() -> None:
     with pytest.raises(UsageError, match="did you mean '--dry-run'"):
         told("aws_raw_ecs", "setup", "--dryrun")
     with pytest.raises(UsageError, match="unknown flag --dry-run"):
@@ -67,6 +67,6 @@ def test_verbs_and_their_flag_are_spelled_right() -> None:
         parse_worker_manager("scaler_worker_manager", ["aws_raw_ecs", "set-up", "--ecs-subnets", "s"], {})
 
 
-def test_a_type_that_needs_nothing_in_a_cloud_says_so() -> None:
+def test_type_without_cloud_resources_says_so() -> None:
     with pytest.raises(UsageError, match="a worker manager of the type baremetal_native needs no cloud resources"):
         provisioner_of("baremetal_native")

@@ -25,7 +25,7 @@ def restored() -> Iterator[None]:
     logs.identify()
 
 
-def test_lines_go_to_every_path_from_the_level_on(tmp_path: Path) -> None:
+def test_lines_go_to_every_path_from_their_level_on(tmp_path: Path) -> None:
     paths = (str(tmp_path / "a.log"), str(tmp_path / "b.log"))
     # pytest's own handlers stay out of this: set_up replaces those of the root logger, and would close them.
     logging.getLogger().handlers[:] = []
@@ -38,7 +38,7 @@ def test_lines_go_to_every_path_from_the_level_on(tmp_path: Path) -> None:
         assert line.endswith("] x: loud")
 
 
-def test_a_log_file_that_hangs_delays_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_log_file_does_not_delay_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A FIFO that nobody reads takes 64 KiB, and then hangs, as a disk does."""
     monkeypatch.setattr(logs, "MAX_WAITING_RECORDS", 100)
     path = tmp_path / "scheduler.log"
@@ -77,19 +77,19 @@ def record(message: str, *, error: bool = False) -> logging.LogRecord:
     return logging.LogRecord("x", logging.ERROR, "file", 1, message, None, information)
 
 
-def test_control_characters_are_shown_and_not_sent() -> None:
+def test_control_characters_are_escaped() -> None:
     line = logs.TextLines("worker").format(record("a\nb\x1b[31m\x9b\x7f\u2028é"))
     assert line.endswith("x: a\\nb\\x1b[31m\\x9b\\x7f\\u2028é")
 
 
-def test_a_traceback_follows_in_lines_of_its_own() -> None:
+def test_traceback_follows_on_separate_lines() -> None:
     first, *rest = logs.TextLines("worker").format(record("oops", error=True)).splitlines()
     assert first.endswith("x: oops")
     assert all(line.startswith("    ") for line in rest)
     assert rest[-1] == "    ValueError: bad\\x1b[2J"
 
 
-def test_every_line_of_a_process_carries_its_ids() -> None:
+def test_every_log_line_of_a_process_has_its_ids() -> None:
     logs.identify(manager="here\x1b", unit="", worker="1f2e")
     assert " worker[" in (line := logs.TextLines("worker").format(record("a")))
     assert " manager=here\\x1b worker=1f2e] x: a" in line
@@ -97,7 +97,7 @@ def test_every_line_of_a_process_carries_its_ids() -> None:
     assert (entry["manager_id"], entry["worker_id"], "unit_id" in entry) == ("here\x1b", "1f2e", False)
 
 
-def test_json_lines_hold_the_same() -> None:
+def test_json_lines_have_the_same_content() -> None:
     line = logs.JsonLines("worker").format(record("a\nb", error=True))
     entry = json.loads(line)
     assert "\n" not in line
@@ -105,7 +105,7 @@ def test_json_lines_hold_the_same() -> None:
     assert entry["traceback"].endswith("ValueError: bad\x1b[2J")
 
 
-def test_a_configuration_file_takes_the_place_of_the_keys(tmp_path: Path) -> None:
+def test_configuration_file_replaces_the_keys(tmp_path: Path) -> None:
     target = tmp_path / "own.log"
     description = {
         "version": 1,
@@ -126,7 +126,7 @@ def test_a_configuration_file_takes_the_place_of_the_keys(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.json", "{"), ("a.ini", "nothing"), ("a.json", '{"version": 9}')])
-def test_a_configuration_file_that_does_not_fit_is_a_mistake_of_usage(tmp_path: Path, name: str, text: str) -> None:
+def test_invalid_configuration_file_is_a_usage_error(tmp_path: Path, name: str, text: str) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(UsageError, match="logging_config_file"):
@@ -143,7 +143,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=lambda hidden: f"{ord(hidden):x}")
-def test_no_character_that_hides_or_turns_text_leaves_a_line(hidden: str) -> None:
+def test_no_hiding_or_reversing_character_leaves_a_line(hidden: str) -> None:
     shown = hidden.encode("unicode_escape").decode()
     assert texts.escaped(f"a{hidden}b") == f"a{shown}b"
     assert texts.escaped_lines(f"a\tb\n{hidden}\r\n") == f"a\tb\n{shown}\n"
@@ -151,7 +151,7 @@ def test_no_character_that_hides_or_turns_text_leaves_a_line(hidden: str) -> Non
     assert logs.JsonLines("worker").format(record(f"a{hidden}b")).isascii()
 
 
-def test_an_event_that_comes_again_and_again_is_logged_at_once_and_then_counted(
+def test_repeated_event_is_logged_once_then_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     loop = Mock()

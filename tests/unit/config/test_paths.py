@@ -148,12 +148,12 @@ TRIED_ELSEWHERE = {"audit_path", "k8s_kubeconfig"}
 
 
 @pytest.mark.parametrize("key", READERS)
-def test_a_path_of_any_setting_may_be_in_the_home_directory(home: Path, key: str) -> None:
+def test_any_path_setting_may_use_the_home_directory(home: Path, key: str) -> None:
     READERS[key](home)
     assert not list(Path.cwd().iterdir())
 
 
-def test_every_setting_that_is_a_path_is_tried() -> None:
+def test_every_path_setting_is_tried() -> None:
     models: list[type[SettingsModel]] = [*map(settings_model, WORKER_MANAGERS.built_in), ClusterConfig, TopConfig]
     models += [scheduler_model(), ObjectStorageServerConfig, WebUiConfig]
     items = [item for model in models for item in describe(model).values()]
@@ -161,7 +161,7 @@ def test_every_setting_that_is_a_path_is_tried() -> None:
     assert paths == READERS.keys() | TRIED_ELSEWHERE | OF_OTHER_MACHINES
 
 
-def test_files_that_settings_name_may_be_in_the_home_directory(home: Path) -> None:
+def test_files_named_in_settings_may_be_in_the_home_directory(home: Path) -> None:
     (home / "packages").write_text("numpy>=2\n")
     (home / "hosts").write_text("one\n")
     cluster = ClusterConfig(scheduler_address="tcp://127.0.0.1:1", requirements=("@~/packages",))
@@ -174,7 +174,7 @@ def test_files_that_settings_name_may_be_in_the_home_directory(home: Path) -> No
         read_bundle("~/task.bundle")
 
 
-def test_a_home_directory_that_is_not_known_is_an_error() -> None:
+def test_unknown_home_directory_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"'~nobody-here/x': .* \(there is no such user\): write the full path"):
         local_path("~nobody-here/x")
     if os.geteuid():

@@ -68,7 +68,7 @@ def read(path: Path) -> list[bytes]:
         directory.close()
 
 
-def test_what_was_appended_is_found_by_the_next_process(tmp_path: Path) -> None:
+def test_next_process_finds_all_appended_records(tmp_path: Path) -> None:
     contents = [b"%d" % number * 100 for number in range(500)]  # several segments
 
     async def test(journal: Journal) -> None:
@@ -100,9 +100,7 @@ def confirmed(monkeypatch: pytest.MonkeyPatch) -> dict[int, bytes]:
     return contents
 
 
-def test_a_power_loss_after_the_end_takes_nothing_of_the_last_segment(
-    tmp_path: Path, confirmed: dict[int, bytes]
-) -> None:
+def test_power_loss_after_closing_keeps_the_last_segment(tmp_path: Path, confirmed: dict[int, bytes]) -> None:
     async def test(journal: Journal) -> None:
         journal.append(b"body")
 
@@ -111,16 +109,14 @@ def test_a_power_loss_after_the_end_takes_nothing_of_the_last_segment(
     assert confirmed[path.stat().st_ino] == path.read_bytes()
 
 
-def test_a_power_loss_takes_nothing_of_a_snapshot_that_replaces_segments(
-    tmp_path: Path, confirmed: dict[int, bytes]
-) -> None:
+def test_power_loss_keeps_a_snapshot_that_replaces_segments(tmp_path: Path, confirmed: dict[int, bytes]) -> None:
     with contextlib.closing(JournalDirectory(tmp_path, PROTOCOL_VERSION)) as directory:
         directory.write_snapshot(1, [b"one", b"two"], 2)
     path = tmp_path / "snapshot-00000001.journal"
     assert confirmed[path.stat().st_ino] == path.read_bytes()
 
 
-def test_a_power_loss_takes_no_record_that_a_restart_has_read(tmp_path: Path, confirmed: dict[int, bytes]) -> None:
+def test_power_loss_keeps_every_record_that_a_restart_has_read(tmp_path: Path, confirmed: dict[int, bytes]) -> None:
     async def test(journal: Journal) -> None:
         journal.append(b"body")
 
@@ -134,7 +130,7 @@ def test_a_power_loss_takes_no_record_that_a_restart_has_read(tmp_path: Path, co
     run(restarted, tmp_path)
 
 
-def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_process_is_refused_while_the_first_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "RELEASE_SECONDS", 0.0)
 
     async def test(_: Journal) -> None:
@@ -144,14 +140,14 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, monke
     run(test, tmp_path)
 
 
-def test_a_directory_that_other_users_can_open_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_directory_open_to_other_users(tmp_path: Path) -> None:
     path = tmp_path / "shared"
     path.mkdir(mode=0o755)
     with pytest.raises(UsageError, match=f"chmod 700 {path}"):
         JournalDirectory(path)
 
 
-def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_newer_version(tmp_path: Path) -> None:
     async def test(journal: Journal) -> None:
         journal.append(b"body")
 
@@ -169,7 +165,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_a_journal_of_another_protocol_is_refused_by_name(tmp_path: Path) -> None:
+def test_rejects_a_journal_of_another_protocol_by_name(tmp_path: Path) -> None:
     async def test(journal: Journal) -> None:
         journal.append(b"body")
 
@@ -190,7 +186,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_in_the_last_confirmed_record_is_no_unfinished_write(
+def test_damage_in_the_last_confirmed_record_is_not_an_interrupted_write(
     damage: str, is_killed: bool, tmp_path: Path
 ) -> None:
     """A process that was killed, or has closed its journal, has left nothing behind the record."""
@@ -214,7 +210,7 @@ def test_damage_in_the_last_confirmed_record_is_no_unfinished_write(
         read(path.parent)
 
 
-def test_a_damaged_snapshot_is_an_error(tmp_path: Path) -> None:
+def test_damaged_snapshot_raises(tmp_path: Path) -> None:
     directory = JournalDirectory(tmp_path, PROTOCOL_VERSION)
     directory.write_snapshot(1, [b"one", b"two"], 2)
     directory.close()
@@ -238,7 +234,7 @@ def no_room(beyond: int = SEGMENT_BYTES - 1) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_on_when_there_is_room(
+def test_full_disk_refuses_work_keeps_results_in_reserve_and_recovers(
     tmp_path: Path,
 ) -> None:
     contents: list[bytes] = []
@@ -270,7 +266,7 @@ def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_o
     assert read(tmp_path) == contents
 
 
-def test_what_the_disk_failed_to_confirm_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_not_confirmed_by_the_disk_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = os.fdatasync, [OSError(errno.EIO, os.strerror(errno.EIO))]
 
     def fdatasync(descriptor: int) -> None:
@@ -291,7 +287,7 @@ def test_what_the_disk_failed_to_confirm_is_written_again(tmp_path: Path, monkey
     assert (tmp_path / "segment-00000002.journal").read_bytes().count(b"one") == 1
 
 
-def test_the_disk_confirms_every_segment_before_its_records_are_called_durable(
+def test_disk_confirms_every_segment_before_its_records_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, confirmed = os.fdatasync, set[str]()
@@ -312,7 +308,7 @@ def test_the_disk_confirms_every_segment_before_its_records_are_called_durable(
     assert sorted(confirmed) == segments
 
 
-def test_the_disk_confirms_what_a_killed_process_has_written_before_it_is_called_durable(
+def test_disk_confirms_writes_of_a_killed_process_before_they_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(journal: Journal) -> None:
@@ -338,7 +334,7 @@ def test_the_disk_confirms_what_a_killed_process_has_written_before_it_is_called
     assert confirmed.issuperset(segments)
 
 
-def test_a_disk_that_hangs_holds_up_nobody_who_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_disk_does_not_block_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither when it hangs in a write, nor when it hangs in a confirmation or while it makes the next segment."""
     is_open = threading.Event()
 
@@ -366,7 +362,7 @@ def test_a_disk_that_hangs_holds_up_nobody_who_appends(tmp_path: Path, monkeypat
     assert len(read(tmp_path)) == 30
 
 
-def test_compaction_replaces_segments_while_records_come_in(tmp_path: Path) -> None:
+def test_compaction_replaces_segments_while_records_arrive(tmp_path: Path) -> None:
     async def whole() -> None:
         journal, _ = open_journal(tmp_path, compact_bytes=2 * SEGMENT_BYTES)
         for _ in range(5_000):
@@ -407,7 +403,7 @@ asyncio.run(main())
 """
 
 
-def test_a_writer_that_is_killed_at_any_time_has_left_everything_that_it_called_durable(tmp_path: Path) -> None:
+def test_killed_writer_has_written_everything_it_reported_as_durable(tmp_path: Path) -> None:
     for lines in (1, 20):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         assert writer.stdout is not None

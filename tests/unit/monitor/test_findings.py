@@ -35,13 +35,13 @@ BAD_FUNCTION = Run([Load("buggy", 20, 0.2, running=4, failed_share=0.6)])
 STORED = Run(stored_share=0.92)
 
 
-def test_a_cluster_in_good_order_and_one_without_work_need_no_change() -> None:
+def test_healthy_or_idle_cluster_needs_no_change() -> None:
     assert kinds(Run()) == []
     assert kinds(Run([Load("f", 80, 0.1, running=8, ready=100)])) == []
     assert kinds(Run([], [], workers=0)) == []
 
 
-def test_tasks_that_take_less_than_the_time_between_them_should_be_sent_by_map() -> None:
+def test_tasks_shorter_than_their_overhead_should_use_map() -> None:
     row = only(SHORT)
     assert (row.kind, row.subject) == ("short_tasks", "tiny")
     assert row.text == (
@@ -66,11 +66,11 @@ def test_tasks_that_take_less_than_the_time_between_them_should_be_sent_by_map()
         replace(SHORT, states=9, interval=4.0),
     ],
 )
-def test_short_tasks_are_no_finding_without_proof_that_they_cost(changed: Run) -> None:
+def test_short_tasks_are_a_finding_only_with_proven_costs(changed: Run) -> None:
     assert "short_tasks" not in kinds(changed)
 
 
-def test_more_slots_are_no_advice_while_overhead_is_the_limit() -> None:
+def test_more_slots_are_not_advised_while_overhead_dominates() -> None:
     waiting = replace(TINY, ready=10_000_000, age_seconds=300)
     assert kinds(Run([waiting], [Manager(max_slots=8)])) == ["short_tasks"]
     quick = Load("quick", 1_200, 0.004, running=8, ready=1_000_000, age_seconds=300)
@@ -80,7 +80,7 @@ def test_more_slots_are_no_advice_while_overhead_is_the_limit() -> None:
     assert kinds(Run([replace(quick, running=5), needing], scheduler_percent=85)) == ["busy_scheduler"]
 
 
-def test_a_scheduler_that_is_busy_with_short_tasks_should_get_fewer() -> None:
+def test_scheduler_busy_with_short_tasks_should_get_fewer() -> None:
     row = only(SCHEDULER)
     assert row.kind == "busy_scheduler"
     assert "at least 85 % of a CPU" in row.text
@@ -91,7 +91,7 @@ def test_a_scheduler_that_is_busy_with_short_tasks_should_get_fewer() -> None:
     assert kinds(replace(SCHEDULER, odd_state={"scheduler": {"cpu_percent": 20.0}})) == []
 
 
-def test_work_that_waits_for_managers_at_their_limit_names_the_limit() -> None:
+def test_work_waiting_for_managers_at_their_limit_names_the_limit() -> None:
     row = only(FULL)
     assert row.kind == "managers_full"
     assert row.text == (
@@ -125,11 +125,11 @@ def test_work_that_waits_for_managers_at_their_limit_names_the_limit() -> None:
         replace(FULL, odd_state={"tasks": {"running": 8, "ready": 0}}),
     ],
 )
-def test_a_limit_is_no_finding_where_another_cause_holds_work_up(changed: Run) -> None:
+def test_limit_is_not_a_finding_if_another_cause_delays_work(changed: Run) -> None:
     assert kinds(changed) == []
 
 
-def test_tasks_that_wait_for_their_inputs_for_most_of_their_time() -> None:
+def test_tasks_that_mostly_wait_for_their_inputs() -> None:
     row = only(INPUTS)
     assert (row.kind, row.subject) == ("slow_inputs", "read")
     assert row.text == (
@@ -141,7 +141,7 @@ def test_tasks_that_wait_for_their_inputs_for_most_of_their_time() -> None:
     assert kinds(Run([Load("read", 20, 0.016, running=4, inputs_share=0.6)])) == []  # 9.6 ms
 
 
-def test_slots_without_a_task_while_others_need_what_they_do_not_offer() -> None:
+def test_idle_slots_while_tasks_need_unoffered_capabilities() -> None:
     row = only(NEEDS)
     assert (row.kind, row.subject) == ("lacking_capabilities", "train")
     assert "4 tasks of train() that need gpu=1 wait, the oldest for 61 s" in row.text
@@ -154,7 +154,7 @@ def test_slots_without_a_task_while_others_need_what_they_do_not_offer() -> None
     assert kinds(replace(NEEDS, odd_state={"tasks": {"running": 8}})) == []
 
 
-def test_a_worker_that_fails_at_what_the_others_do_is_at_fault_and_not_the_function() -> None:
+def test_worker_failing_where_others_succeed_is_blamed_not_the_function() -> None:
     row = only(BAD_WORKER)
     assert (row.kind, row.subject) == ("failing_worker", "grid-2")
     assert row.text == "Worker grid-2: 100% of its tasks of work() fail."
@@ -162,7 +162,7 @@ def test_a_worker_that_fails_at_what_the_others_do_is_at_fault_and_not_the_funct
     assert "failing_worker" not in kinds(Run([Load("work", 20, 0.2, running=4, failed_share=0.6)], bad_worker=2))
 
 
-def test_a_function_that_fails_again_and_again_with_one_message() -> None:
+def test_function_that_keeps_failing_with_one_message() -> None:
     row = only(BAD_FUNCTION)
     assert (row.kind, row.subject) == ("failing_function", "buggy")
     assert "360 of 600 tasks of buggy() that ended in the last 30 s failed" in row.text
@@ -174,7 +174,7 @@ def test_a_function_that_fails_again_and_again_with_one_message() -> None:
     assert kinds(Run([replace(load, ran=False)])) == []  # their inputs are to be corrected
 
 
-def test_an_object_storage_near_its_limit() -> None:
+def test_object_storage_near_its_limit() -> None:
     row = only(STORED)
     assert row.kind == "full_storage"
     assert "942 MiB of at most 1.0 GiB, and at least 92 %" in row.text
@@ -183,7 +183,7 @@ def test_an_object_storage_near_its_limit() -> None:
     assert kinds(replace(STORED, odd_state={"storage": {"bytes": 1, "limit_bytes": 2}})) == []
 
 
-def test_there_are_at_most_three_and_that_which_costs_most_comes_first() -> None:
+def test_there_are_at_most_three_with_the_costliest_first() -> None:
     bad = Load("buggy", 20, 0.1, failed_share=0.6, inputs_share=0.6, running=2)
     run = Run([bad, NEEDS.loads[0]], stored_share=0.95)
     found = findings(run.model())
@@ -191,7 +191,7 @@ def test_there_are_at_most_three_and_that_which_costs_most_comes_first() -> None
     assert [row.slots_lost for row in found] == sorted((row.slots_lost for row in found), reverse=True)
 
 
-def test_monitors_show_findings_with_what_to_do_first_in_a_terminal() -> None:
+def test_monitors_show_findings_with_advice_in_a_terminal() -> None:
     model = replace(BAD_WORKER, stored_share=0.95).model()
     answer = ask("/api/findings", PreparedMonitor(model)).json()["findings"]
     assert [row["kind"] for row in answer] == ["full_storage", "failing_worker"]

@@ -49,7 +49,7 @@ def test_rates_are_differences_between_two_states() -> None:
     assert points(model, "failed_per_second", 101.0) == [(102.0, 5.0)]
 
 
-def test_a_task_is_found_by_any_part_of_what_is_known_of_it() -> None:
+def test_finds_a_task_by_part_of_any_known_field() -> None:
     model = Model()
     model.apply_events(events(10.0, done("aa11", 9.0), done("bb22", 9.5, "exception", text="ValueError: odd")))
     assert [task.id for task in model.tasks()] == ["bb22", "aa11"]
@@ -73,7 +73,7 @@ def test_old_points_become_means_of_ten_seconds(monkeypatch: pytest.MonkeyPatch)
     assert [at for at, _ in means] == sorted(at for at, _ in means)
 
 
-def test_documents_of_another_version_are_read_as_far_as_they_make_sense() -> None:
+def test_documents_of_another_version_are_read_as_far_as_possible() -> None:
     model = Model()
     model.apply_status({"at": 1.0, "tasks": {"ready": "many", "waiting": 3, "new": 1}, "workers": [7, {"slots": True}]})
     assert (model.status.tasks.ready, model.status.tasks.waiting) == (0, 3)
@@ -82,7 +82,7 @@ def test_documents_of_another_version_are_read_as_far_as_they_make_sense() -> No
     assert [task.id for task in model.tasks()] == ["a"]
 
 
-def test_a_past_that_is_told_again_after_a_break_adds_no_second_decision_or_incident() -> None:
+def test_repeated_history_adds_no_duplicate_decisions_or_incidents() -> None:
     model = Model()
     decision = {"at": 1.0, "manager": "m", "units": 2, "draining": 0, "reason": "two are nicer"}
     incident = {"at": 2.0, "kind": "lost", "subject": "worker m-1", "text": "was gone for 3.5 s"}

@@ -58,13 +58,13 @@ FULL = LinkRow("a", "cloud-3", "worker", "rack-9", outbox_bytes=MANY_BYTES, sent
         (cluster(0.0, 0.08, 0.09, 0.1), "distance", "a round trip takes 90 ms in the median of 3 hosts"),
     ],
 )
-def test_each_cause_is_told_with_its_figures(status: Status, cause: str, text: str) -> None:
+def test_each_cause_is_shown_with_its_figures(status: Status, cause: str, text: str) -> None:
     found = network(status)
     assert found.cause == cause
     assert text in found.text
 
 
-def test_the_slowest_connections_are_listed_and_those_that_take_nothing_come_first() -> None:
+def test_slowest_connections_are_listed_with_stalled_ones_first() -> None:
     rig = Cluster()
     workers = [rig.worker(f"w{number}") for number in range(3)]
     figures = {

@@ -37,7 +37,7 @@ class Watched:
         return self.model.status.functions[0]
 
 
-def test_a_job_is_what_was_submitted_since_the_function_last_had_no_tasks() -> None:
+def test_job_counts_submissions_since_the_function_was_last_idle() -> None:
     watched = Watched()
     watched.hear(0, 0, ended=1000, failed=7)
     row = watched.hear(70, 10, ended=1020, failed=9)
@@ -48,7 +48,7 @@ def test_a_job_is_what_was_submitted_since_the_function_last_had_no_tasks() -> N
     assert (row.job_ended, row.job_failed, row.progress_percent) == (0, 0, 0.0)
 
 
-def test_the_rate_is_that_of_lately() -> None:
+def test_rate_covers_the_recent_past() -> None:
     watched = Watched()
     watched.hear(10_000, 10, ended=0)
     for second in range(1, 100):
@@ -58,7 +58,7 @@ def test_the_rate_is_that_of_lately() -> None:
     assert row.tasks_per_second == pytest.approx(10.0)
 
 
-def test_the_time_left_is_unknown_until_some_tasks_have_ended_and_while_nothing_is_measured() -> None:
+def test_remaining_time_is_unknown_until_tasks_end_or_are_measured() -> None:
     watched = Watched()
     watched.hear(100, 2, ended=0)
     assert watched.hear(98, 2, ended=MIN_ENDED - 1).left_seconds is None
@@ -68,7 +68,7 @@ def test_the_time_left_is_unknown_until_some_tasks_have_ended_and_while_nothing_
     assert old.hear(50, 2, ended=50).left_seconds is None
 
 
-def test_the_time_left_is_unknown_once_nothing_ends_any_more() -> None:
+def test_remaining_time_is_unknown_once_no_tasks_end() -> None:
     watched = Watched()
     watched.hear(100, 2, ended=0)
     assert watched.hear(50, 2, ended=50).left_seconds is not None
@@ -77,7 +77,7 @@ def test_the_time_left_is_unknown_once_nothing_ends_any_more() -> None:
 
 
 @pytest.mark.parametrize(("slots", "sigma"), [(1, 0.3), (8, 0.0), (8, 1.0), (30, 0.6)])
-def test_the_work_ends_when_the_model_says_within_its_error(slots: int, sigma: float) -> None:
+def test_work_ends_when_predicted_within_the_models_error(slots: int, sigma: float) -> None:
     """Durations are lognormal with a median of 4 seconds. Nine of ten forecasts are right within two errors."""
     misses, seconds = [], []
     for seed in range(2):

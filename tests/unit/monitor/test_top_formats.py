@@ -22,7 +22,7 @@ from scaler.protocol.monitor_rows import ProcessorRow, WorkerRow
         (2**70, "1048576.0p"),
     ],
 )
-def test_sizes_are_in_powers_of_1024(size_bytes: float, shown: str) -> None:
+def test_sizes_use_powers_of_1024(size_bytes: float, shown: str) -> None:
     assert formats.size(size_bytes) == shown
 
 
@@ -44,17 +44,17 @@ def test_sizes_are_in_powers_of_1024(size_bytes: float, shown: str) -> None:
         (2 * 86400 + 3 * 3600.0, "2d03h"),
     ],
 )
-def test_times_are_in_the_unit_that_fits(seconds: float, shown: str) -> None:
+def test_times_use_a_suitable_unit(seconds: float, shown: str) -> None:
     assert formats.duration(seconds) == shown
 
 
-def test_what_a_terminal_would_obey_is_shown_and_not_sent() -> None:
+def test_terminal_control_sequences_are_escaped() -> None:
     assert formats.safe("a\x1b[2Jb\nc\x9b\u202e") == r"a\x1b[2Jb\nc\x9b\u202e"
     assert formats.safe("über das 作業 [bold]") == "über das 作業 [bold]"
     assert formats.safe("\ud800") == r"\ud800"
 
 
-def test_names_are_cut_with_a_plus_by_columns_of_the_terminal() -> None:
+def test_names_are_truncated_with_a_plus_by_terminal_columns() -> None:
     assert formats.cut("2732890|sd-1e7d-dfba", 10) == "2732890|s+"
     assert formats.cut("exactly", 7) == "exactly"
     assert formats.cut("作業者", 5) == "作業+"
@@ -87,7 +87,7 @@ def processor(*, running: str = "", suspended: bool = False, initialized: bool =
         ((processor(running="a"), processor(initialized=False)), "011"),
     ],
 )
-def test_flags_say_whether_processors_are_there_have_tasks_and_hold_slots(
+def test_flags_show_whether_processors_are_initialized_busy_and_hold_slots(
     processors: tuple[ProcessorRow, ...], flags: str
 ) -> None:
     assert WorkerRow(processors=processors).itl == flags
@@ -97,7 +97,7 @@ def function_of(worker: WorkerRow) -> tuple[str, float]:
     return worker.function, worker.function_seconds
 
 
-def test_a_worker_shows_its_longest_task_and_how_many_more_it_has() -> None:
+def test_worker_shows_its_longest_task_and_a_count_of_the_rest() -> None:
     short, long = processor(running="a", seconds=1.0), processor(running="b", seconds=9.0)
     assert function_of(WorkerRow(processors=(processor(), short))) == ("fa", 1.0)
     assert function_of(WorkerRow(processors=(short, processor(), long))) == ("fb +1", 9.0)
@@ -106,7 +106,7 @@ def test_a_worker_shows_its_longest_task_and_how_many_more_it_has() -> None:
     assert function_of(WorkerRow(processors=(nameless,))) == ("task 01234567", 2.0)
 
 
-def test_trouble_of_a_worker_is_one_word() -> None:
+def test_worker_problem_is_one_word() -> None:
     assert WorkerRow().state == ""
     assert WorkerRow(draining=True).state == "ends"
     assert WorkerRow(quarantined=True, draining=True).state == "held"

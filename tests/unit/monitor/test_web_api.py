@@ -20,7 +20,7 @@ def asked(path: str, monitor: PreparedMonitor | None = None) -> Any:
 
 
 @pytest.mark.parametrize("model", [Model(), filled_model()], ids=["before the first state", "with everything"])
-def test_every_route_answers_as_the_openapi_document_says(model: Model) -> None:
+def test_every_route_answers_as_its_openapi_document_specifies(model: Model) -> None:
     document = asked("/api/openapi.json")
     for route in ROUTES:
         reply = ask(route.path.replace("{id}", TASK), PreparedMonitor(model))
@@ -31,7 +31,7 @@ def test_every_route_answers_as_the_openapi_document_says(model: Model) -> None:
         assert jsonschema.Draft202012Validator(schema).is_valid(reply.json()), route.path
 
 
-def test_the_state_has_sums_beside_the_counts() -> None:
+def test_state_has_sums_and_counts() -> None:
     found = asked("/api/status")
     assert found["connection"]["connected"] is True
     assert found["connection"]["incarnation"] == "1"
@@ -39,7 +39,7 @@ def test_the_state_has_sums_beside_the_counts() -> None:
     assert (tasks["queued"], tasks["ended_total"], tasks["failed_total"]) == (5, 9, 2)
 
 
-def test_texts_of_a_cluster_arrive_as_they_are_whatever_is_in_them() -> None:
+def test_texts_of_a_cluster_arrive_unchanged_whatever_their_content() -> None:
     found = asked("/api/tasks?state=failed")["tasks"]
     assert [row["text"] for row in found] == [NASTY]
     assert asked("/api/decisions")["decisions"][0]["reason"] == NASTY
@@ -60,19 +60,19 @@ def test_tasks_are_found_by_every_column() -> None:
     assert ids("state=failed") == ids("state=exception") == ["f"]
 
 
-def test_what_a_task_has_printed_is_shown_without_control_characters() -> None:
+def test_task_output_is_shown_without_control_characters() -> None:
     found = asked(f"/api/tasks/{TASK}/log")
     assert found == {"id": TASK, "stdout": "a\tb\n\\x1b[31mred\\xff\n", "stderr": "", "cut": 5}
 
 
-def test_a_scheduler_that_does_not_answer_is_a_503_that_says_so() -> None:
+def test_unresponsive_scheduler_is_a_descriptive_503() -> None:
     for question in ("explain", "log"):
         reply = ask(f"/api/tasks/{'1' * 32}/{question}")
         assert reply.status_code == 503
         assert "did not answer within 5 s" in reply.json()["error"]
 
 
-def test_the_timeline_has_a_lane_per_slot_and_names_each_function_once() -> None:
+def test_timeline_has_a_lane_per_slot_and_names_each_function_once() -> None:
     found = asked("/api/timeline?seconds=600")
     assert (found["since"], found["until"], found["at"], found["oldest"]) == (10.5 - 600, 10.5, 10.5, 9.5)
     used, idle = found["lanes"]
@@ -82,7 +82,7 @@ def test_the_timeline_has_a_lane_per_slot_and_names_each_function_once() -> None
     assert (idle["worker"], idle["lane"], idle["bars"]) == ("w", 2, [])
 
 
-def test_a_part_of_the_timeline_has_what_ran_in_it() -> None:
+def test_timeline_range_contains_the_tasks_that_ran_in_it() -> None:
     model = Model()
     model.apply_status(status(10.0))
     model.apply_events(events(10.0, *(task(f"{n:032x}", ended_at=n, duration_us=500_000) for n in range(1, 10))))
@@ -94,7 +94,7 @@ def test_a_part_of_the_timeline_has_what_ran_in_it() -> None:
     assert bars("since=3.2&until=5.7") == [4.0, 5.0, 6.0]
 
 
-def test_a_time_of_the_history_is_a_day_before_now_unless_it_is_given() -> None:
+def test_history_time_defaults_to_a_day_ago() -> None:
     found = asked("/api/history?from=100&to=500")
     assert (found["since"], found["until"], found["oldest"]) == (100.0, 500.0, 1.0)
     assert (found["points"]["at"], found["points"]["done"]) == ([100.0, 440.0], [5, 7])
@@ -123,7 +123,7 @@ def test_a_time_of_the_history_is_a_day_before_now_unless_it_is_given() -> None:
         ("/nothing.html", 404, "there is no /nothing.html here"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_told_what_would(path: str, code: int, text: str) -> None:
+def test_invalid_question_error_suggests_valid_ones(path: str, code: int, text: str) -> None:
     reply = ask(path)
     assert reply.status_code == code
     assert reply.json()["error"].startswith(text)

@@ -21,7 +21,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("folder", "path"), FILES.values(), ids=FILES.keys())
-def test_every_file_has_its_own_type_and_is_asked_for_again(folder: Path, path: Path) -> None:
+def test_every_file_has_its_content_type_and_is_revalidated(folder: Path, path: Path) -> None:
     name = f"/{path.relative_to(folder)}"
     reply = ask(name)
     assert reply.status_code == 200
@@ -33,7 +33,7 @@ def test_every_file_has_its_own_type_and_is_asked_for_again(folder: Path, path: 
     assert unchanged.headers["cache-control"] == "no-cache"
 
 
-def test_the_page_is_the_root_and_has_no_script_or_style_of_its_own() -> None:
+def test_page_is_the_root_and_has_no_inline_script_or_style() -> None:
     reply = ask("/")
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
     assert "<script>" not in reply.text
@@ -41,7 +41,7 @@ def test_the_page_is_the_root_and_has_no_script_or_style_of_its_own() -> None:
     assert not re.search(r"\s(style|on[a-z]+)=", reply.text)
 
 
-def test_the_page_gets_the_columns_of_its_tables_from_the_schema_and_can_show_each() -> None:
+def test_page_gets_its_table_columns_from_the_schema() -> None:
     reply = ask("/schema.js")
     assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
     assert reply.headers["cache-control"] == "no-cache"

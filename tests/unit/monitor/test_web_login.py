@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("is_same_user", [True, False])
 @pytest.mark.parametrize("base", ["http://10.0.0.1:50001", "http://127.0.0.1:50001"])
-def test_beyond_loopback_nothing_is_shown_without_a_token(base: str, is_same_user: bool) -> None:
+def test_nothing_is_shown_beyond_loopback_without_a_token(base: str, is_same_user: bool) -> None:
     async def scenario() -> None:
         async with browser(is_same_user=is_same_user, base=base) as client:
             for path in READ:
@@ -52,12 +52,12 @@ def test_beyond_loopback_nothing_is_shown_without_a_token(base: str, is_same_use
     run(scenario())
 
 
-def test_on_loopback_only_other_users_need_a_token() -> None:
+def test_only_other_users_need_a_token_on_loopback() -> None:
     assert ask("/metrics", is_same_user=True).status_code == 200
     assert ask("/metrics", is_same_user=False).status_code == 401
 
 
-def test_the_link_with_the_token_sets_a_cookie_that_scripts_and_other_sites_cannot_use() -> None:
+def test_token_link_sets_a_cookie_hidden_from_scripts_and_other_sites() -> None:
     async def scenario() -> None:
         async with browser() as client:
             answer = await client.get(f"/?token={TOKEN}")
@@ -74,7 +74,7 @@ def test_the_link_with_the_token_sets_a_cookie_that_scripts_and_other_sites_cann
     run(scenario())
 
 
-def test_the_form_logs_in_without_a_script() -> None:
+def test_form_logs_in_without_a_script() -> None:
     async def scenario() -> None:
         async with browser() as client:
             form = (await client.get("/")).text
@@ -90,7 +90,7 @@ def test_the_form_logs_in_without_a_script() -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null"])
-def test_the_form_of_another_site_does_not_log_in(origin: str) -> None:
+def test_form_of_another_site_does_not_log_in(origin: str) -> None:
     async def scenario() -> None:
         async with browser() as client:
             answer = await client.post("/login", data={"token": TOKEN}, headers={"origin": origin})
@@ -100,7 +100,7 @@ def test_the_form_of_another_site_does_not_log_in(origin: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x", TOKEN[:-1], TOKEN + "1", TOKEN.upper(), "\ud800é", "<script>" * 2000])
-def test_a_wrong_token_says_what_to_do(wrong: str) -> None:
+def test_wrong_token_error_has_a_remedy(wrong: str) -> None:
     async def scenario() -> None:
         async with browser() as client:
             answer = await client.post("/login", data={"token": wrong.encode("utf-8", "replace")})
@@ -133,7 +133,7 @@ def test_programs_send_the_token_as_a_bearer() -> None:
     [lambda text: "", lambda text: text[:-1], lambda text: "9" + text, lambda text: text.partition("-")[0],
      lambda text: text.replace("-", "--"), lambda text: "x-" + text.partition("-")[2]],
 )  # fmt: skip
-def test_a_forged_cookie_is_none(change: Any) -> None:
+def test_rejects_a_forged_cookie(change: Any) -> None:
     async def scenario() -> None:
         async with browser() as client:
             await client.get(f"/?token={TOKEN}")
@@ -146,7 +146,7 @@ def test_a_forged_cookie_is_none(change: Any) -> None:
     run(scenario())
 
 
-def test_a_session_ends(clock: list[float]) -> None:
+def test_session_ends(clock: list[float]) -> None:
     async def scenario() -> None:
         async with browser() as client:
             await client.get(f"/?token={TOKEN}")
@@ -160,7 +160,7 @@ def test_a_session_ends(clock: list[float]) -> None:
     run(scenario())
 
 
-def test_wrong_tokens_of_an_address_are_few_a_second_and_one_line_in_the_log(
+def test_wrong_tokens_are_rate_limited_per_address_and_logged_once(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

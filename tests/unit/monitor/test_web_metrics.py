@@ -47,7 +47,7 @@ def functions(*rows: tuple[str, int]) -> list[dict[str, Any]]:
     return [{"name": name, "ended": ended, "failed": 1, "seconds_total": ended / 2} for name, ended in rows]
 
 
-def test_the_state_is_there_in_base_units() -> None:
+def test_state_is_available_in_base_units() -> None:
     reply = ask("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=")
     found = samples_of(reply.text)
@@ -100,7 +100,7 @@ def test_the_state_is_there_in_base_units() -> None:
     assert expected.items() <= found.items()
 
 
-def test_before_the_first_state_there_is_only_that_there_is_none() -> None:
+def test_reports_missing_state_before_the_first_report() -> None:
     monitor = PreparedMonitor()
     monitor.connected = False
     found = samples_of(ask("/metrics", monitor).text)
@@ -108,7 +108,7 @@ def test_before_the_first_state_there_is_only_that_there_is_none() -> None:
     assert found["scaler_scheduler_up"] == 0
 
 
-def test_names_with_anything_in_them_are_labels() -> None:
+def test_names_with_any_characters_are_labels() -> None:
     model = filled_model()
     model.apply_status(status(11.0, functions=functions((f'a"b\\c\n{NASTY}', 1))))
     (label,) = [name for name in Scrapes(model).samples() if name.startswith("scaler_function_duration_seconds_count")]
@@ -129,7 +129,7 @@ def test_functions_beyond_the_limit_share_one_label() -> None:
 
 
 @pytest.mark.usefixtures("few_functions")
-def test_a_function_keeps_its_label_and_what_others_have_counted_never_shrinks() -> None:
+def test_function_keeps_its_label_and_counters_never_decrease() -> None:
     model = Model()
     scrapes = Scrapes(model)
     many = [(f"f{number}", 10) for number in range(MAX_FUNCTIONS)]

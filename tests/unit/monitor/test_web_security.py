@@ -20,7 +20,7 @@ PATHS = ["/", "/api/status", "/metrics", "/api/nothing", "/events"]
         ("/api/status", "BREW"),
     ],
 )
-def test_nothing_but_get_and_head_is_answered(path: str, method: str) -> None:
+def test_only_get_and_head_are_answered(path: str, method: str) -> None:
     reply = ask(path, method=method)
     assert reply.status_code == 405
     assert reply.headers["allow"] == "GET, HEAD"
@@ -36,7 +36,7 @@ def test_nothing_but_get_and_head_is_answered(path: str, method: str) -> None:
         *[(host, 401) for host in (socket.gethostname(), "proxy.example:443", "web.example")],
     ],
 )  # fmt: skip
-def test_a_host_that_is_this_server_is_accepted_and_needs_a_login_beyond_loopback(host: str, code: int) -> None:
+def test_own_host_is_accepted_and_requires_login_beyond_loopback(host: str, code: int) -> None:
     settings = web_config(allowed_hosts=("Proxy.example", "web.example"))
     assert ask("/api/status", headers={"host": host}, settings=settings).status_code == code
 
@@ -49,13 +49,13 @@ def test_a_host_that_is_this_server_is_accepted_and_needs_a_login_beyond_loopbac
          "local host", "localhost:x", "localhost/", "[::1", "user@localhost",
      )]],
 )  # fmt: skip
-def test_any_other_host_is_refused(path: str, host: str) -> None:
+def test_rejects_any_other_host(path: str, host: str) -> None:
     reply = ask(path, headers={"host": host})
     assert reply.status_code == 403
     assert "allowed_hosts" in reply.json()["error"]
 
 
-def test_a_request_has_one_host() -> None:
+def test_request_has_exactly_one_host() -> None:
     two = httpx.Headers([("host", "evil.example"), ("host", "localhost")])
     for path in PATHS:
         assert ask(path, headers=two).status_code == 403
@@ -72,7 +72,7 @@ def test_a_request_has_one_host() -> None:
         ("", 403),
     ],
 )
-def test_pages_of_others_may_not_ask(origin: str, code: int) -> None:
+def test_rejects_requests_from_other_sites(origin: str, code: int) -> None:
     for path in ("/api/status", "/metrics"):
         assert ask(path, headers={"host": "localhost:50001", "origin": origin}).status_code == code
 
@@ -81,7 +81,7 @@ def test_pages_of_others_may_not_ask(origin: str, code: int) -> None:
     ("path", "method", "host"),
     [*[(path, "HEAD", "localhost") for path in PATHS], ("/metrics", "HEAD", "evil"), ("/", "POST", "localhost")],
 )
-def test_every_answer_says_what_browsers_must_not_do(path: str, method: str, host: str) -> None:
+def test_every_answer_has_security_headers(path: str, method: str, host: str) -> None:
     headers = ask(path, method=method, headers={"host": host}).headers
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -98,7 +98,7 @@ def test_every_answer_says_what_browsers_must_not_do(path: str, method: str, hos
     ["/../app.py", "/..%2fapp.py", "/%2e%2e/app.py", "/%2e%2e%2fapp.py", "//etc/passwd", "/..\\app.py", "/%00",
      "/static/../../app.py", "/" + "x" * 5000],
 )  # fmt: skip
-def test_no_file_beside_the_page_is_served(path: str) -> None:
+def test_serves_no_files_next_to_the_page(path: str) -> None:
     reply = ask(path)
     assert reply.status_code == 404, reply.text
     assert "error" in reply.json()

@@ -43,7 +43,7 @@ def begun(browser: Browser) -> bool:
     return bool(browser.kinds)
 
 
-def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor) -> None:
+def test_browser_gets_a_snapshot_then_deltas(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, web_config())
         async with Stream(app) as stream:
@@ -70,7 +70,7 @@ def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor
     run_jumping(scenario())
 
 
-def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() -> None:
+def test_thousand_tasks_are_a_hundred_rows_with_failures_and_a_count() -> None:
     model = Model()
     monitor = PreparedMonitor(model)
 
@@ -90,7 +90,7 @@ def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() 
     run_jumping(scenario())
 
 
-def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: PreparedMonitor) -> None:
+def test_reports_only_a_heartbeat_when_nothing_changed(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         encoder = DeltaEncoder(monitor.model, lambda: ConnectionRow(connected=True), 3)
         app = Broadcast(encoder, 0.01, quiet_seconds=0.5)
@@ -106,7 +106,7 @@ def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: Prepar
     run_jumping(scenario())
 
 
-def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMonitor) -> None:
+def test_reports_the_loss_and_replacement_of_the_scheduler(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, web_config())
         async with Stream(app) as stream:
@@ -127,7 +127,7 @@ def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMon
     run_jumping(scenario())
 
 
-def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor) -> None:
+def test_reconnecting_browser_resumes_its_stream(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, web_config())
         async with Stream(app) as first:
@@ -154,7 +154,7 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor
         "{name}-" + "9" * 5000,
     ],
 )
-def test_what_it_has_seen_elsewhere_gets_it_a_new_picture(last_id: str, monitor: PreparedMonitor) -> None:
+def test_browser_with_foreign_state_gets_a_new_snapshot(last_id: str, monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, web_config())
         async with Stream(app) as first:
@@ -173,7 +173,7 @@ def short_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_record")
-def test_a_browser_that_does_not_read_is_cut_off_and_the_others_miss_nothing(monitor: PreparedMonitor) -> None:
+def test_stalled_browser_is_disconnected_without_affecting_others(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, web_config())
         async with Stream(app) as reading, Stream(app, frozen=True) as frozen:
@@ -193,7 +193,7 @@ def test_a_browser_that_does_not_read_is_cut_off_and_the_others_miss_nothing(mon
     run_jumping(scenario())
 
 
-def test_only_so_many_streams_are_open_at_a_time(monitor: PreparedMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_open_streams_is_limited(monitor: PreparedMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "MAX_STREAMS", 1)
 
     async def scenario() -> None:
@@ -209,7 +209,7 @@ def test_only_so_many_streams_are_open_at_a_time(monitor: PreparedMonitor, monke
     run_jumping(scenario())
 
 
-def test_the_end_of_the_server_ends_every_stream(monitor: PreparedMonitor) -> None:
+def test_stopping_the_server_ends_every_stream(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, web_config())
         async with Stream(app) as stream:

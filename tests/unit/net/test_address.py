@@ -11,7 +11,7 @@ from scaler.errors import UsageError
 from scaler.net.address import addresses_here, beside, own_address, split_tcp
 
 
-def test_a_tcp_address_has_a_host_and_a_port() -> None:
+def test_tcp_address_has_a_host_and_a_port() -> None:
     assert split_tcp("tcp://127.0.0.1:80") == ("127.0.0.1", 80)
     assert split_tcp("tcp://[::1]:0") == ("[::1]", 0)
     assert split_tcp("tcp://*:5") == ("*", 5)
@@ -19,13 +19,13 @@ def test_a_tcp_address_has_a_host_and_a_port() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "http://x:1", "tcp://x", "tcp://x:70000", "ipc://", "ipc://" + "x" * 108])
-def test_malformed_addresses_are_refused(text: str) -> None:
+def test_rejects_malformed_addresses(text: str) -> None:
     with pytest.raises(UsageError):
         split_tcp(text)
 
 
 @pytest.mark.parametrize("bound", ["tcp://0.0.0.0:80", "tcp://*:80", "tcp://[::]:80"])
-def test_a_wildcard_is_shown_as_an_address_of_this_host(bound: str) -> None:
+def test_wildcard_is_shown_as_an_address_of_this_host(bound: str) -> None:
     assert own_address(bound) not in {"tcp://0.0.0.0:80", "tcp://*:80", "tcp://[::]:80"}
     assert {"tcp://127.0.0.1:80", f"tcp://{socket.gethostname()}:80"} <= set(addresses_here(bound))
 
@@ -42,11 +42,11 @@ def test_a_wildcard_is_shown_as_an_address_of_this_host(bound: str) -> None:
         ("", "tcp://head:8516", ""),
     ],
 )
-def test_a_server_on_every_address_is_reached_as_the_scheduler_is(named: str, used: str, found: str) -> None:
+def test_server_on_all_addresses_is_reached_at_the_schedulers_host(named: str, used: str, found: str) -> None:
     assert reached(named, used) == found
 
 
-def test_there_is_no_address_beside_the_last_port_or_the_longest_path() -> None:
+def test_last_port_and_longest_path_have_no_adjacent_address() -> None:
     with pytest.raises(UsageError, match="65536"):
         beside("tcp://127.0.0.1:65535", 1, "")
     with pytest.raises(UsageError, match="107"):

@@ -77,7 +77,7 @@ def problem(envelope: Envelope) -> str:
 
 
 @pytest.mark.parametrize("attachments", [[], [TEXT], [FLOATS, b"", NOISE, memoryview(TEXT)], [memoryview(FLOATS[:-3])]])
-def test_what_was_compressed_comes_out_as_it_went_in(attachments: list[Buffer]) -> None:
+def test_compression_round_trips(attachments: list[Buffer]) -> None:
     envelope = Envelope(HEADER, TEXT[:100_000], attachments)
     packed = packer(0.0).pack(envelope)
     found, growth = came(with_checksum(packed))
@@ -89,21 +89,21 @@ def test_what_was_compressed_comes_out_as_it_went_in(attachments: list[Buffer]) 
     assert growth == size(envelope) - size(packed) > 0
 
 
-def test_what_cannot_be_compressed_travels_as_it_is() -> None:
+def test_incompressible_data_is_sent_unchanged() -> None:
     noise = Envelope(HEADER, NOISE[:10_000], [NOISE, memoryview(NOISE)[:MIN_FRAME_BYTES]])
     assert packer(0.0).pack(noise) == noise
     small = Envelope(HEADER, bytes(MIN_FRAME_BYTES - 1))
     assert packer(0.0).pack(small) == small
 
 
-def test_a_fast_link_or_a_slow_processor_gets_plain_frames() -> None:
+def test_fast_link_or_slow_cpu_gets_uncompressed_frames() -> None:
     assert ratio(packer(25 * MB, 0.002)) > 3  # 200 Mbit/s, and 250 MB/s to compress
     assert ratio(packer(125 * MB, 0.002)) == 1
     assert ratio(packer(math.inf, 0.0)) == 1
     assert ratio(packer(25 * MB, 0.050)) == 1  # 10 MB/s to compress
 
 
-def test_a_large_message_uses_up_an_iteration_and_asks_for_the_speed_once() -> None:
+def test_large_message_uses_a_whole_iteration_and_one_speed_check() -> None:
     asked = count()
     by = Packer(lambda: next(asked) * 0.0, PackingLoad(), lambda: 0.0, lambda: 0.0)
     by.begin()
@@ -114,7 +114,7 @@ def test_a_large_message_uses_up_an_iteration_and_asks_for_the_speed_once() -> N
     assert next(asked) == 2
 
 
-def test_no_frame_is_expanded_beyond_what_its_header_announces_or_a_message_may_have() -> None:
+def test_frames_never_expand_beyond_their_announcement_or_message_limit() -> None:
     bomb = compress(bytes(100 * MB))
     assert len(bomb) < 10_000
     assert "announces: 1000" in problem(Envelope(table(1000), bomb))
@@ -138,11 +138,11 @@ def test_no_frame_is_expanded_beyond_what_its_header_announces_or_a_message_may_
         Envelope(HEADER + b"\0", b"body"),
     ],
 )
-def test_a_compressed_envelope_that_cannot_be_read_is_malformed(envelope: Envelope) -> None:
+def test_unreadable_compressed_envelope_is_malformed(envelope: Envelope) -> None:
     assert problem(envelope).startswith("a compressed envelope cannot be read: ")
 
 
-def test_damage_on_the_way_is_found_before_anything_is_expanded() -> None:
+def test_damage_in_transit_is_detected_before_decompression() -> None:
     packed = with_checksum(packer(0.0).pack(Envelope(HEADER, TEXT)))
     places: list[Callable[[Envelope], Envelope]] = [
         lambda e: e._replace(header=e.header[: HEADER_BYTES + 1] + b"\xff" + e.header[HEADER_BYTES + 2 :]),

@@ -69,7 +69,7 @@ def nonsense(story: Story) -> EnvelopeReceived:
     return envelope(story.link, StatStorage(1))._replace(body=b"nonsense")
 
 
-def test_a_welcome_is_acknowledged_and_begins_heartbeats_and_compression() -> None:
+def test_welcome_is_acknowledged_and_starts_heartbeats_and_compression() -> None:
     story = Story(replace(WELCOME, compression="zstd"))
     assert [type(event) for event in events(story.begun)] == [Welcomed]
     assert StartSession(story.link, compresses=True) in story.begun
@@ -78,7 +78,7 @@ def test_a_welcome_is_acknowledged_and_begins_heartbeats_and_compression() -> No
     assert [type(message) for _, message in sent(story.takes(2.0))] == [Heartbeat]
 
 
-def test_a_server_that_answers_the_hello_of_another_peer_or_nonsense_or_nothing_is_left_at_once() -> None:
+def test_server_answering_hello_with_nonsense_or_silence_is_left_at_once() -> None:
     for answer in (
         envelope(story_link := Link(), WELCOME, bytes(16)),
         EnvelopeReceived(story_link, Header(PROTOCOL_VERSION, 1, SESSION_ID, 0, 0).pack(), b""),
@@ -90,7 +90,7 @@ def test_a_server_that_answers_the_hello_of_another_peer_or_nonsense_or_nothing_
         assert cuts(story.takes(HANDSHAKE_SECONDS if answer is None else 1.0, *inputs)) == [story.link]
 
 
-def test_nonsense_from_a_server_that_has_welcomed_the_peer_ends_the_connection_after_a_while() -> None:
+def test_repeated_nonsense_from_a_welcoming_server_ends_the_connection() -> None:
     story = Story(WELCOME)
     for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
         assert cuts(story.takes(1.0, nonsense(story))) == []
@@ -98,7 +98,7 @@ def test_nonsense_from_a_server_that_has_welcomed_the_peer_ends_the_connection_a
     assert (cuts(commands), events(commands)) == ([story.link], [Broken(SESSION_ID[:8])])
 
 
-def test_a_connector_gives_up_a_message_that_it_can_never_read_and_says_goodbye() -> None:
+def test_connector_gives_up_an_unreadable_message_with_a_goodbye() -> None:
     story = Story(WELCOME)
     for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
         commands = story.takes(1.0, MalformedReceived(story.link, "no header"))
@@ -113,14 +113,14 @@ def test_a_connector_gives_up_a_message_that_it_can_never_read_and_says_goodbye(
     assert [type(message) for _, message in sent(commands)] == [Goodbye]
 
 
-def test_a_goodbye_of_the_server_ends_the_connection_and_not_the_session() -> None:
+def test_server_goodbye_ends_the_connection_but_not_the_session() -> None:
     story = Story(WELCOME)
     commands = story.takes(1.0, envelope(story.link, Goodbye("it restarts")))
     assert (cuts(commands), events(commands)) == ([story.link], [Broken(SESSION_ID[:8])])
     assert story.core.last_error == "the server closed the connection: it restarts"
 
 
-def test_a_connector_that_is_closed_sends_what_waits_and_a_goodbye_behind_it() -> None:
+def test_closing_connector_flushes_its_queue_then_says_goodbye() -> None:
     story = Story(WELCOME)
     story.core.send(StatStorage(1))
     assert [message for _, message in sent(story.takes(1.0, CloseRequested("done")))] == [
@@ -132,7 +132,7 @@ def test_a_connector_that_is_closed_sends_what_waits_and_a_goodbye_behind_it() -
 @pytest.mark.parametrize(
     ("was_welcomed", "refused_after", "attempts"), [(False, 1, 1), (False, 2, 2), (True, 1, 1), (True, 2, None)]
 )
-def test_attempts_that_end_like_those_of_refused_peers_stop_the_connector_if_that_is_certain(
+def test_connector_stops_only_if_attempts_certainly_mean_a_refusal(
     was_welcomed: bool, refused_after: int, attempts: int | None
 ) -> None:
     story = Story(WELCOME if was_welcomed else None)

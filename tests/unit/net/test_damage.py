@@ -46,7 +46,7 @@ def unreadable(envelope: Envelope) -> Envelope:
 
 
 @pytest.mark.parametrize("to_server", [True, False])
-def test_messages_that_came_damaged_come_again_in_order_and_once(to_server: bool) -> None:
+def test_damaged_messages_are_resent_in_order_and_once(to_server: bool) -> None:
     damages = 0
 
     def alter(envelope: Envelope) -> Envelope:
@@ -67,7 +67,7 @@ def test_messages_that_came_damaged_come_again_in_order_and_once(to_server: bool
 
 
 @pytest.mark.parametrize("to_server", [True, False])
-def test_a_message_that_can_never_be_read_ends_the_session_on_both_sides_soon(to_server: bool) -> None:
+def test_unreadable_message_soon_ends_the_session_on_both_sides(to_server: bool) -> None:
     attempts = 0
 
     def alter(envelope: Envelope) -> Envelope:
@@ -91,7 +91,7 @@ def test_a_message_that_can_never_be_read_ends_the_session_on_both_sides_soon(to
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 60, 23))
-def test_every_changed_bit_of_an_envelope_with_a_checksum_is_found(bit: int) -> None:
+def test_checksum_detects_every_flipped_bit_of_an_envelope(bit: int) -> None:
     header = Header(3, 0, bytes(range(16)), 5, 4).pack()
     sent = with_checksum(Envelope(header, b"ten bytes.", [b"attached:", b"x"]))
     assert checked(EnvelopeReceived(LINK, sent.header, sent.body)) != EnvelopeReceived(LINK, header, sent.body)

@@ -27,14 +27,14 @@ def keys(tmp_path: Path) -> CountingDirectory:
     return CountingDirectory.create(tmp_path / "keys", "lab")
 
 
-def test_strangers_do_not_make_the_allow_list_be_read_again(keys: CountingDirectory) -> None:
+def test_unidentified_peers_do_not_trigger_rereads_of_the_allow_list(keys: CountingDirectory) -> None:
     server = ServerKeys(keys.scheduler, AllowList(keys))
     before = keys.reads
     assert {server.decide(new_key_pair().public, "here") for _ in range(100)} == {REFUSED}
     assert keys.reads == before
 
 
-def test_nothing_is_said_of_a_key_while_the_list_cannot_be_read(
+def test_key_changes_are_not_reported_while_the_list_is_unreadable(
     keys: CountingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_keys: CountingDirectory) -> list[PeerEntry | BrokenEntry]:
@@ -50,7 +50,7 @@ def test_nothing_is_said_of_a_key_while_the_list_cannot_be_read(
     assert server.decide(new_key_pair().public, "here") == REFUSED
 
 
-def test_a_key_is_admitted_as_soon_as_it_is_added(keys: CountingDirectory) -> None:
+def test_added_key_is_admitted_immediately(keys: CountingDirectory) -> None:
     server = ServerKeys(keys.scheduler, AllowList(keys))
     for name in ("alice", "bob", "carol"):  # within one step of the file system's clock, maybe
         assert server.decide(keys.add(name, "client").keys.public, "here") == "200"

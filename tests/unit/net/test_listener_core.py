@@ -123,7 +123,7 @@ def reports(commands: Sequence[Command]) -> list[Command]:
     return [command for command in commands if isinstance(command, Report)]
 
 
-def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(core: ListenerCore) -> None:
+def test_reports_the_origin_of_a_connection_without_envelopes(core: ListenerCore) -> None:
     link = Link()
     assert not reports(core.step([LinkOpened(link, "10.0.0.7 port 99")], 0.0))
     (report,) = reports(core.step([LinkLost(link)], 1.0))
@@ -134,7 +134,7 @@ def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(
 # -- limits of unidentified peers --------------------------------------------------------------------------------------
 
 
-def test_beyond_the_limit_the_oldest_unidentified_connection_of_the_busiest_source_is_cut(core: ListenerCore) -> None:
+def test_excess_connection_cuts_the_oldest_unidentified_one_of_the_busiest_source(core: ListenerCore) -> None:
     quiet, first, second, *others = (Link() for _ in range(MAX_UNIDENTIFIED + 2))
     assert not cuts(core.step([LinkOpened(quiet, "", "10.0.0.1")], 0.0))
     opened = [LinkOpened(link, "", "10.0.0.2") for link in (first, second, *others)]
@@ -142,7 +142,7 @@ def test_beyond_the_limit_the_oldest_unidentified_connection_of_the_busiest_sour
     assert cuts(core.step(opened[-2:], 2.0)) == [first, second]
 
 
-def test_when_descriptors_are_scarce_the_oldest_unidentified_connection_and_the_new_one_are_cut(
+def test_scarce_descriptors_cut_the_oldest_unidentified_and_the_new_connection(
     core: ListenerCore,
 ) -> None:
     member, silent, new = Link(), Link(), Link()
@@ -151,7 +151,7 @@ def test_when_descriptors_are_scarce_the_oldest_unidentified_connection_and_the_
     assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [new]
 
 
-def test_a_link_takes_more_than_a_hello_when_its_peer_is_welcomed(core: ListenerCore) -> None:
+def test_link_accepts_more_than_a_hello_once_welcomed(core: ListenerCore) -> None:
     member, refused = Link(), Link()
     commands = performed(core, [LinkOpened(member), envelope(member, own_hello(Role.CLIENT))])
     assert StartSession(member, compresses=False) in commands
@@ -159,7 +159,7 @@ def test_a_link_takes_more_than_a_hello_when_its_peer_is_welcomed(core: Listener
     assert StartSession(refused, compresses=False) not in commands
 
 
-def test_what_was_recorded_of_a_session_is_void_in_every_other_one() -> None:
+def test_recorded_session_is_void_in_every_other_one() -> None:
     for server in (ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(), first_session=7), None):
         core = server or ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(), first_session=2**40)
         link = Link()
@@ -176,7 +176,7 @@ def test_what_was_recorded_of_a_session_is_void_in_every_other_one() -> None:
         assert received(performed(core, again)) == []
 
 
-def test_a_copy_of_a_hello_takes_no_session_from_a_peer_that_uses_it(core: ListenerCore) -> None:
+def test_replayed_hello_cannot_steal_an_active_session(core: ListenerCore) -> None:
     link, copy = Link(), Link()
     ((session, _),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
     assert received(performed(core, [envelope(link, StatStorage(1), session, 1)])) == [StatStorage(1)]
@@ -198,7 +198,7 @@ def came_back(core: ListenerCore, first: Identity, then: Identity) -> list[Comma
     return performed(core, [LinkOpened(other), envelope(other, hello, session)])
 
 
-def test_a_process_of_the_servers_user_resumes_the_session_that_it_had_with_a_key(core: ListenerCore) -> None:
+def test_local_process_resumes_its_session_opened_with_a_key(core: ListenerCore) -> None:
     ((_, welcome),) = sent(came_back(core, ALICE, LOCAL))
     assert isinstance(welcome, Welcome)
     assert welcome.resumed
@@ -206,14 +206,14 @@ def test_a_process_of_the_servers_user_resumes_the_session_that_it_had_with_a_ke
     assert refused == Refused(RefusalReason.CREDENTIAL, "the key alice was revoked")
 
 
-def test_a_key_takes_over_no_session_of_another_key(core: ListenerCore) -> None:
+def test_key_cannot_take_over_a_session_of_another_key(core: ListenerCore) -> None:
     ((_, refused),) = sent(came_back(core, ALICE, MALLORY))
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.DUPLICATE
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_silent_connections_are_cut_when_the_time_of_each_is_over(core: ListenerCore, count: int) -> None:
+def test_each_silent_connection_is_cut_at_its_own_deadline(core: ListenerCore, count: int) -> None:
     links = [Link() for _ in range(count)]
     for at, link in enumerate(links):
         core.step([LinkOpened(link)], float(at))
@@ -240,7 +240,7 @@ WORKER, MANAGER = WorkerDetails("m", "u", 1, 1, {}), ManagerDetails("m", "test",
         (Server.OBJECT_STORAGE, Role.SCHEDULER, MANAGER),
     ],
 )
-def test_a_role_with_the_details_of_another_is_refused(server: Server, role: Role, details: Details) -> None:
+def test_rejects_a_role_with_details_of_another(server: Server, role: Role, details: Details) -> None:
     link = Link()
     greeting = envelope(link, own_hello(role, details))
     ((_, refused),) = sent(performed(ListenerCore(server, OutboxLimits()), [LinkOpened(link), greeting]))
@@ -259,18 +259,18 @@ def joined(core: ListenerCore, link: Link) -> bytes:
     return session
 
 
-def test_a_refusal_by_the_transport_is_reported(core: ListenerCore) -> None:
+def test_reports_a_refusal_by_the_transport(core: ListenerCore) -> None:
     report = Report("why", True, "key", "origin")
     assert core.step([report], 0.0) == [report]
 
 
-def test_a_key_for_workers_names_the_role_that_it_is_for(core: ListenerCore) -> None:
+def test_worker_key_names_its_role(core: ListenerCore) -> None:
     link = LinkOf(Identity("farm", frozenset({Role.WORKER, Role.STORE})))
     ((_, refused),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
     assert refused == Refused(RefusalReason.CREDENTIAL, "the key farm is for the role worker, not client")
 
 
-def test_messages_that_a_peer_may_not_send_end_its_session_when_there_are_many_in_a_row(core: ListenerCore) -> None:
+def test_repeated_forbidden_messages_end_a_peers_session(core: ListenerCore) -> None:
     link = Link()
     session = joined(core, link)
     wrong = [envelope(link, Welcome(False, 1, 1.0, 1.0), session, 2 + number) for number in range(5)]
@@ -282,14 +282,14 @@ def test_messages_that_a_peer_may_not_send_end_its_session_when_there_are_many_i
     assert cuts(core.step([], CLOSE_SECONDS)) == [link]
 
 
-def test_an_envelope_that_cannot_be_read_cuts_the_link_so_that_the_peer_sends_it_again(core: ListenerCore) -> None:
+def test_unreadable_envelope_cuts_the_link_so_that_it_is_resent(core: ListenerCore) -> None:
     link = Link()
     joined(core, link)
     commands = performed(core, [MalformedReceived(link, "no header")])
     assert (cuts(commands), sent(commands)) == ([link], [])
 
 
-def test_a_peer_whose_outbox_is_full_is_closed_out_of_order() -> None:
+def test_peer_with_a_full_outbox_is_closed_as_not_orderly() -> None:
     core = ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(messages=1))
     joined(core, Link())
     for _ in range(2):
@@ -298,7 +298,7 @@ def test_a_peer_whose_outbox_is_full_is_closed_out_of_order() -> None:
     assert events == [Closed(SESSION_ID[:8], "the outbox is full: unacknowledged messages: 1", is_orderly=False)]
 
 
-def test_a_peer_that_begins_a_new_session_gets_its_acknowledgements_in_it(core: ListenerCore) -> None:
+def test_peer_in_a_new_session_gets_its_acknowledgements_there(core: ListenerCore) -> None:
     link, again = Link(), Link()
     session = joined(core, link)
     performed(core, [envelope(link, Goodbye("done"), session)])
@@ -309,7 +309,7 @@ def test_a_peer_that_begins_a_new_session_gets_its_acknowledgements_in_it(core: 
     assert sent(core.step([], ACKNOWLEDGE_SECONDS)) == [(session, Acknowledge())]
 
 
-def test_a_broken_connection_delays_no_acknowledgement_of_another_peer(core: ListenerCore) -> None:
+def test_broken_connection_does_not_delay_other_acknowledgements(core: ListenerCore) -> None:
     broken, link = Link(), Link()
     joined(core, broken)
     other = bytes(range(100, 116))

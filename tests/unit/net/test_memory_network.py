@@ -42,7 +42,7 @@ class Pair:
         return [e.message.request for e in self.at_client if isinstance(e, Received) and hasattr(e.message, "request")]
 
 
-def test_a_session_whose_opening_the_peer_never_heard_of_is_opened_again() -> None:
+def test_session_whose_opening_the_peer_missed_is_opened_again() -> None:
     network = MemoryNetwork()
     pair = Pair(network)
     pair.greetings = [1, 2]

@@ -13,7 +13,7 @@ from scaler.protocol.messages import Explain, Explained, FindTasks, Inquiry, Tas
 TASK = bytes(16)
 
 
-def test_answers_are_paired_with_questions_by_number_whatever_their_texts_are() -> None:
+def test_answers_match_questions_by_number() -> None:
     asked: list[Inquiry] = []
     questions = Questions(asked.append)
     with questions.asking(FindTasks("\0")) as first, questions.asking(FindTasks("\0")) as second:
@@ -26,7 +26,7 @@ def test_answers_are_paired_with_questions_by_number_whatever_their_texts_are() 
         questions.answered(TasksFound("", b"[3]", one.number))
 
 
-def test_a_question_without_askers_is_not_asked_again() -> None:
+def test_question_without_askers_is_not_repeated() -> None:
     asked: list[Inquiry] = []
     questions = Questions(asked.append)
     with questions.asking(Explain(TASK)):
@@ -36,7 +36,7 @@ def test_a_question_without_askers_is_not_asked_again() -> None:
     assert asked == [Explain(TASK, asked[0].number)] * 2
 
 
-def test_closing_answers_questions_with_an_error_in_every_thread() -> None:
+def test_closing_fails_pending_questions_in_every_thread() -> None:
     is_asked = threading.Event()
     questions = Questions(lambda _: is_asked.set())
     errors: list[BaseException | None] = []

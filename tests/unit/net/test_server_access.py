@@ -35,7 +35,7 @@ def warnings_in(config: SecurityConfig, server: Server, seconds: float, caplog: 
 
 
 @pytest.mark.parametrize("server", [Server.SCHEDULER, Server.OBJECT_STORAGE])
-def test_a_server_without_authentication_warns_at_its_start_and_every_minute(
+def test_server_without_authentication_warns_at_startup_and_every_minute(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert WARN_SECONDS == 60.0
@@ -45,7 +45,7 @@ def test_a_server_without_authentication_warns_at_its_start_and_every_minute(
     assert warnings_in(config, server, 600.0, caplog) == [WARNING] * 11
 
 
-def test_a_server_with_keys_does_not_warn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_server_with_keys_does_not_warn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     KeysDirectory.create(tmp_path / "keys", "test")
     config = SecurityConfig(credentials=str(tmp_path / "keys"))
     assert warnings_in(config, Server.SCHEDULER, 600.0, caplog) == []

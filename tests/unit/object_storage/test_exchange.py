@@ -56,7 +56,7 @@ def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
     return ChunkRun(OBJECT, size, first, count, source)
 
 
-def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_the_last_one(story: Story) -> None:
+def test_object_arrives_in_assigned_runs_and_completes_with_the_last(story: Story) -> None:
     assert told(story.says(FetchObject(OBJECT))) == [m.ObjectsWanted([OBJECT])]
     assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [run(4, 6), run(0, 4, 0)]
     assert story.says(RunCame(run(4, 6), SIZE)) == [m.ChunksFetched([OBJECT], [4], [6], [SIZE])]
@@ -66,36 +66,36 @@ def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_
     ]
 
 
-def test_a_run_that_did_not_come_is_told_and_comes_from_elsewhere(story: Story) -> None:
+def test_missing_run_is_reported_and_fetched_elsewhere(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 10))
     assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [m.FetchesFailed([OBJECT], [0], [3], [True])]
     assert story.says(chunks(0, 10, source=0)) == [run(0, 10, 0)]
 
 
-def test_a_store_that_says_that_it_cannot_be_reached_is_not_tried(story: Story) -> None:
+def test_unreachable_store_is_not_tried(story: Story) -> None:
     hidden = m.StoreAddress(4, b"store--4", "", "")
     commands = story.says(FetchObject(OBJECT), m.StoresChanged([hidden], []), chunks(0, 10, source=4))
     assert told(commands) == [m.ObjectsWanted([OBJECT]), m.FetchesFailed([OBJECT], [0], [4], [True])]
 
 
-def test_what_nothing_waits_for_any_more_is_told_and_its_runs_count_for_nothing(story: Story) -> None:
+def test_abandoned_fetch_is_reported_and_its_runs_are_ignored(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 4))
     assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), m.ObjectsUnwanted([OBJECT])]
     assert story.says(RunCame(run(0, 4), SIZE), RunFailed(run(0, 4), is_unreachable=False), chunks(4, 6)) == []
 
 
-def test_what_no_store_has_is_not_fetched(story: Story) -> None:
+def test_objects_that_no_store_holds_are_not_fetched(story: Story) -> None:
     story.says(FetchObject(OBJECT))
     assert story.says(m.ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
 
 
-def test_an_object_that_was_lost_with_a_host_is_said_to_be(story: Story) -> None:
+def test_object_lost_with_a_host_is_reported_as_lost(story: Story) -> None:
     story.says(FetchObject(OBJECT))
     lost = [NotFetched(OBJECT, "its only copy was lost with host alpha")]
     assert story.says(m.ObjectsUnavailable([OBJECT], "alpha")) == lost
 
 
-def test_a_restarted_scheduler_is_told_what_is_here_what_is_wanted_and_which_chunks_have_come(story: Story) -> None:
+def test_restarted_scheduler_learns_held_wanted_and_partial_objects(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(1, 2), chunks(6, 1), chunks(8, 2))
     story.says(RunCame(run(1, 2), SIZE), RunCame(run(6, 1), SIZE))
     assert told(story.says(SchedulerOpened([(OTHER, 7)]))) == [

@@ -81,7 +81,7 @@ def story() -> HostStory:
     return HostStory()
 
 
-def test_what_is_not_here_is_fetched_once_for_all_who_wait_for_it(story: HostStory) -> None:
+def test_missing_object_is_fetched_once_for_all_waiters(story: HostStory) -> None:
     assert story.says(WORKER, GetObject(1, OBJECT, 0.0)) == []
     assert story.says(WORKER, GetObject(2, OBJECT, 5.0)) == []
     assert story.take_told() == [FetchObject(OBJECT)]
@@ -91,7 +91,7 @@ def test_what_is_not_here_is_fetched_once_for_all_who_wait_for_it(story: HostSto
     assert (story.core.hits, story.core.misses) == (1, 2)
 
 
-def test_a_fetch_without_room_waits_until_sole_copies_are_on_disk_and_fails_where_there_is_none() -> None:
+def test_fetch_waits_for_spilling_or_fails_without_a_disk() -> None:
     story = HostStory(1000, spill_limit_bytes=700)
     story.puts(WORKER, RESULT, bytes(700))
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
@@ -109,13 +109,13 @@ def test_a_fetch_without_room_waits_until_sole_copies_are_on_disk_and_fails_wher
     assert not story.core.begin_fetch(OTHER, Chunks(bytes(600)), 600)
 
 
-def test_a_forgotten_object_is_not_fetched_any_more(story: HostStory) -> None:
+def test_released_object_is_no_longer_fetched(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert replies(story.says(SCHEDULER, ForgetObjects([OBJECT]))) == [(WORKER, 1, "missing")]
     assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
 
 
-def test_nothing_is_spilled_for_a_fetch_that_has_stopped() -> None:
+def test_nothing_is_spilled_for_a_stopped_fetch() -> None:
     story = HostStory(1000, spill_limit_bytes=700)
     story.puts(WORKER, RESULT, bytes(700))
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
@@ -125,14 +125,14 @@ def test_nothing_is_spilled_for_a_fetch_that_has_stopped() -> None:
     assert story.writes == []
 
 
-def test_an_object_that_comes_when_there_is_no_room_is_missing_and_reported_as_dropped(story: HostStory) -> None:
+def test_object_without_room_is_missing_and_reported_as_dropped(story: HostStory) -> None:
     story.puts(WORKER, RESULT, bytes(700))
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert replies(story.step(ObjectFetched(OBJECT, body(bytes(400))))) == [(WORKER, 1, "missing")]
     assert story.take_told() == [FetchObject(OBJECT), ReportDropped([OBJECT])]
 
 
-def test_a_fetch_that_fails_releases_its_memory_and_passes_no_chunks_on(story: HostStory) -> None:
+def test_failed_fetch_releases_memory_and_stops_serving_chunks(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert replies(story.says(STORE, GetObject(4, OBJECT, 0.0, offset=0, size=4))) == [(STORE, 4, "missing")]
     story.core.begin_fetch(OBJECT, Chunks(b"abcd"), 4)
@@ -141,7 +141,7 @@ def test_a_fetch_that_fails_releases_its_memory_and_passes_no_chunks_on(story: H
     assert replies(story.says(STORE, GetObject(5, OBJECT, 0.0, offset=0, size=4))) == [(STORE, 5, "missing")]
 
 
-def test_objects_are_reported_if_they_are_large_or_come_from_another_store() -> None:
+def test_objects_are_reported_if_large_or_from_another_store() -> None:
     story = HostStory(-1)
     story.puts(CLIENT, OBJECT, bytes(LARGE_BYTES - 1))
     story.puts(CLIENT, OTHER, bytes(LARGE_BYTES))
@@ -150,7 +150,7 @@ def test_objects_are_reported_if_they_are_large_or_come_from_another_store() -> 
     assert story.take_told() == [ReportPut(OTHER, LARGE_BYTES), ReportPut(moved, 1)]
 
 
-def test_an_object_that_the_disk_refuses_is_dropped_and_reported() -> None:
+def test_object_refused_by_the_disk_is_dropped_and_reported() -> None:
     story = HostStory(is_durable=True)
     story.puts(CLIENT, OBJECT, b"content")
     story.take_told()
@@ -160,7 +160,7 @@ def test_an_object_that_the_disk_refuses_is_dropped_and_reported() -> None:
     assert story.core.objects.sizes() == []
 
 
-def test_cached_results_from_the_disk_count_and_each_is_reported_once_as_dropped(story: HostStory) -> None:
+def test_cached_results_on_disk_count_and_are_reported_once_as_dropped(story: HostStory) -> None:
     results = [cached_id(cache_owner(""), name * 16) for name in (b"a", b"b", b"c", b"d")]
     for each in results[:2]:
         story.core.restore(each, body(bytes(50)), "")
@@ -169,7 +169,7 @@ def test_cached_results_from_the_disk_count_and_each_is_reported_once_as_dropped
     assert story.take_told() == [ReportDropped([results[0]]), ReportDropped([results[1]])]
 
 
-def test_chunks_that_have_come_are_passed_on_before_the_object_is_whole(story: HostStory) -> None:
+def test_received_chunks_are_served_before_the_object_is_complete(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert story.core.begin_fetch(OBJECT, Chunks(b"abcd--gh"), 8)
     assert story.core.objects.used_bytes == 8
@@ -182,7 +182,7 @@ def test_chunks_that_have_come_are_passed_on_before_the_object_is_whole(story: H
     assert (messages([answer])[0].parts, messages([answer])[0].offset) == ([8], 3)
 
 
-def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory) -> None:
+def test_copies_are_evicted_first_and_sole_ones_kept(story: HostStory) -> None:
     story.puts(WORKER, RESULT, bytes(300))
     for object_id in (OBJECT, OTHER):
         story.says(WORKER, GetObject(1, object_id, 0.0))
@@ -200,7 +200,7 @@ def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory
     assert story.take_told() == []
 
 
-def test_a_copy_that_is_wanted_is_fetched_without_readers_and_kept_when_memory_is_full(story: HostStory) -> None:
+def test_requested_copy_is_fetched_and_kept_under_memory_pressure(story: HostStory) -> None:
     story.says(SCHEDULER, CopyObjects([OBJECT], [400]))
     assert story.step() == []
     assert story.take_told() == [FetchObject(OBJECT)]
@@ -213,7 +213,7 @@ def test_a_copy_that_is_wanted_is_fetched_without_readers_and_kept_when_memory_i
     assert dict(story.core.objects.sizes()).keys() == {OBJECT, RESULT}
 
 
-def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for_those_before(story: HostStory) -> None:
+def test_rejects_copies_beyond_four_fifths_of_memory(story: HostStory) -> None:
     ids = [result_id(MADE.task(), 1) for _ in range(4)]
     story.puts(WORKER, RESULT, bytes(500))
     story.says(SCHEDULER, CopyObjects(ids[:3], [300, 200, 1]))
@@ -224,7 +224,7 @@ def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for
     assert story.take_told() == [FetchObject(ids[3]), StopFetching(ids[3])]
 
 
-def test_an_object_grows_from_chunks_in_any_order_and_has_its_parts_then() -> None:
+def test_object_is_assembled_from_chunks_in_any_order() -> None:
     parts = [b"p" * 100, b"", b"x" * (2 * MIN_CHUNK_BYTES), b"end"]
     content = b"".join(parts)
     memory = GrowingMemory([len(part) for part in parts])

@@ -21,7 +21,7 @@ def reports(here: set[bytes]) -> PutReports:
     return PutReports(here.__contains__)
 
 
-def test_what_was_put_is_reported_once_with_what_was_put_meanwhile(reports: PutReports) -> None:
+def test_written_objects_are_reported_once_in_batches(reports: PutReports) -> None:
     assert not reports
     reports.put(A, 1)
     reports.put(B, 2)
@@ -31,14 +31,14 @@ def test_what_was_put_is_reported_once_with_what_was_put_meanwhile(reports: PutR
     assert reports.take() == ([], [])
 
 
-def test_what_was_forgotten_before_the_report_is_not_mentioned(reports: PutReports, here: set[bytes]) -> None:
+def test_objects_released_before_the_report_are_omitted(reports: PutReports, here: set[bytes]) -> None:
     reports.put(A, 1)
     here.remove(A)
     reports.forget([A])
     assert reports.take() == ([], [])
 
 
-def test_what_is_forgotten_after_its_report_is_reported_as_dropped(reports: PutReports, here: set[bytes]) -> None:
+def test_objects_released_after_their_report_are_reported_as_dropped(reports: PutReports, here: set[bytes]) -> None:
     reports.put(A, 1)
     reports.take()
     here.remove(A)
@@ -49,7 +49,7 @@ def test_what_is_forgotten_after_its_report_is_reported_as_dropped(reports: PutR
     assert not reports
 
 
-def test_all_reported_objects_of_a_client_are_dropped_with_it(reports: PutReports, here: set[bytes]) -> None:
+def test_reported_objects_of_a_client_are_dropped_with_the_client(reports: PutReports, here: set[bytes]) -> None:
     for row in ((A, 1), (B, 2), (C, 3)):
         reports.put(*row)
     reports.take()
@@ -59,7 +59,7 @@ def test_all_reported_objects_of_a_client_are_dropped_with_it(reports: PutReport
     assert (put, sorted(dropped)) == ([], [A, B])
 
 
-def test_a_new_scheduler_learns_of_everything_that_is_here(reports: PutReports, here: set[bytes]) -> None:
+def test_new_scheduler_learns_the_full_local_state(reports: PutReports, here: set[bytes]) -> None:
     reports.put(A, 1)
     reports.take()
     here.remove(A)

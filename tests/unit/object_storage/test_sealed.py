@@ -34,7 +34,7 @@ def test_each_chunk_and_the_layout_are_verified(size: int) -> None:
             verify(KEY, OBJECT, size, number, seal, chunk + b"x")
 
 
-def test_another_object_another_size_another_key_and_damage_are_no_seal() -> None:
+def test_seal_rejects_wrong_object_size_key_and_damage() -> None:
     content = stored([bytes(1000)])
     end = content[1000:]
     wrong = [
@@ -51,7 +51,7 @@ def test_another_object_another_size_another_key_and_damage_are_no_seal() -> Non
             seal_of(*arguments)
 
 
-def test_a_chunk_is_not_taken_for_another_one() -> None:
+def test_chunks_are_not_confused() -> None:
     size = 1_000_000
     content = stored([bytes(size)])
     seal = seal_of(KEY, OBJECT, size, content[size:])

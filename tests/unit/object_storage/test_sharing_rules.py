@@ -70,14 +70,14 @@ def used_bytes(story: Story) -> int:
 # -- the storage ------------------------------------------------------------------------------------------------------
 
 
-def test_who_shares_memory_gets_the_very_memory_that_was_put() -> None:
+def test_reader_with_shared_memory_gets_the_same_memory() -> None:
     story, memory = Story(), Shared(*PARTS)
     assert replies(shares(story, WORKER, OBJECT, memory, [6, 6], request=7)) == [(WORKER, 7, "ok")]
     (answer,) = story.says(READER, m.GetObject(3, OBJECT, 0.0, True))
     assert answer == SendToPeer(READER, m.StorageReply(3, m.StorageResult.OK, "", [6, 6], 0, True), (), memory)
 
 
-def test_who_does_not_share_memory_gets_frames_of_it() -> None:
+def test_reader_without_shared_memory_gets_frames() -> None:
     story = Story()
     shares(story, WORKER, OBJECT, Shared(*PARTS), [6, 6])
     for request in (3, 4):
@@ -88,7 +88,7 @@ def test_who_does_not_share_memory_gets_frames_of_it() -> None:
         assert answer.memory is None
 
 
-def test_a_put_whose_descriptor_is_not_there_is_to_be_said_again_with_frames() -> None:
+def test_put_without_its_descriptor_must_be_resent_with_frames() -> None:
     story = Story()
     assert replies(shares(story, WORKER, OBJECT, None, [6, 6])) == [(WORKER, 1, "unshared")]
     assert replies(story.says(WORKER, m.PutObject(2, OBJECT, [6, 6], 0, True))) == [(WORKER, 2, "unshared")]
@@ -108,7 +108,7 @@ def test_memory_is_freed_with_its_object() -> None:
     assert used_bytes(story) == 0
 
 
-def test_room_that_was_asked_for_is_kept_until_the_peer_leaves() -> None:
+def test_reserved_space_is_kept_until_the_peer_leaves() -> None:
     story = Story(limit_bytes=20)
     assert replies(story.says(WORKER, m.PutObject(1, RESULT, [12], 0))) == [(WORKER, 1, "ok")]
     assert used_bytes(story) == 12
@@ -147,14 +147,14 @@ def ended(commands: list[RequestsCommand]) -> list[tuple[StorageCall, object]]:
 VIEWS = [memoryview(part) for part in PARTS]
 
 
-def test_a_shared_put_is_said_with_its_memory_and_without_frames(requests: Requests) -> None:
+def test_shared_put_is_sent_with_its_memory_and_without_frames(requests: Requests) -> None:
     memory = Shared(*PARTS)
     call = PutCall(OBJECT, VIEWS, memory)
     assert requests.step([call], 0.0) == [SendRequest(m.PutObject(1, OBJECT, [6, 6], 0, True), [], memory)]
     assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
 
-def test_a_put_that_cannot_be_shared_is_said_again_with_frames(requests: Requests) -> None:
+def test_put_that_cannot_be_shared_is_resent_with_frames(requests: Requests) -> None:
     call = PutCall(OBJECT, VIEWS, Shared(*PARTS))
     requests.step([call], 0.0)
     (say,) = requests.step([reply(1, m.StorageResult.UNSHARED)], 0.0)
@@ -165,13 +165,13 @@ def test_a_put_that_cannot_be_shared_is_said_again_with_frames(requests: Request
     assert ended(requests.step([reply(2)], 0.0)) == [(call, None)]
 
 
-def test_a_get_that_can_share_says_so_and_takes_the_parts_as_they_are(requests: Requests) -> None:
+def test_shared_get_announces_itself_and_returns_the_parts_unchanged(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
     assert requests.step([call], 0.0) == [SendRequest(m.GetObject(1, OBJECT, 5.0, True))]
     assert ended(requests.step([given(1, PARTS, PARTS)], 0.0)) == [(call, PARTS)]
 
 
-def test_a_get_whose_descriptor_was_lost_is_said_again_for_frames(requests: Requests) -> None:
+def test_get_with_a_lost_descriptor_is_repeated_for_frames(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
     requests.step([call], 0.0)
     assert requests.step([given(1, PARTS, [])], 1.0) == [SendRequest(m.GetObject(2, OBJECT, 4.0))]

@@ -39,7 +39,7 @@ def answered(sent: Sequence[SendToPeer]) -> dict[int, str]:
 # -- to disk and back ------------------------------------------------------------------------------------------------
 
 
-def test_the_least_recently_used_objects_go_to_disk_before_memory_is_full(story: Story) -> None:
+def test_least_recently_used_objects_are_spilled_before_memory_is_full(story: Story) -> None:
     first, second, _ = put(story, 3)
     (write,) = story.writes
     assert len(write.bodies) == 1
@@ -56,7 +56,7 @@ def test_the_least_recently_used_objects_go_to_disk_before_memory_is_full(story:
 # -- puts wait ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_put_without_room_waits_until_the_disk_has_taken_something(story: Story) -> None:
+def test_put_without_room_waits_for_spilling(story: Story) -> None:
     put(story, 3)
     late = MADE.object()
     assert story.puts(CLIENT, late, bytes(400), request=7) == []
@@ -64,7 +64,7 @@ def test_a_put_without_room_waits_until_the_disk_has_taken_something(story: Stor
     assert len(contents(story.says(READER, m.GetObject(1, late, 0.0)))) == 1
 
 
-def test_a_put_without_room_waits_until_something_is_forgotten() -> None:
+def test_put_without_room_waits_for_a_release() -> None:
     story = Story(put_wait_seconds=5.0)
     ids = put(story, 3)
     assert story.puts(CLIENT, MADE.object(), bytes(400), request=7) == []
@@ -72,7 +72,7 @@ def test_a_put_without_room_waits_until_something_is_forgotten() -> None:
     assert answered(story.says(SCHEDULER, m.ForgetObjects(ids[:1]))) == {7: "ok"}
 
 
-def test_a_put_that_waits_is_refused_in_the_end_and_nothing_is_lost() -> None:
+def test_waiting_put_is_refused_at_its_deadline_without_data_loss() -> None:
     story = Story(put_wait_seconds=5.0)
     ids = put(story, 3)
     assert story.puts(CLIENT, MADE.object(), bytes(400), request=7) == []
@@ -82,7 +82,7 @@ def test_a_put_that_waits_is_refused_in_the_end_and_nothing_is_lost() -> None:
     assert [len(contents(story.says(READER, m.GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
 
 
-def test_a_put_that_waits_is_refused_when_more_has_come_of_it_than_may_wait() -> None:
+def test_waiting_put_is_refused_beyond_the_buffer_limit() -> None:
     frame, most = bytes(m.MAX_ATTACHED_BYTES), MAX_WAITING_PUT_BYTES + m.MAX_ATTACHED_BYTES
     story = Story(most + 1, put_wait_seconds=5.0)
     put(story, 1)
@@ -95,7 +95,7 @@ def test_a_put_that_waits_is_refused_when_more_has_come_of_it_than_may_wait() ->
 # -- full disks --------------------------------------------------------------------------------------------------------
 
 
-def test_on_a_full_disk_objects_stay_in_memory_and_the_refusal_says_why(story: Story) -> None:
+def test_objects_stay_in_memory_on_a_full_disk_and_the_refusal_explains(story: Story) -> None:
     ids = put(story, 3)
     story.puts(CLIENT, MADE.object(), bytes(400), request=7)
     story.writes_end("No space left on device")
@@ -107,7 +107,7 @@ def test_on_a_full_disk_objects_stay_in_memory_and_the_refusal_says_why(story: S
     assert len(story.writes) == 1  # it tries again
 
 
-def test_no_more_than_the_limit_goes_to_disk() -> None:
+def test_disk_use_never_exceeds_the_limit() -> None:
     story = Story(spill_limit_bytes=700, put_wait_seconds=5.0)
     for _ in range(20):
         put(story, 1)
@@ -123,7 +123,7 @@ def test_no_more_than_the_limit_goes_to_disk() -> None:
 # -- announcements that never come ------------------------------------------------------------------------------------
 
 
-def test_announcements_of_one_key_reserve_half_of_the_memory_at_most() -> None:
+def test_announcements_of_one_key_reserve_at_most_half_of_the_memory() -> None:
     story = Story(put_wait_seconds=5.0)
     assert answered(announces(story, CLIENT, MADE, 300, 1)) == {1: "ok"}
     assert answered(announces(story, CLIENT, MADE, 200, 2)) == {2: "ok"}
@@ -131,7 +131,7 @@ def test_announcements_of_one_key_reserve_half_of_the_memory_at_most() -> None:
     assert answered(story.puts(READER, THEIRS.object(), bytes(400), request=4)) == {4: "ok"}
 
 
-def test_an_announcement_of_which_nothing_comes_gives_way_to_the_puts_of_others() -> None:
+def test_stalled_announcement_yields_to_other_puts() -> None:
     story = Story(put_wait_seconds=5.0)
     announces(story, CLIENT, MADE, 1000, 1)
     assert story.puts(READER, THEIRS.object(), bytes(400), request=2) == []

@@ -28,7 +28,7 @@ def story() -> Story:
     return Story()
 
 
-def test_the_results_that_were_not_used_for_longest_make_space(story: Story) -> None:
+def test_least_recently_used_results_are_evicted(story: Story) -> None:
     for call in "ab":
         story.puts(CLIENT, result_of(call), b"x" * 50)
     assert got(story, CLIENT, result_of("a"))
@@ -38,14 +38,14 @@ def test_the_results_that_were_not_used_for_longest_make_space(story: Story) -> 
     assert [bool(got(story, CLIENT, result_of(call))) for call in "abcd"] == [False, False, False, True]
 
 
-def test_a_result_that_is_larger_than_the_cache_is_refused_and_drops_no_other(story: Story) -> None:
+def test_result_larger_than_the_cache_is_refused_and_evicts_nothing(story: Story) -> None:
     story.puts(CLIENT, result_of("a"), b"x" * 50)
     assert replies(story.puts(CLIENT, result_of("b"), b"x" * 101)) == [(CLIENT, 1, "too_large")]
     assert got(story, CLIENT, result_of("a"))
     assert not got(story, CLIENT, result_of("b"))
 
 
-def test_results_belong_to_a_key_and_no_other_peer_puts_or_reads_them(story: Story) -> None:
+def test_results_belong_to_a_key_and_are_hidden_from_other_peers(story: Story) -> None:
     story.opens(ALICE, Role.CLIENT, OF_ALICE)
     story.opens(MALLORY, Role.CLIENT, OF_MALLORY)
     story.opens(WORKER, Role.WORKER, OF_WORKER)

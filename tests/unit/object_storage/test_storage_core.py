@@ -40,7 +40,7 @@ def status(story: Story) -> m.StorageStatus:
 # -- put and get -----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_put_is_got_with_its_layout(story: Story) -> None:
+def test_get_returns_the_layout_of_the_put(story: Story) -> None:
     assert replies(story.puts(CLIENT, OBJECT, b"pickle", b"", b"buffer", request=7)) == [(CLIENT, 7, "ok")]
     (answer,) = story.says(READER, m.GetObject(3, OBJECT, 0.0))
     assert messages([answer])[0].parts == [6, 0, 6]
@@ -48,14 +48,14 @@ def test_what_was_put_is_got_with_its_layout(story: Story) -> None:
     assert replies(story.says(READER, m.GetObject(4, OBJECT, 0.0, offset=9, size=4))) == [(READER, 4, "invalid")]
 
 
-def test_an_object_comes_in_several_frames_and_each_is_answered(story: Story) -> None:
+def test_each_frame_of_an_object_is_answered(story: Story) -> None:
     assert replies(story.says(CLIENT, m.PutObject(1, OBJECT, [4, 3], 0), [b"ab", b"cd"])) == [(CLIENT, 1, "ok")]
     assert replies(story.says(READER, m.GetObject(1, OBJECT, 0.0))) == [(READER, 1, "missing")]
     assert replies(story.says(CLIENT, m.PutObject(2, OBJECT, [4, 3], 4), [b"efg"])) == [(CLIENT, 2, "ok")]
     assert contents(story.says(READER, m.GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"abcdefg")]
 
 
-def test_gets_wait_until_the_object_is_whole(story: Story) -> None:
+def test_gets_wait_until_the_object_is_complete(story: Story) -> None:
     assert story.says(READER, m.GetObject(1, OBJECT, 5.0)) == []
     assert story.says(WORKER, m.GetObject(1, OBJECT, 9.0)) == []
     story.says(CLIENT, m.PutObject(1, OBJECT, [4], 0), [b"ab"])
@@ -65,7 +65,7 @@ def test_gets_wait_until_the_object_is_whole(story: Story) -> None:
     assert status(story).waiting_gets == 0
 
 
-def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story) -> None:
+def test_get_is_missing_exactly_at_its_deadline(story: Story) -> None:
     story.says(READER, m.GetObject(1, OBJECT, 5.0))
     story.says(READER, m.GetObject(2, OBJECT, 3.0))
     story.now += 1.5
@@ -80,7 +80,7 @@ def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story)
 # -- repeats and nonsense ----------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_put_is_fine_and_its_bytes_are_dropped(story: Story) -> None:
+def test_repeated_put_succeeds_and_its_bytes_are_dropped(story: Story) -> None:
     story.puts(CLIENT, OBJECT, b"first")
     assert replies(story.puts(WORKER, OBJECT, b"again")) == [(WORKER, 1, "ok")]
     assert contents(story.says(READER, m.GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"first")]
@@ -99,7 +99,7 @@ def test_a_repeated_put_is_fine_and_its_bytes_are_dropped(story: Story) -> None:
         ([4, 4], 2, [b""] * 300),  # too many
     ],
 )
-def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
+def test_frames_that_do_not_continue_the_object_end_it_as_invalid(
     story: Story, parts: list[int], offset: int, frames: list[bytes]
 ) -> None:
     story.says(CLIENT, m.PutObject(1, OBJECT, [4, 4], 0), [b"ab"])
@@ -112,26 +112,26 @@ def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_storage_refuses_and_takes_again_when_there_is_room(story: Story) -> None:
+def test_full_storage_refuses_until_there_is_room(story: Story) -> None:
     story.puts(CLIENT, OBJECT, bytes(600))
     assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "full")]
     story.says(SCHEDULER, m.ForgetObjects([OBJECT]))
     assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "ok")]
 
 
-def test_unfinished_uploads_count_whole_so_that_they_never_starve_each_other(story: Story) -> None:
+def test_unfinished_uploads_count_in_full_so_that_none_starves(story: Story) -> None:
     story.says(CLIENT, m.PutObject(1, OBJECT, [600], 0), [b"x"])
     assert replies(story.says(WORKER, m.PutObject(1, OTHER, [600], 0), [b"x"])) == [(WORKER, 1, "full")]
     assert replies(story.says(CLIENT, m.PutObject(2, OBJECT, [600], 1), [bytes(599)])) == [(CLIENT, 2, "ok")]
 
 
-def test_an_object_that_never_fits_is_too_large(story: Story) -> None:
+def test_object_that_never_fits_is_too_large(story: Story) -> None:
     sent = story.puts(CLIENT, OBJECT, bytes(1001))
     assert replies(sent) == [(CLIENT, 1, "too_large")]
     assert "memory_limit_bytes = 1000" in messages(sent)[0].text
 
 
-def test_an_object_above_the_operator_s_limit_is_too_large() -> None:
+def test_object_above_the_configured_limit_is_too_large() -> None:
     story = Story(limit_bytes=-1, max_object_bytes=10)
     sent = story.puts(CLIENT, OBJECT, bytes(11))
     assert replies(sent) == [(CLIENT, 1, "too_large")]
@@ -139,7 +139,7 @@ def test_an_object_above_the_operator_s_limit_is_too_large() -> None:
     assert replies(story.puts(CLIENT, OBJECT, bytes(10))) == [(CLIENT, 1, "ok")]
 
 
-def test_one_peer_cannot_begin_uploads_without_end() -> None:
+def test_peer_cannot_begin_unlimited_uploads() -> None:
     story = Story(limit_bytes=-1)
     for _ in range(MAX_UPLOADS_PER_PEER):
         story.core.step([Received(WORKER, m.PutObject(1, MADE.object(), [2], 0), [memoryview(b"x")])], story.now)
@@ -147,7 +147,7 @@ def test_one_peer_cannot_begin_uploads_without_end() -> None:
     assert replies(story.puts(CLIENT, OTHER, b"x")) == [(CLIENT, 1, "ok")]
 
 
-def test_one_peer_cannot_wait_for_objects_without_end() -> None:
+def test_peer_cannot_wait_for_unlimited_objects() -> None:
     story, objects = big_story()
     story.step(*(Received(READER, m.GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
     gets = [Received(READER, m.GetObject(n, OBJECT, 9.0)) for n in range(2, MAX_GETS_PER_PEER)]
@@ -158,12 +158,12 @@ def test_one_peer_cannot_wait_for_objects_without_end() -> None:
 # -- forget ---------------------------------------------------------------------------------------------------
 
 
-def test_an_object_that_was_forgotten_before_it_came_is_refused(story: Story) -> None:
+def test_object_released_before_its_arrival_is_refused(story: Story) -> None:
     story.says(SCHEDULER, m.ForgetObjects([RESULT]))
     assert replies(story.puts(WORKER, RESULT, b"late")) == [(WORKER, 1, "missing")]
 
 
-def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Story) -> None:
+def test_all_objects_of_an_owner_and_no_others_are_dropped_at_once(story: Story) -> None:
     foreign = IdFactory(READER).object()
     story.puts(CLIENT, OBJECT, b"1")
     story.puts(WORKER, RESULT, b"22")
@@ -186,7 +186,7 @@ def big_story() -> tuple[Story, list[bytes]]:
     return story, objects
 
 
-def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_it() -> None:
+def test_slow_reader_gets_one_window_and_delays_no_other() -> None:
     story, objects = big_story()
     sent = story.step(*(Received(READER, m.GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
     assert [request for _, request, _ in replies(sent)] == [0, 1]
@@ -200,7 +200,7 @@ def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_i
     assert not story.is_sending
 
 
-def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
+def test_large_object_is_sent_in_chunk_messages_with_offsets() -> None:
     story = Story(limit_bytes=-1)
     frame = bytes(m.MAX_ATTACHED_BYTES)
     parts = [2 * m.MAX_ATTACHED_BYTES + 5]
@@ -216,7 +216,7 @@ def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
 # -- peers that go -----------------------------------------------------------------------------------------------------
 
 
-def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None:
+def test_local_processor_ends_with_its_connection(story: Story) -> None:
     story.says(WORKER, m.PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(WORKER, m.GetObject(2, OTHER, 100.0))
     story.breaks(WORKER)
@@ -227,13 +227,13 @@ def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None
     assert status(story) == m.StorageStatus(99, 0, 0, 1000, 0)
 
 
-def test_a_stall_of_the_storage_itself_ends_no_peer(story: Story) -> None:
+def test_stalled_storage_ends_no_peer(story: Story) -> None:
     story.now += 100.0
     story.step()
     assert story.expired == []
 
 
-def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story) -> None:
+def test_broken_connection_ends_nothing_within_the_lease(story: Story) -> None:
     story.opens(WORKER, m.Role.WORKER, Identity("their key"))  # on another host: the network may be back
     story.says(WORKER, m.PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(WORKER, m.GetObject(2, OTHER, 100.0))

@@ -15,14 +15,14 @@ def views(*parts: bytes) -> list[memoryview]:
     return [memoryview(part) for part in parts]
 
 
-def test_small_parts_travel_in_one_frame_and_come_apart_again() -> None:
+def test_small_parts_share_a_frame_and_are_separated_again() -> None:
     parts = [b"a", b"", b"bc", bytes(range(256))]
     messages = list(cut(views(*parts)))
     assert [len(message) for message in messages] == [1]
     assert assemble([1, 0, 2, 256], messages[0]) == parts
 
 
-def test_large_parts_are_not_copied_on_their_way_out_or_in() -> None:
+def test_large_parts_are_copied_neither_on_sending_nor_on_receiving() -> None:
     large = bytearray(MIB)
     (message,) = cut([memoryview(b"pickle"), memoryview(large), memoryview(b"more")])
     assert message[1].obj is large
@@ -31,7 +31,7 @@ def test_large_parts_are_not_copied_on_their_way_out_or_in() -> None:
     assert all(part.readonly for part in parts)
 
 
-def test_a_part_is_cut_only_when_it_is_larger_than_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_only_parts_larger_than_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MAX_ATTACHED_BYTES", 3 * MIB)
     parts = views(b"pickle", bytes(MIB), bytes(2 * MIB), os.urandom(4 * MIB + 1), b"end")
     sizes = [[frame.nbytes for frame in message] for message in cut(parts)]
@@ -40,12 +40,12 @@ def test_a_part_is_cut_only_when_it_is_larger_than_a_frame(monkeypatch: pytest.M
     assert joined == parts
 
 
-def test_too_few_bytes_are_an_error_and_no_short_part() -> None:
+def test_missing_bytes_raise_instead_of_shortening_a_part() -> None:
     with pytest.raises(ValueError, match="too short"):
         assemble([3], views(b"ab"))
 
 
-def test_typed_and_many_dimensional_buffers_are_seen_as_bytes() -> None:
+def test_typed_and_multidimensional_buffers_are_viewed_as_bytes() -> None:
     numbers: Any = memoryview(bytes(24)).cast("d").cast("B").cast("d", [1, 3])
     nothing: Any = memoryview(bytes(0)).cast("d")
     assert as_bytes_view(numbers).nbytes == len(as_bytes_view(numbers)) == 24

@@ -35,7 +35,7 @@ def got(story: Story, peer: bytes, object_id: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("deadline_seconds", [0.0, 5.0])
-def test_what_another_key_owns_is_not_found_whether_it_is_there_or_not(story: Story, deadline_seconds: float) -> None:
+def test_objects_of_another_key_are_not_found_whether_or_not_they_exist(story: Story, deadline_seconds: float) -> None:
     story.says(SCHEDULER, m.ForgetObjects([RESULT]))  # it was there
     answers = [
         messages(story.says(MALLORY, m.GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)
@@ -46,7 +46,7 @@ def test_what_another_key_owns_is_not_found_whether_it_is_there_or_not(story: St
     assert contents(story.puts(ALICE, ABSENT, b"later")) == []
 
 
-def test_what_another_client_stores_first_never_replaces_the_real_object(story: Story) -> None:
+def test_objects_stored_first_by_another_client_never_replace_the_real_one(story: Story) -> None:
     for name in (ABSENT, RESULT):
         assert replies(story.puts(MALLORY, name, b"evil")) == [(MALLORY, 1, "invalid")]
     story.puts(ALICE, ABSENT, b"real")
@@ -55,20 +55,20 @@ def test_what_another_client_stores_first_never_replaces_the_real_object(story: 
     assert got(story, ALICE, RESULT) == [b"value"]
 
 
-def test_a_worker_reaches_what_tasks_name_and_stores_results_but_no_uploads_of_clients(story: Story) -> None:
+def test_worker_reads_named_objects_and_stores_only_results(story: Story) -> None:
     assert got(story, WORKER, OBJECT) == [b"secret"]
     assert replies(story.puts(WORKER, ABSENT, b"evil")) == [(WORKER, 1, "invalid")]
     assert replies(story.puts(WORKER, RESULT, b"value")) == [(WORKER, 1, "ok")]
 
 
-def test_sessions_of_one_key_are_one_user_and_an_admin_reads_everything(story: Story) -> None:
+def test_sessions_of_a_key_share_data_and_an_admin_reads_everything(story: Story) -> None:
     story.puts(WORKER, RESULT, b"value")
     for peer in (TWIN, ADMIN):
         assert got(story, peer, OBJECT) == [b"secret"]
         assert got(story, peer, RESULT) == [b"value"]
 
 
-def test_room_for_an_upload_that_does_not_go_on_is_given_back(story: Story) -> None:
+def test_space_of_a_stalled_upload_is_released(story: Story) -> None:
     def used_bytes() -> int:
         return int(messages(story.says(SCHEDULER, m.StatStorage(1)))[0].bytes)
 
@@ -86,7 +86,7 @@ def test_room_for_an_upload_that_does_not_go_on_is_given_back(story: Story) -> N
     assert replies(story.says(MALLORY, m.PutObject(3, mine, [9_000], 10), [bytes(10)])) == [(MALLORY, 3, "missing")]
 
 
-def test_empty_objects_with_many_parts_do_not_take_memory_without_end(story: Story) -> None:
+def test_empty_objects_with_many_parts_use_bounded_memory(story: Story) -> None:
     made = IdFactory(MALLORY)
     parts = [0] * 100_000
     kept = 0

@@ -55,7 +55,7 @@ def requests() -> Requests:
     return requests
 
 
-def test_a_put_is_said_and_ends_when_it_is_answered(requests: Requests) -> None:
+def test_put_is_sent_and_completes_when_answered(requests: Requests) -> None:
     call = put_of(OBJECT, [b"ab", b"c"])
     commands = requests.step([call], 0.0)
     assert said(commands) == [m.PutObject(1, OBJECT, [2, 1], 0)]
@@ -63,7 +63,7 @@ def test_a_put_is_said_and_ends_when_it_is_answered(requests: Requests) -> None:
     assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
 
-def test_a_get_ends_when_all_its_bytes_have_come(requests: Requests) -> None:
+def test_get_completes_once_all_bytes_have_arrived(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
     requests.step([Broken(SERVER), call], 0.0)
     assert said(requests.step([Resumed(SERVER)], 1.0)) == [m.GetObject(1, OBJECT, 4.0)]
@@ -80,7 +80,7 @@ def test_a_get_ends_when_all_its_bytes_have_come(requests: Requests) -> None:
         (m.StorageResult.INVALID, ProtocolError),
     ],
 )
-def test_refusals_are_errors_that_carry_the_storage_s_text(
+def test_refusals_are_errors_with_the_storages_text(
     requests: Requests, result: m.StorageResult, error: type[Exception]
 ) -> None:
     requests.step([GetCall(OBJECT, 0.0), put_of(OBJECT, [b"x"])], 0.0)
@@ -89,7 +89,7 @@ def test_refusals_are_errors_that_carry_the_storage_s_text(
     assert all("why" in str(outcome) for outcome in outcomes)
 
 
-def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
+def test_large_puts_are_sent_window_by_window(requests: Requests) -> None:
     chunk = bytes(m.MAX_ATTACHED_BYTES)
     call = put_of(OBJECT, [chunk] * 4)
     messages = said(requests.step([call], 0.0))
@@ -101,7 +101,7 @@ def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
     assert ended(requests.step([reply(3)], 0.0)) == [(call, None)]
 
 
-def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_what_has_come(
+def test_storage_without_the_session_gets_all_unfinished_calls_again(
     requests: Requests,
 ) -> None:
     chunk = bytes(m.MAX_ATTACHED_BYTES)
@@ -122,7 +122,7 @@ def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_
     assert outcomes == [(get, [b"halffull"]), (put, None)]
 
 
-def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) -> None:
+def test_calls_fail_when_the_storage_is_away_too_long(requests: Requests) -> None:
     put, get = put_of(OBJECT, [b"x"]), GetCall(OBJECT, 100.0)
     requests.step([put], 0.0)
     requests.step([Broken(SERVER)], 3.0)
@@ -138,7 +138,7 @@ def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) ->
     assert requests.wake_at == math.inf
 
 
-def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -> None:
+def test_refused_peers_calls_fail_at_once_now_and_later(requests: Requests) -> None:
     requests.step([GetCall(OBJECT, 5.0)], 0.0)
     refused = ConnectionRefused(m.Refused(m.RefusalReason.VERSION, "versions differ"))
     outcomes = ended(requests.step([Broken(SERVER), refused], 1.0))

@@ -101,7 +101,7 @@ def played(story: Callable[[Play], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_run_whose_source_falls_silent_has_failed_and_its_connection_is_given_up() -> None:
+def test_run_from_a_silent_source_fails_and_closes_its_connection() -> None:
     async def story(play: Play) -> None:
         source = play.fetch(SOURCE)
         assert await soon(play.failures) == [(SOURCE, True)]
@@ -111,7 +111,7 @@ def test_a_run_whose_source_falls_silent_has_failed_and_its_connection_is_given_
     played(story)
 
 
-def test_a_source_of_which_anything_comes_is_waited_for() -> None:
+def test_waits_for_a_source_that_sends_anything() -> None:
     async def story(play: Play) -> None:
         play.is_slow = True
         source = play.fetch(SOURCE)
@@ -125,7 +125,7 @@ def test_a_source_of_which_anything_comes_is_waited_for() -> None:
     ("number", "is_connected", "is_unreachable"),
     [(SOURCE, True, False), (SOURCE, False, True), (OBJECT_STORAGE, False, False)],
 )
-def test_only_another_store_that_is_away_is_out_of_reach(number: int, is_connected: bool, is_unreachable: bool) -> None:
+def test_only_a_disconnected_store_counts_as_unreachable(number: int, is_connected: bool, is_unreachable: bool) -> None:
     async def story(play: Play) -> None:
         source = play.fetch(number)
         source.connected = is_connected
@@ -136,7 +136,7 @@ def test_only_another_store_that_is_away_is_out_of_reach(number: int, is_connect
 
 
 @pytest.mark.parametrize("error", [None, UnreachableError("no object storage")])
-def test_the_scheduler_hears_of_a_push_that_failed(error: ScalerError | None) -> None:
+def test_scheduler_learns_of_a_failed_push(error: ScalerError | None) -> None:
     async def story(play: Play) -> None:
         content = Body([SIZE], [memoryview(bytes(SIZE))], SIZE)
         play.core.objects.body = lambda object_id: content if object_id == OBJECT else None  # type: ignore[method-assign]

@@ -44,7 +44,7 @@ class BackendStory(Story):
         return [each.id for each in self.told if isinstance(each, WriteToBackend)]
 
 
-def test_large_objects_are_written_to_the_backend_and_small_and_cached_ones_are_not() -> None:
+def test_only_large_uncached_objects_are_written_to_the_backend() -> None:
     story = BackendStory()
     story.puts(CLIENT, FIRST, LARGE)
     story.puts(CLIENT, SECOND, LARGE[:-1])
@@ -53,7 +53,7 @@ def test_large_objects_are_written_to_the_backend_and_small_and_cached_ones_are_
     assert story.written() == [FIRST, result]
 
 
-def test_memory_drops_what_the_backend_has_for_new_objects_and_a_put_that_waits_goes_on_at_once() -> None:
+def test_memory_drops_objects_in_the_backend_and_waiting_puts_continue() -> None:
     story = BackendStory()
     for object_id in (FIRST, SECOND, THIRD):
         story.puts(CLIENT, object_id, LARGE)
@@ -64,7 +64,7 @@ def test_memory_drops_what_the_backend_has_for_new_objects_and_a_put_that_waits_
     assert {object_id for object_id, _ in story.core.objects.sizes()} >= {THIRD, late}
 
 
-def test_what_is_forgotten_is_deleted_from_the_backend_also_when_memory_does_not_have_it() -> None:
+def test_released_objects_are_deleted_from_the_backend_even_if_not_in_memory() -> None:
     story = BackendStory()
     story.says(SCHEDULER, ForgetObjects([FIRST]))
     story.says(SCHEDULER, ForgetOwner(CLIENT))

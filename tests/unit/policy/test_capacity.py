@@ -14,14 +14,14 @@ TASKS = st.integers(1, 10_000)
 TASK_SECONDS = st.floats(1e-4, 1e4)
 
 
-def test_a_slot_runs_whole_tasks_only_and_only_from_when_it_is_there() -> None:
+def test_slot_runs_only_whole_tasks_and_only_once_it_exists() -> None:
     batch = SlotBatch(3, 10.0)
     assert [batch.tasks_each(4.0, within) for within in (5.0, 10.0, 13.9, 14.0, 22.0)] == [0, 0, 0, 1, 3]
     assert tasks_done([batch, SlotBatch(1, 0.0)], 4.0, 14.0) == 3 + 3
 
 
 @given(BATCHES, TASKS, TASK_SECONDS)
-def test_the_soonest_end_is_in_time_and_a_little_earlier_is_not(
+def test_soonest_end_is_in_time_and_slightly_earlier_is_not(
     batches: list[SlotBatch], tasks: int, task_seconds: float
 ) -> None:
     soonest = soonest_seconds(batches, tasks, task_seconds)
@@ -37,7 +37,7 @@ def units_for(here: list[SlotBatch], more: SlotBatch, tasks: int, task_seconds: 
     return more.slots_for(tasks - tasks_done(here, task_seconds, within), task_seconds, within)
 
 
-def test_the_longer_a_start_takes_beside_the_work_the_fewer_are_started() -> None:
+def test_fewer_units_start_the_longer_a_start_takes_relative_to_the_work() -> None:
     started = [units_for([], SlotBatch(1_000, startup), 600, 4.0) for startup in (1.0, 20.0, 60.0, 180.0, 600.0)]
     assert started == sorted(started, reverse=True)
     assert started[0] > 200
@@ -45,7 +45,7 @@ def test_the_longer_a_start_takes_beside_the_work_the_fewer_are_started() -> Non
 
 
 @given(BATCHES, BATCHES, TASKS, TASK_SECONDS, st.floats(0, 600))
-def test_the_best_time_is_never_before_the_soonest_end_nor_after_that_without_new_slots(
+def test_best_time_is_between_the_soonest_end_and_that_without_new_slots(
     here: list[SlotBatch], more: list[SlotBatch], tasks: int, task_seconds: float, idle_seconds: float
 ) -> None:
     best = best_seconds(here, more, tasks, task_seconds, idle_seconds)

@@ -15,11 +15,11 @@ def levels(cooldown: Cooldown, needed: int, *times: float) -> list[int]:
     return [cooldown.level(needed, USUAL, now, has_work=needed > 0) for now in times]
 
 
-def test_what_was_needed_stays_for_the_cooldown_and_then_goes() -> None:
+def test_needed_units_are_kept_for_the_cooldown_then_stopped() -> None:
     assert levels(Cooldown(9, 0.0), 0, 0, 20, 39.9, 40) == [9, 9, 9, 0]
 
 
-def test_units_that_are_missed_soon_after_others_left_double_the_cooldown_for_a_while() -> None:
+def test_shortage_soon_after_a_stop_doubles_the_cooldown_temporarily() -> None:
     cooldown = Cooldown(0, 0.0)
     cooldown.grew(USUAL, 0.0)
     assert cooldown.seconds(USUAL) == USUAL
@@ -34,7 +34,7 @@ def test_units_that_are_missed_soon_after_others_left_double_the_cooldown_for_a_
     assert cooldown.seconds(USUAL) == USUAL
 
 
-def test_after_a_shortage_units_stay_for_longer_than_the_lull_before_it() -> None:
+def test_after_a_shortage_units_outlast_the_preceding_lull() -> None:
     cooldown = Cooldown(0, 0.0)
     levels(cooldown, 2, 0, 10)
     levels(cooldown, 0, 60)
@@ -44,7 +44,7 @@ def test_after_a_shortage_units_stay_for_longer_than_the_lull_before_it() -> Non
     assert cooldown.seconds(USUAL) == 1.5 * (130 - 10)
 
 
-def test_units_that_start_slowly_are_kept_for_longer() -> None:
+def test_slowly_starting_units_are_kept_longer() -> None:
     assert [cooldown_seconds(startup) for startup in (0.3, 60.0, 9000.0)] == [3.0, pytest.approx(40.8), 1800.0]
 
 
@@ -53,7 +53,7 @@ def test_units_that_start_slowly_are_kept_for_longer() -> None:
     st.floats(0, 100),
     st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), min_size=1, max_size=50),
 )
-def test_the_level_rises_only_with_need_and_is_gone_after_the_cooldown(
+def test_level_rises_only_with_need_and_is_zero_after_the_cooldown(
     units: int, usual: float, steps: list[tuple[float, int]]
 ) -> None:
     cooldown = Cooldown(units, 0.0)

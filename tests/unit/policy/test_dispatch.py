@@ -14,15 +14,15 @@ def given(tasks: int, task_seconds: float, slots: int, jobs: SlotBatch = JOBS) -
 
 
 @pytest.mark.parametrize(("tasks", "seconds", "slots"), [(60, 1.0, 2), (16, 1.0, 1), (10_000, 0.01, 2), (1, 600.0, 1)])
-def test_what_the_other_slots_finish_about_as_soon_is_not_given_away(tasks: int, seconds: float, slots: int) -> None:
+def test_work_that_other_slots_finish_as_soon_is_kept(tasks: int, seconds: float, slots: int) -> None:
     assert given(tasks, seconds, slots) == 0
 
 
-def test_late_slots_get_what_the_others_do_not_finish_until_then() -> None:
+def test_late_slots_get_tasks_that_others_do_not_finish_in_time() -> None:
     assert given(16, 4.0, 1) == 4
     assert 95 <= given(200, 1.0, 2) <= 100
 
 
-def test_without_other_slots_late_ones_get_all() -> None:
+def test_late_slots_get_all_tasks_without_other_slots() -> None:
     assert given(60, 1.0, 0) == 60
     assert given(600, 1.0, 0) == 100

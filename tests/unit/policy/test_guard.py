@@ -64,7 +64,7 @@ def raise_something() -> None:
     raise ZeroDivisionError("the user's own mistake")
 
 
-def test_managers_that_the_policy_names_and_that_never_join_are_reported_once() -> None:
+def test_named_managers_that_never_join_are_reported_once() -> None:
     story = Story()
     story.policy.named_managers = frozenset({"m", "clod"})
     assert story.pass_time(9.0) == []
@@ -73,7 +73,7 @@ def test_managers_that_the_policy_names_and_that_never_join_are_reported_once() 
     assert story.pass_time(2 * SAY_AGAIN_SECONDS) == []
 
 
-def test_a_policy_that_raises_is_shown_with_its_traceback_and_its_last_good_answer_stays() -> None:
+def test_failing_policy_shows_its_traceback_and_keeps_its_last_answer() -> None:
     story = Story()
     assert story.pass_plans() == []
     story.policy.answer = raise_something
@@ -88,7 +88,7 @@ def test_a_policy_that_raises_is_shown_with_its_traceback_and_its_last_good_answ
     assert story.told() == [3, 4]
 
 
-def test_a_policy_that_goes_on_raising_is_said_again_every_minute_and_another_mistake_at_once() -> None:
+def test_repeated_policy_error_is_logged_every_minute_and_a_new_one_at_once() -> None:
     story = Story()
     story.policy.answer = raise_something
     assert len(story.pass_plans()) == 1
@@ -122,7 +122,7 @@ class Hostile(dict[str, Wanted]):
         (Hostile(), "RuntimeError: no items"),
     ],
 )
-def test_nonsense_is_said_and_the_last_good_answer_stays(answer: Any, text: str) -> None:
+def test_invalid_answers_are_reported_and_the_last_valid_one_kept(answer: Any, text: str) -> None:
     story = Story()
     story.pass_plans()
     story.policy.answer = lambda: answer
@@ -133,7 +133,7 @@ def test_nonsense_is_said_and_the_last_good_answer_stays(answer: Any, text: str)
     assert story.told() == [3, 3]
 
 
-def test_a_fixed_manager_is_not_scaled_by_any_policy() -> None:
+def test_no_policy_scales_a_fixed_manager() -> None:
     story = Story(fixed=True)
     story.cluster.worker("w", manager_id="m")
     story.policy.answer = lambda: {"m": Wanted(0, "none")}
@@ -144,7 +144,7 @@ def test_a_fixed_manager_is_not_scaled_by_any_policy() -> None:
     assert not any(isinstance(message, Drain) for _, message in story.cluster.said)
 
 
-def test_a_policy_that_thinks_for_long_stalls_nothing_is_reported_and_is_heard_when_it_has_thought() -> None:
+def test_slow_policy_is_reported_stalls_nothing_and_still_counts() -> None:
     story = Story()
     story.pass_plans()
     assert story.told() == [3]
@@ -158,7 +158,7 @@ def test_a_policy_that_thinks_for_long_stalls_nothing_is_reported_and_is_heard_w
     assert story.told() == [3, 5]
 
 
-def test_what_it_told_before_is_carried_out_while_the_policy_thinks() -> None:
+def test_last_answer_is_applied_while_the_policy_is_busy() -> None:
     story = Story()
     story.policy.answer = lambda: {"m": Wanted(0, "no work")}
     task = story.cluster.submit(story.cluster.client())[0]

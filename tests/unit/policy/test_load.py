@@ -61,13 +61,13 @@ def _own_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_policy_that_cannot_be_made_says_what_and_where(name: str, text: str) -> None:
+def test_policy_construction_error_names_cause_and_location(name: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         load_policy(name, "hard")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("picky", "Picky"), ("planless", "Planless")])
-def test_what_is_made_must_be_a_policy(name: str, kind: str) -> None:
+def test_created_object_must_be_a_policy(name: str, kind: str) -> None:
     with pytest.raises(UsageError, match=f"makes {kind}, which is not a policy: it needs an attribute allocation"):
         load_policy(name, "easy")
 
@@ -80,7 +80,7 @@ def test_what_is_made_must_be_a_policy(name: str, kind: str) -> None:
         ("target_v1", "clod.price_per_hour=1", ["local", "cloud"], ["local", "cloud"]),
     ],
 )
-def test_a_policy_that_misspells_a_worker_manager_is_refused(
+def test_rejects_a_policy_that_misspells_a_worker_manager(
     engine: str, content: str, known: list[str], scaled: list[str]
 ) -> None:
     with pytest.raises(UsageError, match=r"worker manager '(clod|nosuch)' is unknown.*known: cloud, local"):
@@ -95,5 +95,5 @@ def test_a_policy_that_misspells_a_worker_manager_is_refused(
         ("1,cloud,-1", [], []),
     ],
 )
-def test_worker_managers_that_may_join_later_are_not_refused(content: str, known: list[str], scaled: list[str]) -> None:
+def test_accepts_worker_managers_that_may_join_later(content: str, known: list[str], scaled: list[str]) -> None:
     check_managers(load_policy("waterfall_v1", content), known, scaled)

@@ -28,11 +28,11 @@ def test_scaling_no_starts_and_stops_nothing() -> None:
         ("scaling=no; scaling=vanilla", r"'scaling' is given twice"),
     ],
 )
-def test_bad_content_says_what_is_known_and_what_is_near(content: str, text: str) -> None:
+def test_bad_content_error_lists_known_and_similar_names(content: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         SimplePolicy(content)
 
 
-def test_an_unknown_policy_names_the_nearest() -> None:
+def test_unknown_policy_error_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"policy_engine_type 'waterfall' is unknown; did you mean 'waterfall_v1'\?"):
         load_policy("waterfall", "")

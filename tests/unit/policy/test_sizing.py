@@ -36,7 +36,7 @@ def test_eight_one_minute_tasks_of_unknown_length_get_eight_units_at_once() -> N
     assert units(SimplePolicy(""), 0, [work(8, None)], manager()) == [8]
 
 
-def test_ten_thousand_tiny_tasks_do_not_start_fifty_units_where_tasks_are_tiny_on_this_cluster() -> None:
+def test_ten_thousand_tiny_tasks_do_not_start_fifty_units_on_a_cluster_of_tiny_tasks() -> None:
     policy = SimplePolicy("")
     tiny = replace(work(10_000, None), expected_seconds=0.001)
     assert units(policy, 0, [tiny], manager(max_slots=50)) == [8]
@@ -45,20 +45,20 @@ def test_ten_thousand_tiny_tasks_do_not_start_fifty_units_where_tasks_are_tiny_o
     assert units(policy, 1.0, [work(9_000, 0.001, running=8)], started) == [8]
 
 
-def test_unmeasured_work_gets_slots_by_its_count_and_what_a_task_is_expected_to_take() -> None:
+def test_unmeasured_work_is_sized_by_task_count_and_expected_duration() -> None:
     plenty = manager(max_slots=-1)
     assert units(SimplePolicy(""), 0, [work(1_000, None)], plenty) == [91]
     assert units(SimplePolicy(""), 0, [replace(work(1_000, None), expected_seconds=2.0)], plenty) == [364]
     assert units(SimplePolicy(""), 0, [replace(work(1_000, None), expected_seconds=60.0)], plenty) == [1_000]
 
 
-def test_long_tasks_of_unknown_length_get_more_slots_the_longer_none_ends() -> None:
+def test_unmeasured_long_tasks_get_more_slots_over_time() -> None:
     demand = [replace(work(1_000, None, running=8), expected_seconds=0.01, longest_seconds=age) for age in (0, 1, 3)]
     eight = manager(max_slots=-1, units_running=8)
     assert [units(SimplePolicy(""), 0, [row], eight)[0] for row in demand] == [8, 184, 550]
 
 
-def test_work_of_unknown_length_starts_no_unit_that_would_come_too_late_for_it() -> None:
+def test_unmeasured_work_starts_no_unit_that_would_be_too_late() -> None:
     laptop, cloud = manager("laptop", units_running=2), manager("cloud", max_slots=100, usual_startup_seconds=45.0)
     laptop = replace(laptop, max_slots=2)
     assert units(SimplePolicy(""), 0, [work(60, None)], laptop, cloud) == [2, 0]
@@ -71,7 +71,7 @@ A_MINUTE = replace(CLOUD, unit_minimum_seconds=60.0)
 
 
 @pytest.mark.parametrize("task_seconds", [1.0, None])
-def test_units_whose_minimum_charge_does_not_pay_off_leave_the_work_to_others(task_seconds: float | None) -> None:
+def test_units_with_an_unprofitable_minimum_charge_leave_work_to_others(task_seconds: float | None) -> None:
     """Forty tasks: ten seconds on the laptop, and about eight with units that are paid for a minute."""
     demand = [replace(work(36, task_seconds, running=4), expected_seconds=1.0)]
     assert units(SimplePolicy(""), 0, demand, LAPTOP, CLOUD)[1] > 0
@@ -80,28 +80,28 @@ def test_units_whose_minimum_charge_does_not_pay_off_leave_the_work_to_others(ta
     assert units(SimplePolicy(""), 0, demand, starting, A_MINUTE) == [4, 0], "it may start its own for nothing"
 
 
-def test_pending_units_are_counted_before_more_are_started() -> None:
+def test_pending_units_count_before_more_are_started() -> None:
     assert units(SimplePolicy(""), 0, [work(4, 60.0)], manager(units_running=1, pending_ages=(1.0,) * 3)) == [4]
 
 
-def test_work_that_is_done_hardly_later_without_another_unit_starts_none() -> None:
+def test_work_that_barely_benefits_starts_no_unit() -> None:
     policy = SimplePolicy("")
     half_way = manager(max_slots=-1, units_running=7, startup_seconds=60.0)
     assert units(policy, 0, [work(440, 1.0, running=7)], half_way) == [7]
     assert units(policy, 0, [work(7_000, 1.0, running=7)], half_way)[0] > 14
 
 
-def test_what_one_manager_cannot_take_goes_to_the_next() -> None:
+def test_work_that_one_manager_cannot_take_goes_to_the_next() -> None:
     local, cloud = manager("local", max_slots=2), manager("cloud", max_slots=-1)
     assert units(SimplePolicy(""), 0, [work(6, 60.0)], local, cloud) == [2, 4]
 
 
-def test_a_manager_in_trouble_is_asked_last_and_still_asked() -> None:
+def test_degraded_manager_is_asked_last_but_still_asked() -> None:
     broken, sound = manager("broken", trouble="no quota"), manager("sound", max_slots=4)
     assert units(SimplePolicy(""), 0, [work(6, 60.0)], broken, sound) == [2, 4]
 
 
-def test_fixed_managers_count_as_capacity_and_are_left_alone() -> None:
+def test_fixed_managers_count_as_capacity_and_are_not_scaled() -> None:
     fixed = manager("fixed", units_running=4, fixed=True)
     wanted = SimplePolicy("").plan(ClusterView(0, (work(6, 60.0),), (fixed, manager("dynamic"))))
     assert {name: answer.units for name, answer in wanted.items()} == {"dynamic": 2}
@@ -112,12 +112,12 @@ def sizes(policy: ScalingPolicy, demand: list[Demand], view: ManagerView, *times
     return [units(policy, now, demand, view)[0] for now in times]
 
 
-def test_units_that_are_not_needed_any_more_stay_for_a_while() -> None:
+def test_unneeded_units_are_kept_for_a_while() -> None:
     idle = manager(units_running=8, idle_seconds=(60.0,) * 8)
     assert sizes(SimplePolicy(""), [], idle, 0, 2.5, 3.5) == [8, 8, 0]
 
 
-def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -> None:
+def test_lost_units_stay_wanted_while_recently_needed() -> None:
     policy = SimplePolicy("")
     assert units(policy, 0, [work(8, 600.0)], manager()) == [8]
     assert units(policy, 1, [work(0, 600.0, running=8)], manager(units_running=8)) == [8]
@@ -128,9 +128,7 @@ def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -
 @pytest.mark.parametrize(
     ("startup", "price", "longest"), [(0.4, 0.0, 4.0), (0.4, 1.0, 4.0), (20.0, 0.0, 200.0), (20.0, 1.0, 60.0)]
 )
-def test_recurring_bursts_keep_units_idle_for_no_longer_than_they_are_worth(
-    startup: float, price: float, longest: float
-) -> None:
+def test_recurring_bursts_keep_units_idle_only_while_worthwhile(startup: float, price: float, longest: float) -> None:
     policy, here = SimplePolicy(""), partial(manager, startup_seconds=startup, unit_price=price)
     idle_seconds, now, reason = 0.0, 0.0, ""
     for _ in range(12):  # each shortage doubles the cooldown
@@ -149,7 +147,7 @@ def test_recurring_bursts_keep_units_idle_for_no_longer_than_they_are_worth(
 
 
 @pytest.mark.parametrize("price", [0.0, 1.0])
-def test_a_unit_stays_for_as_long_as_its_minimum_charge_pays_for(price: float) -> None:
+def test_unit_is_kept_for_its_paid_minimum(price: float) -> None:
     policy, here = (
         SimplePolicy(""),
         partial(manager, startup_seconds=20.0, unit_price=price, unit_minimum_seconds=3600.0),
@@ -171,7 +169,7 @@ def test_a_unit_stays_for_as_long_as_its_minimum_charge_pays_for(price: float) -
     ],
 )
 @pytest.mark.parametrize("task_seconds", [None, 60.0])
-def test_a_gpu_backlog_grows_only_the_manager_that_offers_one(
+def test_gpu_backlog_grows_only_a_manager_with_gpus(
     kind: Callable[[str], ScalingPolicy], content: str, task_seconds: float | None
 ) -> None:
     policy = kind(content)
@@ -182,13 +180,13 @@ def test_a_gpu_backlog_grows_only_the_manager_that_offers_one(
     assert units(policy, 1, more, plain, replace(gpu, units_running=3)) == [1, 3]
 
 
-def test_plain_work_grows_the_least_capable_manager_first_where_capabilities_scale() -> None:
+def test_plain_work_grows_the_least_capable_manager_first() -> None:
     gpu, plain = manager("gpu", offers=Offers.of({"gpu": 2})), manager("plain")
     assert units(SimplePolicy("scaling=capability"), 0, [work(10, 60.0)], gpu, plain) == [2, 8]
     assert units(SimplePolicy("scaling=vanilla"), 0, [work(10, 60.0)], gpu, plain) == [8, 2]
 
 
-def test_every_answer_says_why() -> None:
+def test_every_answer_has_a_reason() -> None:
     [answer] = (
         SimplePolicy("")
         .plan(ClusterView(0, (work(4, 60.0, needs=GPU),), (manager(offers=Offers.of({"gpu": 1})),)))
@@ -197,7 +195,7 @@ def test_every_answer_says_why() -> None:
     assert answer == Wanted(4, "240 s of work in 4 tasks of f() needing gpu=1, 4 s to start a unit", 8)
 
 
-def test_a_reason_says_what_it_assumes_of_functions_that_were_not_measured() -> None:
+def test_reason_states_assumptions_about_unmeasured_functions() -> None:
     guess = replace(work(4, None), expected_seconds=50.0)
     assert reasons(SimplePolicy(""), 0, [guess], manager()) == [
         "4 tasks of f(), unmeasured, assuming 50 s each, 4 s to start a unit"
@@ -217,12 +215,12 @@ def reasons(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: 
     return [wanted[view.manager_id].reason for view in managers]
 
 
-def test_tasks_that_come_and_end_between_two_views_keep_the_units_that_they_keep_busy() -> None:
+def test_tasks_between_two_views_keep_their_units() -> None:
     idle = manager(units_running=8, idle_seconds=(0.01,) * 8)
     assert sizes(SimplePolicy(""), [passing(2.4, 10_000)], idle, 0, 2, 4, 60) == [8, 8, 3, 3]
 
 
-def test_a_manager_without_work_says_whether_there_is_none_or_others_do_it_or_it_may_not() -> None:
+def test_manager_without_work_explains_why() -> None:
     busy, other = manager("busy", units_running=2), manager("other", units_running=1)
     gpu = manager("gpu", offers=Offers.of({"gpu": 1}))
     last = "; units stop after 3 s without work"
@@ -241,7 +239,7 @@ def test_a_manager_without_work_says_whether_there_is_none_or_others_do_it_or_it
     assert reasons(poor, 0, [], gpu) == ["it may not have units"]
 
 
-def test_tasks_that_fill_the_memory_of_a_unit_get_as_many_units_as_they_fill() -> None:
+def test_tasks_filling_a_units_memory_get_one_unit_each() -> None:
     large = Needs.of({"memory": 8e9})
     unit = manager(max_slots=64, unit_slots=4, offers=Offers.of({}, 4, 16 * 2.0**30))
     assert units(SimplePolicy(""), 0, [work(8, 600.0)], unit) == [2]
@@ -250,9 +248,7 @@ def test_tasks_that_fill_the_memory_of_a_unit_get_as_many_units_as_they_fill() -
 
 
 @pytest.mark.parametrize(("tasks", "gets_some"), [(60, False), (400, True)])
-def test_a_late_manager_says_when_its_tasks_begin_and_whether_others_end_the_work_sooner(
-    tasks: int, gets_some: bool
-) -> None:
+def test_late_manager_reports_start_times_and_alternatives(tasks: int, gets_some: bool) -> None:
     laptop = ManagerView("laptop", "test", Offers(), 2, 1, 2, idle_seconds=(0.0, 0.0))
     jobs = ManagerView("cloud", "test", Offers(), 100, 100, 1, idle_seconds=(0.0,), dispatch_seconds=45.0)
     work = Demand(Needs(), "f", queued=tasks, running=0, task_seconds=1.0)

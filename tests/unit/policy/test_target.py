@@ -31,7 +31,7 @@ def units(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: Ma
     return [wanted[view.manager_id].units for view in managers]
 
 
-def test_entries_are_separated_by_lines_or_semicolons_and_text_after_a_hash_says_nothing() -> None:
+def test_entries_are_separated_by_newlines_or_semicolons_with_comments() -> None:
     settings = parse(
         "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.price_per_hour=0.5;own.minimum_units=2"
     )
@@ -40,7 +40,7 @@ def test_entries_are_separated_by_lines_or_semicolons_and_text_after_a_hash_says
     assert settings.get("minimum_units", "own") == 2
 
 
-def test_what_is_said_of_one_manager_goes_before_what_is_said_of_all() -> None:
+def test_settings_for_one_manager_override_those_for_all() -> None:
     settings = parse("maximum_units=3; big.maximum_units=30")
     assert [settings.get("maximum_units", name) for name in ("big", "small")] == [30, 3]
 
@@ -66,31 +66,31 @@ def test_what_is_said_of_one_manager_goes_before_what_is_said_of_all() -> None:
         ("ceiling_per_hour=2; price_per_hour=1; a.minimum_units=3", "minimum_units of a cost 3 per hour, above"),
     ],
 )
-def test_bad_content_quotes_what_is_wrong_and_says_what_to_write(content: str, text: str) -> None:
+def test_bad_content_error_quotes_the_mistake_and_a_remedy(content: str, text: str) -> None:
     with pytest.raises(UsageError) as error:
         load_policy("target_v1", content)
     assert text in str(error.value)
 
 
-def test_the_cheapest_slots_are_taken_first_whoever_came_first() -> None:
+def test_cheapest_slots_are_used_first_regardless_of_order() -> None:
     policy = TargetPolicy("dear.price_per_hour=3; cheap.price_per_hour=1; fourfold.price_per_hour=2")
     dear, cheap = manager("dear"), manager("cheap", max_slots=2)
     fourfold = manager("fourfold", unit_slots=4, max_slots=4)
     assert units(policy, 0, [work(10, 60.0)], dear, cheap, fourfold) == [4, 2, 1]
 
 
-def test_with_a_target_the_fewest_units_are_started_that_reach_it() -> None:
+def test_target_is_reached_with_the_fewest_units() -> None:
     demand = [work(1_000, 1.0)]
     wanted = [units(TargetPolicy(f"finish_seconds={target}"), 0, demand, manager())[0] for target in (110, 210, 1_010)]
     assert wanted == [10, 5, 1]
 
 
-def test_a_target_that_cannot_be_reached_is_missed_by_as_little_as_possible() -> None:
+def test_unreachable_target_is_missed_by_as_little_as_possible() -> None:
     assert units(TargetPolicy("finish_seconds=1"), 0, [work(8, 60.0)], manager()) == [8]
     assert units(TargetPolicy("finish_seconds=1"), 0, [work(90, 60.0)], manager(max_slots=5)) == [5]
 
 
-def test_what_may_be_spent_bounds_all_managers_together() -> None:
+def test_budget_limits_all_managers_together() -> None:
     policy = TargetPolicy("ceiling_per_hour=10; a.price_per_hour=1; b.price_per_hour=2.5; c.price_per_hour=0")
     a, b, c = manager("a", max_slots=3), manager("b"), manager("c", max_slots=4)
     answer = plan(policy, 0, [work(100, 60.0)], a, b, c)
@@ -100,7 +100,7 @@ def test_what_may_be_spent_bounds_all_managers_together() -> None:
     assert more["b"].reason.endswith("the spend limit is reached")
 
 
-def test_the_prices_of_managers_count_for_the_ceiling_and_without_any_it_says_that_it_limits_nothing() -> None:
+def test_manager_prices_count_for_the_ceiling_which_warns_without_any() -> None:
     policy, demand = TargetPolicy("ceiling_per_hour=2"), [work(1_000, 60.0)]
     assert units(policy, 0, demand, manager(unit_price=0.5)) == [4]
     free = plan(TargetPolicy("ceiling_per_hour=2"), 0, demand, manager(max_slots=9))["m"]
@@ -108,7 +108,7 @@ def test_the_prices_of_managers_count_for_the_ceiling_and_without_any_it_says_th
     assert "ceiling_per_hour has no effect: set unit_price" in free.reason
 
 
-def test_the_minimum_is_there_without_work_and_within_the_managers_own_limit() -> None:
+def test_minimum_is_kept_without_work_within_the_managers_limit() -> None:
     policy = TargetPolicy("minimum_units=2; big.minimum_units=5")
     assert units(policy, 0, [], manager("m"), manager("big", max_slots=4)) == [2, 4]
     idle = manager("m", units_running=6, idle_seconds=(600.0,) * 6)
@@ -116,25 +116,25 @@ def test_the_minimum_is_there_without_work_and_within_the_managers_own_limit() -
     assert units(policy, 600, [], idle, manager("big", max_slots=4, units_running=4)) == [2, 4]
 
 
-def test_no_more_than_the_maximum_is_started() -> None:
+def test_starts_never_exceed_the_maximum() -> None:
     policy = TargetPolicy("maximum_units=3; small.maximum_units=1")
     assert units(policy, 0, [work(100, 60.0)], manager("m"), manager("small")) == [3, 1]
     assert units(TargetPolicy("maximum_units=9"), 0, [work(100, 60.0)], manager(max_slots=4)) == [4]
 
 
-def test_idle_units_stay_for_as_long_as_was_said() -> None:
+def test_idle_units_are_kept_for_the_configured_time() -> None:
     policy = TargetPolicy("idle_seconds=100; brief.idle_seconds=0")
     views = [manager(name, units_running=4, idle_seconds=(9.0,) * 4) for name in ("m", "brief")]
     assert units(policy, 0, [], *views) == [4, 0]
     assert [units(policy, now, [], *views)[0] for now in (49, 75, 99, 100)] == [4, 4, 4, 0]
 
 
-def test_first_slots_are_what_unknown_work_begins_with() -> None:
+def test_first_slots_is_the_initial_size_for_unmeasured_work() -> None:
     assert units(TargetPolicy(""), 0, [work(20, None)], manager()) == [16]
     assert units(TargetPolicy("first_slots=3"), 0, [work(20, None)], manager()) == [3]
 
 
-def test_a_slow_but_cheap_manager_is_not_waited_for_where_a_target_is_at_stake() -> None:
+def test_slow_cheap_manager_is_skipped_when_a_target_is_at_stake() -> None:
     policy = TargetPolicy("finish_seconds=100; slow.price_per_hour=1; fast.price_per_hour=2")
     slow, fast = manager("slow", startup_seconds=300.0), manager("fast", startup_seconds=5.0)
     assert units(policy, 0, [work(90, 10.0)], slow, fast) == [0, 10]

@@ -38,7 +38,7 @@ def units(
     return [wanted[view.manager_id].units for view in managers]
 
 
-def test_the_ladder_counts_slots_and_the_answer_units() -> None:
+def test_ladder_counts_slots_and_the_answer_units() -> None:
     local = replace(tier("local"), unit_slots=4)
     assert units(WaterfallPolicy("1,local,11; 2,cloud,-1"), 12, local, tier("cloud")) == [2, 4]
 
@@ -49,7 +49,7 @@ def later(policy: WaterfallPolicy, *managers: ManagerView, running: int = 0) -> 
     return units(policy, 0, *managers, running=running, now=60.0)
 
 
-def test_three_steps_are_filled_and_emptied_in_order() -> None:
+def test_three_steps_fill_and_drain_in_order() -> None:
     ladder = "1,a,2; 2,b,2; 3,c,2"
     steps = [tier(name) for name in "abc"]
     assert [units(WaterfallPolicy(ladder), tasks, *steps) for tasks in (1, 3, 5, 12)] == [
@@ -66,13 +66,13 @@ def test_three_steps_are_filled_and_emptied_in_order() -> None:
     ]
 
 
-def test_a_step_in_trouble_is_passed_over_and_still_asked() -> None:
+def test_degraded_step_is_skipped_but_still_asked() -> None:
     local = replace(tier("local"), trouble="no memory")
     assert units(WaterfallPolicy(LADDER), 6, tier("cloud"), local) == [6, 0]
     assert units(WaterfallPolicy(LADDER), 6, tier("cloud", max_slots=4), local) == [4, 2]
 
 
-def test_a_step_takes_what_those_before_it_cannot_run() -> None:
+def test_step_takes_what_earlier_steps_cannot_run() -> None:
     cloud = tier("cloud", offers=Offers.of({"gpu": 1}))
     assert units(WaterfallPolicy(LADDER), 5, tier("local"), cloud, needs=Needs.of({"gpu": 1})) == [0, 5]
 
@@ -82,7 +82,7 @@ def test_managers_outside_the_ladder_start_nothing_and_drain_first() -> None:
     assert later(WaterfallPolicy("1,local,4"), tier("local", 2, 0), tier("other", 2, 2), running=2) == [2, 0]
 
 
-def test_a_manager_outside_the_ladder_is_told_what_is_in_it() -> None:
+def test_manager_outside_the_ladder_is_told_which_managers_are_in_it() -> None:
     demand = (Demand(Needs(), "f", 5, 0, 60.0),)
     wanted = WaterfallPolicy("1,lokal,4; 2,cloud,8").plan(ClusterView(0.0, demand, (tier("local"), tier("cloud"))))
     assert wanted["local"].reason == "the policy does not include this worker manager; it includes lokal, cloud"
@@ -100,6 +100,6 @@ def test_a_manager_outside_the_ladder_is_told_what_is_in_it() -> None:
         ("1,local,8; 2,local,8", "worker manager 'local' is listed twice"),
     ],
 )
-def test_bad_content_quotes_the_entry_at_fault(content: str, text: str) -> None:
+def test_bad_content_error_quotes_the_faulty_entry(content: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         load_policy("waterfall_v1", content)

@@ -17,7 +17,7 @@ def ids(first: int, last: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("profiled", [False, True])
-def test_results_come_apart_with_all_their_columns(profiled: bool) -> None:
+def test_result_batches_are_split_with_all_columns(profiled: bool) -> None:
     names, numbers = ids(1, 100), list(range(1, 101))
     profile = [numbers, numbers] if profiled else [[], []]
     payloads = [bytes(number * 10) for number in numbers]
@@ -30,7 +30,7 @@ def test_results_come_apart_with_all_their_columns(profiled: bool) -> None:
         assert whole == getattr(done, field.name)
 
 
-def test_lists_of_ids_come_apart_before_they_reach_the_limit_of_control_messages() -> None:
+def test_lists_of_ids_are_split_below_the_control_message_limit() -> None:
     many = ids(1, 100_000)
     for whole in (m.Cancel(many), m.Release(many), m.ForgetObjects(many)):
         parts: list[m.Cancel | m.Release | m.ForgetObjects] = split(whole)

@@ -65,7 +65,7 @@ def worker(offers: list[dict[str, Any]]) -> bytes:
     return hello(workerDetails={"managerId": "m", "unitId": "u", "capabilities": offers})
 
 
-def test_a_peer_in_another_language_is_understood() -> None:
+def test_understands_a_peer_in_another_language() -> None:
     assert decode(done()) == m.Done([ID], [1], [0], [b"\x80x"], [1])
     assert decode(spec()) == m.Submit([], [m.TaskGroup(SPEC, [ID], [b""])])
     assert decode(worker([{"name": "linux"}, {"name": "gpu", "amount": 2.0}])) == m.Hello(
@@ -73,7 +73,7 @@ def test_a_peer_in_another_language_is_understood() -> None:
     )
 
 
-def test_the_schema_is_what_the_declarations_say() -> None:
+def test_schema_matches_the_declarations() -> None:
     assert SCHEMA.read_text() == schema(), "run python -m scaler.protocol.schema > scaler/protocol/scaler.capnp"
 
 
@@ -123,7 +123,7 @@ def test_nonsense_is_refused_with_a_readable_text(body: bytes, says: str) -> Non
     assert len(text) < 300
 
 
-def test_a_small_body_that_claims_a_huge_list_costs_next_to_nothing() -> None:
+def test_small_body_claiming_a_huge_list_costs_almost_nothing() -> None:
     # The word before a list of structs: 4 times its length, words of data, pointers in each. Now 2^29 - 1 of none.
     tag = (4).to_bytes(4, "little") + (0).to_bytes(2, "little") + (10).to_bytes(2, "little")
     body = submit()
@@ -140,12 +140,12 @@ def test_a_small_body_that_claims_a_huge_list_costs_next_to_nothing() -> None:
         pytest.param(said_by_a_peer("run", functions=[{}] * 65_537), id="functions"),
     ],
 )
-def test_lists_that_cost_more_memory_than_bytes_are_limited(body: bytes) -> None:
+def test_lists_that_use_more_memory_than_bytes_are_limited(body: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"65537 .* more than MAX_ENTRIES|larger than MAX_CONTROL_BYTES"):
         decode(body)
 
 
-def test_parts_that_lie_upon_each_other_are_refused_before_they_fill_the_memory() -> None:
+def test_rejects_overlapping_parts_before_they_fill_memory() -> None:
     # A Run of 2,000 functions that all share one id and one payload of 64 kB: 128 MB out of 96 kB.
     count, words = 2_000, 8_000
     heads = []
@@ -163,7 +163,7 @@ def test_parts_that_lie_upon_each_other_are_refused_before_they_fill_the_memory(
         decode(body)
 
 
-def test_a_list_of_entries_without_bytes_is_refused_before_it_takes_time() -> None:
+def test_rejects_a_list_of_empty_entries_quickly() -> None:
     def heartbeat(count: int) -> bytes:
         number, tag = m.NUMBERS[m.WorkerHeartbeat], count << 2
         words = [1 << 48 | 1 << 32, number, 1 << 48 | 4 << 32, 0, 0, 0, 0, 7 << 32 | 1, tag]
@@ -176,7 +176,7 @@ def test_a_list_of_entries_without_bytes_is_refused_before_it_takes_time() -> No
         decode(heartbeat(65_536))
 
 
-def test_control_messages_are_limited_to_one_mebibyte_on_both_sides() -> None:
+def test_both_sides_limit_control_messages_to_one_mebibyte() -> None:
     almost = m.MonitorStatus(bytes(m.MAX_CONTROL_BYTES - 64))
     assert decode(encode(almost)) == almost
     with pytest.raises(LimitError, match=r"MonitorStatus of \d+ bytes is larger than MAX_CONTROL_BYTES \(1048576\)"):
@@ -198,13 +198,13 @@ def tasks(count: int, references: int = 0) -> m.TaskGroup:
         pytest.param(m.Submit([], [tasks(2, 100_000)]), m.Submit([], [tasks(3, 100_000)]), id="references"),
     ],
 )
-def test_a_submit_takes_the_scheduler_no_more_than_an_iteration(most: m.Submit, more: m.Submit) -> None:
+def test_submit_takes_at_most_one_iteration_of_the_scheduler(most: m.Submit, more: m.Submit) -> None:
     assert decode(encode(most)) == most
     with pytest.raises(ProtocolError, match=r"worth more than MAX_ROWS \(32768\)"):
         decode(encode(more))
 
 
-def test_a_column_that_does_not_fit_is_refused_before_it_takes_memory() -> None:
+def test_rejects_an_oversized_column_before_allocating() -> None:
     body = done(durationUs=list(range(1_000_000)))
     tracemalloc.start()
     with pytest.raises(ProtocolError, match="a column of length 1000000 does not fit the ids: 1"):
@@ -226,12 +226,12 @@ def test_a_column_that_does_not_fit_is_refused_before_it_takes_memory() -> None:
         pytest.param(m.PutObject(1, ID, [-1], 0), id="negative size"),
     ],
 )
-def test_our_own_mistakes_are_not_sent(message: m.Message) -> None:
+def test_internal_errors_are_not_sent(message: m.Message) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         encode(message)
 
 
-def test_a_duration_of_days_arrives_and_one_beyond_the_column_becomes_the_longest_one() -> None:
+def test_long_durations_arrive_and_are_clamped_to_the_maximum() -> None:
     days = 12 * 86_400_000_000
     for sent, arrived in ((days, days), (2**70, 2**64 - 1)):
         done = decode(encode(m.Done([ID, OTHER], [1, 1], [0, 0], [b"", b""], [sent, 5])))

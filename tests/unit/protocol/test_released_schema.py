@@ -134,7 +134,7 @@ def why_not_readable(codec: StructCodec, name: str) -> str:
     return ""
 
 
-def test_the_schema_has_only_grown_since_the_last_release(request: pytest.FixtureRequest) -> None:
+def test_schema_has_only_grown_since_the_last_release(request: pytest.FixtureRequest) -> None:
     today = set(declared())
     released = set(RELEASED.read_text().splitlines()) if RELEASED.exists() else {"protocol 0"}
     if request.config.getoption("--rewrite"):
@@ -146,7 +146,7 @@ def test_the_schema_has_only_grown_since_the_last_release(request: pytest.Fixtur
     assert differences(released, today) == [], "raise PROTOCOL_VERSION, only add, or see the head of this module"
 
 
-def test_senders_of_the_last_release_are_read_without_the_new_fields() -> None:
+def test_reads_messages_of_the_last_release_without_new_fields() -> None:
     released = set(RELEASED.read_text().splitlines())
     if f"protocol {m.PROTOCOL_VERSION}" in released:
         assert [text for each in added(released) if (text := why_not_readable(*each))] == []

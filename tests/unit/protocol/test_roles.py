@@ -33,23 +33,23 @@ SCHEDULER, STORAGE = Server.SCHEDULER, Server.OBJECT_STORAGE
         (STORAGE, m.Role.MANAGER, m.Hello),
     ],
 )
-def test_a_role_may_not_send_what_is_not_its_business(server: Server, role: m.Role, kind: type[Any]) -> None:
+def test_role_may_send_only_its_own_messages(server: Server, role: m.Role, kind: type[Any]) -> None:
     assert kind not in MAY_SEND[server][role]
 
 
-def test_every_message_has_someone_who_may_send_it() -> None:
+def test_every_message_has_a_role_that_may_send_it() -> None:
     tables = [*MAY_SEND.values(), *MAY_ANSWER.values()]
     assert {kind for table in tables for kinds in table.values() for kind in kinds} == set(m.NUMBERS)
 
 
-def test_every_role_stands_in_every_table() -> None:
+def test_every_role_is_in_every_table() -> None:
     for tables in (MAY_SEND, MAY_ANSWER):
         assert set(tables) == set(Server)
         for table in tables.values():
             assert set(table) == set(m.Role)
 
 
-def test_a_server_may_refuse_anybody_and_gives_orders_to_those_they_are_for_only() -> None:
+def test_server_may_refuse_any_peer_and_addresses_orders_correctly() -> None:
     for server in Server:
         assert all(m.Refused in MAY_ANSWER[server][role] for role in m.Role)
     assert m.Run in MAY_ANSWER[SCHEDULER][m.Role.WORKER]

@@ -39,7 +39,7 @@ def send_all(sender: Session) -> list[tuple[int, bytes]]:
     return [(Header.read(envelope.header).sequence, envelope.body) for envelope in sender.take()]
 
 
-def test_a_header_of_another_length_is_a_protocol_error() -> None:
+def test_header_of_another_length_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="40 bytes, not 39"):
         Header.read(bytes(39))
     with pytest.raises(ProtocolError, match="40 bytes, not 39"):
@@ -54,14 +54,14 @@ def test_a_header_of_another_length_is_a_protocol_error() -> None:
         (Header(PROTOCOL_VERSION, 0, bytes(16), 1, 0), "an envelope of session"),
     ],
 )
-def test_an_envelope_that_does_not_belong_to_the_session_changes_nothing(foreign: Header, why: str) -> None:
+def test_envelope_of_another_session_changes_nothing(foreign: Header, why: str) -> None:
     receiver = session()
     with pytest.raises(ProtocolError, match=why):
         receiver.receive(foreign.pack(), 0, 0.0)
     assert receiver.received == 0
 
 
-def test_after_a_break_what_was_not_acknowledged_is_sent_again_and_nothing_else() -> None:
+def test_only_unacknowledged_messages_are_resent_after_a_break() -> None:
     sender = session()
     for body in (b"a", b"b", b"c"):
         sender.keep(body)
@@ -72,7 +72,7 @@ def test_after_a_break_what_was_not_acknowledged_is_sent_again_and_nothing_else(
     assert send_all(sender) == [(2, b"b"), (3, b"c"), (4, b"d")]
 
 
-def test_a_session_cannot_go_on_where_the_other_side_misses_what_is_gone_or_has_what_was_never_sent() -> None:
+def test_session_with_missing_or_unknown_messages_cannot_resume() -> None:
     sender = session()
     for body in (b"a", b"b", b"c"):
         sender.keep(body)
@@ -83,7 +83,7 @@ def test_a_session_cannot_go_on_where_the_other_side_misses_what_is_gone_or_has_
         sender.resume(1)
 
 
-def test_a_full_outbox_takes_nothing_and_says_which_limit_was_reached() -> None:
+def test_full_outbox_raises_and_names_the_limit() -> None:
     by_count = session(max_messages=2)
     by_count.keep(b"a")
     by_count.keep(b"b")
@@ -98,7 +98,7 @@ def test_a_full_outbox_takes_nothing_and_says_which_limit_was_reached() -> None:
     assert by_bytes.sent_bytes == by_bytes.outbox_bytes == 1312
 
 
-def test_unsequenced_messages_precede_the_sequenced_and_are_dropped_at_a_break() -> None:
+def test_unsequenced_messages_go_first_and_are_dropped_at_a_break() -> None:
     sender = session()
     sender.send(Acknowledge(), (), (), is_connected=False)
     sender.keep(b"kept")
@@ -110,14 +110,14 @@ def test_unsequenced_messages_precede_the_sequenced_and_are_dropped_at_a_break()
     assert send_all(sender) == [(1, b"kept")]
 
 
-def test_a_session_awaits_its_own_messages_that_it_has_not_received() -> None:
+def test_session_awaits_its_missing_messages() -> None:
     receiver = session()
     receiver.receive(header(1), 1, 0.0)
     other = Header(PROTOCOL_VERSION, 0, bytes(16), 2, 0).pack()
     assert [receiver.awaits(frame) for frame in (header(1), header(2), other, bytes(39))] == [False, True, False, False]
 
 
-def test_duplicates_are_told_apart_and_a_gap_changes_nothing() -> None:
+def test_duplicates_are_recognized_and_a_gap_changes_nothing() -> None:
     receiver = session()
     assert receiver.receive(header(1), 1, 0.0)
     assert not receiver.receive(header(1), 1, 0.0)
@@ -127,14 +127,14 @@ def test_duplicates_are_told_apart_and_a_gap_changes_nothing() -> None:
     assert receiver.receive(header(2), 1, 0.0)
 
 
-def test_an_acknowledgement_of_what_was_never_sent_is_a_protocol_error_and_changes_nothing() -> None:
+def test_acknowledging_an_unsent_message_is_a_protocol_error_without_effect() -> None:
     receiver = session()
     with pytest.raises(ProtocolError, match="message 1 is acknowledged, but 0"):
         receiver.receive(header(1, acknowledged=1), 1, 0.0)
     assert receiver.received == 0
 
 
-def test_an_acknowledgement_is_due_after_a_time_a_number_of_messages_or_of_bytes() -> None:
+def test_acknowledgement_is_due_after_a_time_or_number_of_messages_or_bytes() -> None:
     by_time = session()
     assert by_time.acknowledge_at == math.inf
     by_time.receive(header(1), 1, 10.0)
@@ -157,7 +157,7 @@ def test_an_acknowledgement_is_due_after_a_time_a_number_of_messages_or_of_bytes
     assert (Header.read(acknowledgement.header).acknowledged, acknowledgement.body) == (1, encode(Acknowledge()))
 
 
-def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:
+def test_attachments_are_limited_in_number_and_size_and_contiguous() -> None:
     large = memoryview(bytearray(MAX_ATTACHED_BYTES + 1))
     check_attachments([b"", bytearray(1), large[2:]])
     check_attachments([b""] * MAX_ATTACHMENTS, [sys.stdin] * MAX_DESCRIPTORS)

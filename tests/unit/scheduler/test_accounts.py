@@ -48,7 +48,7 @@ def why(cluster: Cluster, client: str) -> str:
     return list(cluster.outcomes(client).values())[-1][1].decode()
 
 
-def test_tasks_are_limited_by_key_in_all_its_sessions() -> None:
+def test_task_limit_applies_per_key_across_sessions() -> None:
     cluster = cluster_of(max_tasks_per_client=3)
     assert submit(cluster, "a1", b"1", b"2") == [None, None]
     assert submit(cluster, "a2", b"3", b"4") == [None, Outcome.REJECTED]
@@ -59,7 +59,7 @@ def test_tasks_are_limited_by_key_in_all_its_sessions() -> None:
 
 
 @pytest.mark.parametrize("own", [100_000, -1])
-def test_bytes_are_limited_before_anything_of_a_task_is_kept(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_byte_limits_apply_before_a_task_is_stored(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "default_memory_limit_bytes", lambda: 200_000 if own >= 0 else 100_000)
     cluster = cluster_of(max_bytes_per_client=own)
     assert submit(cluster, "a1", bytes(40_000), bytes(40_000)) == [None, None]
@@ -69,7 +69,7 @@ def test_bytes_are_limited_before_anything_of_a_task_is_kept(own: int, monkeypat
     assert submit(cluster, "b", bytes(40_000)) == [None if own >= 0 else Outcome.REJECTED]
 
 
-def test_results_count_until_they_are_acknowledged_and_functions_until_they_are_released() -> None:
+def test_results_count_until_acknowledged_and_functions_until_released() -> None:
     cluster = cluster_of(max_bytes_per_client=100_000)
     worker = cluster.worker("w")
     account = cluster.state.clients[cluster.peer("a1")].account
@@ -99,7 +99,7 @@ def test_references_names_and_pins_count_too() -> None:
     assert spec_bytes(Spec(FUNCTION, tags=("ab", "c"), needs=(("gpu", 1),))) == 4 * ENTRY_BYTES + 6
 
 
-def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() -> None:
+def test_client_at_its_limit_that_reads_no_results_is_disconnected() -> None:
     cluster = cluster_of(max_bytes_per_client=100_000)
     for _ in range(1_000):
         submit(cluster, "a1", *[bytes(200_000)] * 10)
@@ -118,7 +118,7 @@ def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() 
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_limited_per_key_and_known_peers_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "MAX_PEERS_OF_KEY", 2)
     cluster = cluster_of()
     assert cluster.refusal("a3", ALICE) == "key alice has 2 peers, the limit of a key"
@@ -130,7 +130,7 @@ def test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back(monke
     assert cluster.refusal("c", Identity("carol")) == "the scheduler has 2 peers, its limit"
 
 
-def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none(
+def test_hourly_session_limit_applies_per_key_and_ignores_reconnects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accounts, "MAX_SESSIONS_PER_HOUR", 3)
@@ -150,7 +150,7 @@ def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_op
 
 
 @pytest.mark.parametrize("kind", [Clear, Cancel])
-def test_another_key_does_not_wait_while_many_tasks_are_cancelled(
+def test_mass_cancellation_does_not_delay_another_key(
     kind: type[Clear | Cancel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "MAX_CANCELLED", 20)
@@ -173,7 +173,7 @@ def test_another_key_does_not_wait_while_many_tasks_are_cancelled(
 
 
 @pytest.mark.parametrize("sessions", [1, 10])
-def test_a_single_task_waits_for_few_tasks_of_a_flood_of_another_key(sessions: int, cluster: Cluster) -> None:
+def test_single_task_waits_for_few_tasks_of_another_keys_flood(sessions: int, cluster: Cluster) -> None:
     worker = cluster.worker("w", slots=2)
     for number in range(sessions):
         cluster.submit(cluster.client(f"f{number}", identity=ALICE), 300 // sessions)

@@ -17,7 +17,7 @@ def actions(cluster: Cluster) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_core_tells_of_new_tasks_once_however_often_they_are_sent_and_before_what_follows(cluster: Cluster) -> None:
+def test_core_reports_each_new_task_once_and_before_its_events(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.take_facts()
     tasks = cluster.submit(client, 3)
@@ -34,7 +34,7 @@ def test_the_core_tells_of_new_tasks_once_however_often_they_are_sent_and_before
     assert [each[0] for each in actions(cluster)] == ["submitted"]
 
 
-def test_the_core_tells_of_shutdowns_refused_or_not_and_of_drained_workers() -> None:
+def test_core_reports_shutdowns_refusals_and_drained_workers() -> None:
     for protected, kind in ((True, "refused"), (False, "shut down")):
         cluster = Cluster(protected=protected)
         client = cluster.client()
@@ -48,7 +48,7 @@ def test_the_core_tells_of_shutdowns_refused_or_not_and_of_drained_workers() -> 
     assert text.endswith(": spot notice")
 
 
-def test_tasks_of_a_client_inside_a_task_are_those_of_its_workers_connection(cluster: Cluster) -> None:
+def test_nested_clients_tasks_belong_to_their_workers_connection(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.take_facts()

@@ -14,7 +14,7 @@ def why(cluster: Cluster, task: bytes) -> str:
     return explain(cluster.state, task, cluster.now)
 
 
-def test_a_task_that_was_recalled_before_it_started_is_in_its_first_attempt() -> None:
+def test_task_recalled_before_its_start_is_in_its_first_attempt() -> None:
     watched = Watched()
     cluster = watched.cluster
     _, moved = cluster.submit(watched.client, 2)
@@ -26,7 +26,7 @@ def test_a_task_that_was_recalled_before_it_started_is_in_its_first_attempt() ->
     assert (row["id"], row["attempt"]) == (moved.hex(), 1)
 
 
-def test_a_task_that_ran_on_a_drained_worker_starts_its_second_attempt_and_may_have_one_more() -> None:
+def test_task_from_a_drained_worker_starts_attempt_two_and_may_retry_once() -> None:
     watched = Watched()
     cluster = watched.cluster
     (task,) = cluster.submit(watched.client, retries=1)
@@ -38,7 +38,7 @@ def test_a_task_that_ran_on_a_drained_worker_starts_its_second_attempt_and_may_h
     assert "this is attempt 3 of 3, after attempt 2 on " in why(cluster, task)
 
 
-def test_a_task_whose_input_failed_names_the_one_that_failed_first() -> None:
+def test_task_with_failed_inputs_names_the_first_failure() -> None:
     watched = Watched()
     cluster = watched.cluster
     (first,) = cluster.submit(watched.client, name="load")

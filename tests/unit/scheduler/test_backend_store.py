@@ -42,7 +42,7 @@ def out_of_memory(cluster: Hosts, identifier: bytes) -> None:
     cluster.storage_says(ObjectsDropped([identifier]))
 
 
-def test_stores_learn_of_the_backend_and_its_key() -> None:
+def test_stores_learn_the_backend_and_its_key() -> None:
     cluster, _ = cluster_with_backend()
     cluster.store("s3")
     for name in ("s1", "s2", "s3", "storage"):
@@ -50,26 +50,26 @@ def test_stores_learn_of_the_backend_and_its_key() -> None:
         assert (listed.number, listed.address, listed.public_key, listed.backend_key) == (BACKEND, URL, "", KEY)
 
 
-def test_hosts_get_from_the_backend_what_is_there_and_not_from_the_object_storage() -> None:
+def test_hosts_read_from_the_backend_rather_than_the_object_storage() -> None:
     cluster, uploaded = cluster_with_backend()
     cluster.say("s1", ObjectsWanted([uploaded]))
     assert cluster.fetches("s1") == [(uploaded, BACKEND)]
 
 
-def test_the_object_storage_gives_what_is_not_in_the_backend_yet() -> None:
+def test_object_storage_serves_objects_not_yet_in_the_backend() -> None:
     cluster, uploaded = cluster_with_backend(is_in_backend=False)
     cluster.say("s1", ObjectsWanted([uploaded]))
     assert cluster.fetches("s1") == [(uploaded, 0)]
 
 
-def test_a_host_without_a_way_to_the_backend_gets_an_object_from_the_object_storage() -> None:
+def test_host_without_backend_access_reads_from_the_object_storage() -> None:
     cluster, uploaded = cluster_with_backend()
     cluster.say("s1", ObjectsWanted([uploaded]))
     cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
     assert cluster.fetches("s1") == [(uploaded, BACKEND), (uploaded, 0)]
 
 
-def test_what_only_the_backend_has_comes_to_such_a_host_through_the_object_storage() -> None:
+def test_object_storage_relays_backend_objects_to_hosts_without_access() -> None:
     cluster, uploaded = cluster_with_backend()
     out_of_memory(cluster, uploaded)
     [task] = cluster.submit("client", references=[(uploaded,)])
@@ -83,7 +83,7 @@ def test_what_only_the_backend_has_comes_to_such_a_host_through_the_object_stora
     assert cluster.fetches("s1") == [(uploaded, BACKEND), (uploaded, 0)]
 
 
-def test_what_nobody_reaches_is_unavailable_and_the_task_does_not_wait() -> None:
+def test_unreachable_object_is_unavailable_and_the_task_does_not_wait() -> None:
     cluster, uploaded = cluster_with_backend()
     out_of_memory(cluster, uploaded)
     cluster.say("s1", ObjectsWanted([uploaded]))
@@ -95,7 +95,7 @@ def test_what_nobody_reaches_is_unavailable_and_the_task_does_not_wait() -> None
         assert [each.ids for each in cluster.told(name, ObjectsUnavailable)] == [[uploaded]]
 
 
-def test_what_the_object_storage_has_no_room_for_is_unavailable_to_a_host_without_a_way_to_the_backend() -> None:
+def test_object_without_room_in_the_storage_is_unavailable_to_remote_hosts() -> None:
     cluster, uploaded = cluster_with_backend()
     out_of_memory(cluster, uploaded)
     cluster.say("s1", ObjectsWanted([uploaded]))
@@ -105,7 +105,7 @@ def test_what_the_object_storage_has_no_room_for_is_unavailable_to_a_host_withou
     assert [each.ids for each in cluster.told("s1", ObjectsUnavailable)] == [[uploaded]]
 
 
-def test_an_object_that_the_backend_has_lost_stays_in_the_object_storage() -> None:
+def test_object_lost_by_the_backend_stays_in_the_object_storage() -> None:
     cluster, uploaded = cluster_with_backend()
     cluster.say("s1", ObjectsWanted([uploaded]))
     cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [False]))
@@ -113,7 +113,7 @@ def test_an_object_that_the_backend_has_lost_stays_in_the_object_storage() -> No
     assert cluster.fetches("s1")[-1] == (uploaded, 0)
 
 
-def test_the_object_storage_learns_what_a_store_has_written_and_no_store_is_told_to_keep_it() -> None:
+def test_object_storage_learns_what_a_store_wrote_without_pins() -> None:
     cluster, _ = cluster_with_backend()
     result = cluster.made("w1")
     cluster.say("s1", ObjectsHeld([result], [SIZE], in_backend=True))
@@ -124,7 +124,7 @@ def test_the_object_storage_learns_what_a_store_has_written_and_no_store_is_told
     assert cluster.fetches("s2") == [(result, BACKEND)]
 
 
-def test_the_object_storage_is_told_once_that_an_object_is_forgotten() -> None:
+def test_object_storage_is_told_once_about_a_released_object() -> None:
     cluster, _ = cluster_with_backend()
     result = cluster.made("w1")
     cluster.say("s1", ObjectsHeld([result], [SIZE], in_backend=True))
@@ -134,7 +134,7 @@ def test_the_object_storage_is_told_once_that_an_object_is_forgotten() -> None:
     assert told == [[result]]
 
 
-def test_a_restarted_object_storage_has_another_backend_and_nothing_is_in_it() -> None:
+def test_restarted_object_storage_has_a_new_empty_backend() -> None:
     cluster, uploaded = cluster_with_backend()
     cluster.said.clear()
     cluster.step(StorageConnected())

@@ -24,7 +24,7 @@ def loses_workers(cluster: Cluster, client: str, culprit: bytes, limit: int = 30
     return lost
 
 
-def test_of_tasks_that_were_lost_together_only_the_one_that_takes_workers_down_alone_is_poison() -> None:
+def test_among_tasks_lost_together_only_repeat_offenders_are_poison() -> None:
     cluster = Cluster()
     client = cluster.client()
     tasks = cluster.submit(client, 4, retries=1)
@@ -38,7 +38,7 @@ def test_of_tasks_that_were_lost_together_only_the_one_that_takes_workers_down_a
     assert others == [Outcome.SUCCESS] * 3, "its neighbours were not charged, with one retry each"
 
 
-def test_a_worker_that_accounts_for_its_tasks_is_the_fault_of_no_task_that_has_not_begun_there() -> None:
+def test_worker_that_accounts_for_its_tasks_charges_no_unstarted_task() -> None:
     """Its worker cannot start processors, say. More workers end so than make a task poison."""
     cluster = Cluster()
     client = cluster.client()
@@ -54,7 +54,7 @@ def test_a_worker_that_accounts_for_its_tasks_is_the_fault_of_no_task_that_has_n
         assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_what_runs_alone_has_nothing_beside_it_and_says_so(cluster: Cluster, client: str) -> None:
+def test_standalone_program_says_that_it_has_no_other_parts(cluster: Cluster, client: str) -> None:
     tasks = cluster.submit(client, 3)
     for name in ("a", "b"):
         worker = cluster.worker(name, slots=4)
@@ -78,7 +78,7 @@ def test_what_runs_alone_has_nothing_beside_it_and_says_so(cluster: Cluster, cli
     assert {cluster.outcome(client, task) for task in tasks + later} == {Outcome.SUCCESS}
 
 
-def test_a_parent_that_waits_is_not_charged_for_the_worker_that_its_child_takes_down(cluster: Cluster) -> None:
+def test_waiting_parent_is_not_charged_for_a_worker_lost_to_its_child(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("a")
     (parent,) = cluster.submit(client, retries=1)
     cluster.say(worker, Suspended([parent], [1], [True]))
@@ -109,7 +109,7 @@ def run_until_the_time_limit(cluster: Cluster, worker: str, task: bytes) -> None
     cluster.leave(worker, "was asked to stop")
 
 
-def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs(cluster: Cluster) -> None:
+def test_task_longer_than_a_units_lifetime_fails_with_its_needs(cluster: Cluster) -> None:
     client, _ = cluster.client("c"), cluster.manager("m")
     (task,) = cluster.submit(client, retries=3)
     for number in range(1, MAX_AT_TIME_LIMIT):
@@ -129,7 +129,7 @@ def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs(c
     assert "it failed just now on worker m-3: the cluster ended 3 attempts" in explain(cluster.state, task, cluster.now)
 
 
-def test_a_task_that_is_preempted_again_and_again_fails_later_and_says_so(cluster: Cluster) -> None:
+def test_repeatedly_preempted_task_eventually_fails_with_the_reason(cluster: Cluster) -> None:
     client = cluster.client("c")
     (task,) = cluster.submit(client)
     for number in range(MAX_INTERRUPTED):

@@ -34,7 +34,7 @@ def test_functions_clients_and_totals_count_the_calls_of_chunks(cluster: Cluster
     assert row["seconds_total"] == pytest.approx(0.08)
 
 
-def test_how_single_calls_of_chunks_differ_is_not_known(cluster: Cluster, client: str, worker: str) -> None:
+def test_variation_between_calls_of_a_chunk_is_unknown(cluster: Cluster, client: str, worker: str) -> None:
     (chunk,) = cluster.submit(client, 1, calls=(40,))
     times = FunctionTimes(0.0, cluster.state)
     cluster.finish(worker, chunk, calls=(40, 0), seconds=0.04)
@@ -65,7 +65,7 @@ def test_each_call_is_counted_once_however_its_chunk_ends(
     assert sum(document(cluster)["tasks"]["ended"].values()) == expected[2]
 
 
-def test_cancelled_calls_are_neither_done_nor_failed_nor_timed(cluster: Cluster) -> None:
+def test_cancelled_calls_are_not_counted_as_done_failed_or_timed(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second = cluster.submit(client, 2, calls=(40, 40))
     cluster.cancel(client, second)
@@ -75,7 +75,7 @@ def test_cancelled_calls_are_neither_done_nor_failed_nor_timed(cluster: Cluster)
     assert (row["ended"], row["cancelled"], row["untimed"]) == (80, 40, 40)
 
 
-def test_the_audit_log_and_the_history_count_the_calls_of_chunks(cluster: Cluster, client: str) -> None:
+def test_audit_log_and_history_count_the_calls_of_chunks(cluster: Cluster, client: str) -> None:
     cluster.submit(client, 2, calls=(40, 20), name="work")
     cluster.wait(EXPIRY_SECONDS)
     assert [each.count for each in cluster.take_facts() if isinstance(each, Action)] == [60]

@@ -14,7 +14,7 @@ def row(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
     return found
 
 
-def test_each_store_has_a_row_with_its_last_report_and_the_object_storage_has_one_too() -> None:
+def test_every_store_including_the_object_storage_has_a_row() -> None:
     cluster = Hosts(2)
     cluster.say("s2", StoreReport(1.0, 3, 4096, 512, 7, 2))
     told = document(cluster)
@@ -25,7 +25,7 @@ def test_each_store_has_a_row_with_its_last_report_and_the_object_storage_has_on
     assert second["limit_bytes"] == 0, "it has no limit"
 
 
-def test_bytes_are_counted_by_the_store_that_fetched_them_its_source_and_the_pair() -> None:
+def test_bytes_are_counted_per_store_source_and_pair() -> None:
     cluster, result = hosts_with_result(3)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.has_all("s2", result)
@@ -44,7 +44,7 @@ def test_bytes_are_counted_by_the_store_that_fetched_them_its_source_and_the_pai
     assert document(cluster)["totals"]["moved_bytes"] == SIZE
 
 
-def test_stores_without_a_way_to_each_other_are_told_until_they_may_try_again() -> None:
+def test_stores_without_a_route_are_reported_until_they_may_retry() -> None:
     cluster, result = hosts_with_result(2)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.say("s2", FetchesFailed([result], [0], [1], [True]))

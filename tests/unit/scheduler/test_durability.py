@@ -95,7 +95,7 @@ def cluster() -> JournaledCluster:
     return found
 
 
-def test_tasks_that_had_not_ended_run_although_their_client_is_away(cluster: JournaledCluster, compacted: bool) -> None:
+def test_unfinished_tasks_run_while_their_client_is_away(cluster: JournaledCluster, compacted: bool) -> None:
     waiting, running = cluster.submit("client", 2)
     cluster.worker("worker")
     (dependent,) = cluster.submit("client", references=[(waiting,)])
@@ -113,9 +113,7 @@ def test_tasks_that_had_not_ended_run_although_their_client_is_away(cluster: Jou
     }
 
 
-def test_a_client_that_comes_back_gets_the_results_that_it_had_not_acknowledged(
-    cluster: JournaledCluster, compacted: bool
-) -> None:
+def test_reconnecting_client_gets_unacknowledged_results(cluster: JournaledCluster, compacted: bool) -> None:
     acknowledged, told, failed = cluster.submit("client", 3)
     cluster.worker("worker")
     cluster.finish("worker", acknowledged)
@@ -135,9 +133,7 @@ def test_a_client_that_comes_back_gets_the_results_that_it_had_not_acknowledged(
     assert not after.killed(compacted=compacted).state.clients[after.peer("client")].retained
 
 
-def test_a_task_that_may_start_once_runs_when_it_had_not_been_sent_to_a_worker(
-    cluster: JournaledCluster, compacted: bool
-) -> None:
+def test_start_once_task_runs_if_it_had_not_been_sent(cluster: JournaledCluster, compacted: bool) -> None:
     started, given_back, queued = cluster.submit("client", 3, retries=0)
     cluster.worker("worker", slots=2)
     cluster.say("worker", Drain("a spot notice"))
@@ -153,9 +149,7 @@ def test_a_task_that_may_start_once_runs_when_it_had_not_been_sent_to_a_worker(
     assert b"may have run" in outcomes[started][1]
 
 
-def test_a_task_that_may_start_once_goes_on_where_it_runs_and_starts_when_it_had_not_arrived_there(
-    cluster: JournaledCluster, compacted: bool
-) -> None:
+def test_start_once_task_continues_or_starts_if_it_had_not_arrived(cluster: JournaledCluster, compacted: bool) -> None:
     running, not_arrived = cluster.submit("client", 2, retries=0)
     cluster.worker("worker", slots=2)
     attempts = {task: attempt for task, attempt, _ in cluster.runs("worker")}
@@ -170,7 +164,7 @@ def test_a_task_that_may_start_once_goes_on_where_it_runs_and_starts_when_it_had
     assert [task for task, *_ in after.runs("worker")] == [not_arrived]
 
 
-def test_everything_of_a_client_that_has_left_is_gone(cluster: JournaledCluster, compacted: bool) -> None:
+def test_all_data_of_a_departed_client_is_removed(cluster: JournaledCluster, compacted: bool) -> None:
     cluster.submit("client", 2)
     cluster.leave("client")
     after = cluster.killed(compacted=compacted)
@@ -179,7 +173,7 @@ def test_everything_of_a_client_that_has_left_is_gone(cluster: JournaledCluster,
     assert SendToStorage(ForgetOwner(after.peer("client"))) in after.commands
 
 
-def test_another_key_does_not_get_what_the_journal_has_of_a_client(cluster: JournaledCluster) -> None:
+def test_journaled_data_of_a_client_is_hidden_from_other_keys(cluster: JournaledCluster) -> None:
     cluster.client("alices", identity=ALICE)
     (task,) = cluster.submit("alices")
     cluster.worker("worker")
@@ -195,7 +189,7 @@ def test_another_key_does_not_get_what_the_journal_has_of_a_client(cluster: Jour
 
 
 @pytest.mark.parametrize(("first", "then"), [(LOCAL, ALICE), (ALICE, LOCAL), (LOCAL, ANYONE)])
-def test_a_client_that_comes_back_over_its_other_transport_is_not_let_in_and_may_try_again(
+def test_client_reconnecting_over_another_transport_may_retry(
     cluster: JournaledCluster, first: Identity, then: Identity
 ) -> None:
     cluster.client("again", identity=first)
@@ -205,7 +199,7 @@ def test_a_client_that_comes_back_over_its_other_transport_is_not_let_in_and_may
     assert after.refusal("again", first) == ""
 
 
-def test_new_tasks_are_refused_while_the_journal_cannot_take_them_and_results_still_come(
+def test_new_tasks_are_refused_while_the_journal_fails_but_results_arrive(
     cluster: JournaledCluster,
 ) -> None:
     (before,) = cluster.submit("client")
@@ -225,7 +219,7 @@ def test_new_tasks_are_refused_while_the_journal_cannot_take_them_and_results_st
     assert not after.state.living_task(refused)
 
 
-def test_a_task_that_needs_a_refused_one_ends_for_its_reason_also_when_the_disk_has_room_again(
+def test_dependent_of_a_refused_task_fails_even_after_room_returns(
     cluster: JournaledCluster,
 ) -> None:
     cluster.step(JournalChanged("full"))
@@ -240,7 +234,7 @@ def test_a_task_that_needs_a_refused_one_ends_for_its_reason_also_when_the_disk_
         assert text in explain(cluster.state, task, cluster.now)
 
 
-def test_clients_are_told_once_when_all_work_waits_for_the_disk_and_explanations_say_it(
+def test_clients_learn_once_that_all_work_waits_for_the_disk(
     cluster: JournaledCluster,
 ) -> None:
     (task,) = cluster.submit("client")
@@ -262,9 +256,7 @@ def test_clients_are_told_once_when_all_work_waits_for_the_disk_and_explanations
     assert "full" not in explanation()
 
 
-def test_a_durable_session_comes_back_with_its_tasks_results_keys_and_names(
-    cluster: JournaledCluster, compacted: bool
-) -> None:
+def test_durable_session_restores_its_tasks_results_keys_and_names(cluster: JournaledCluster, compacted: bool) -> None:
     cluster.client("s", session="nightly")
     ended, queued = cluster.submit("s", 2, name="f", labels=[(), (b"key", b"tag")])
     cluster.worker("worker")

@@ -66,7 +66,7 @@ def said(peer: bytes, number: float) -> Send:
     return Send(peer, Heartbeat(number))
 
 
-def test_nothing_is_said_before_the_disk_has_confirmed_what_led_to_it_and_then_in_order(
+def test_messages_are_sent_in_order_only_after_the_disk_confirms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -85,7 +85,7 @@ def test_nothing_is_said_before_the_disk_has_confirmed_what_led_to_it_and_then_i
     run(test, tmp_path, disk)
 
 
-def test_what_was_meant_for_an_earlier_session_of_a_peer_is_not_said_in_the_next_one(
+def test_messages_for_an_earlier_session_are_not_sent_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -100,9 +100,7 @@ def test_what_was_meant_for_an_earlier_session_of_a_peer_is_not_said_in_the_next
     run(test, tmp_path, disk)
 
 
-def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_failure_and_recovery_are_reported_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers, which need no record, do not wait for it."""
     disk = Disk(monkeypatch)
     disk.is_open.set()
@@ -140,7 +138,7 @@ def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost
     asyncio.run(next_one())
 
 
-def test_a_disk_that_hangs_is_reported_while_answers_are_sent(
+def test_reports_a_hung_disk_while_answering(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Disk(monkeypatch)

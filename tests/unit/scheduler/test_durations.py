@@ -18,13 +18,13 @@ def timing(*seconds: float) -> Timing:
     return made
 
 
-def test_a_function_that_changes_is_soon_known_by_its_present() -> None:
+def test_changed_function_is_soon_estimated_by_its_new_duration() -> None:
     changed = timing(*[0.01] * 2_000, *[1.0] * (2 * MOST_WEIGHT))
     assert changed.seconds > 0.85
     assert changed.measured < MOST_WEIGHT
 
 
-def test_a_task_that_has_outlived_the_short_ones_takes_as_long_as_the_long_ones() -> None:
+def test_task_outliving_short_ones_is_expected_to_take_as_long_as_long_ones() -> None:
     mixed = timing(*[0.01] * 95, *[60.0] * 5)
     fresh, old, oldest = remaining_seconds(mixed, [0.0, 1.0, 500.0])
     assert fresh == pytest.approx(mixed.seconds, rel=0.5)
@@ -33,11 +33,11 @@ def test_a_task_that_has_outlived_the_short_ones_takes_as_long_as_the_long_ones(
 
 
 @pytest.mark.parametrize(("elapsed", "left"), [(0.0, 4.0), (1.0, 3.0), (3.0, 1.0), (3.9, 0.1)])
-def test_a_running_task_takes_as_long_as_those_that_ended(elapsed: float, left: float) -> None:
+def test_running_task_is_expected_to_take_as_long_as_finished_ones(elapsed: float, left: float) -> None:
     assert remaining_seconds(timing(*[4.0] * 8), [elapsed]) == [pytest.approx(left)]
 
 
-def test_quantiles_are_those_of_the_tasks_to_less_than_a_factor_of_two() -> None:
+def test_quantiles_are_accurate_within_a_factor_of_two() -> None:
     draw = random.Random(3)
     seconds = [draw.lognormvariate(-2.0, 1.5) for _ in range(1000)]
     found = spread([timing(*seconds[:400]), timing(*seconds[400:])])
@@ -47,19 +47,19 @@ def test_quantiles_are_those_of_the_tasks_to_less_than_a_factor_of_two() -> None
     assert found.max_seconds == pytest.approx(exact[-1], abs=1e-6)
 
 
-def test_the_longest_task_is_remembered_when_others_lose_their_weight() -> None:
+def test_longest_task_is_remembered_while_others_lose_weight() -> None:
     found = spread([timing(9.0, *[0.01] * 20 * MOST_WEIGHT)])
     assert found.p95_seconds < 0.02
     assert found.max_seconds == 9.0
 
 
-def test_tasks_that_run_unusually_long_count_before_they_end() -> None:
+def test_unusually_long_running_tasks_count_before_they_end() -> None:
     task_seconds, *seconds = forecast([timing(*[0.01] * 100)], [(20.0, 8)], None)
     assert task_seconds == pytest.approx((100 * 0.01 + 8 * 40.0) / 108)
     assert seconds == [20.0, 160.0]
 
 
-def test_the_median_of_the_cluster_is_that_of_most_tasks() -> None:
+def test_cluster_median_is_that_of_most_tasks() -> None:
     times = TaskTimes()
     assert times.median_seconds is None
     times.add(2_000_000, 900)

@@ -61,7 +61,7 @@ def drained(cluster: Cluster) -> list[str]:
     return [name for name, message in cluster.said if isinstance(message, Drain)]
 
 
-def test_a_manager_is_told_what_it_should_have_once_it_has_said_what_it_has() -> None:
+def test_manager_gets_its_target_after_its_first_report() -> None:
     cluster = Cluster(Told(m=3))
     manager = cluster.manager("m")
     cluster.wait(2.0, alive=[manager])
@@ -71,7 +71,7 @@ def test_a_manager_is_told_what_it_should_have_once_it_has_said_what_it_has() ->
     assert any(isinstance(message, HeartbeatEcho) for name, message in cluster.said if name == manager)
 
 
-def test_it_is_told_again_only_when_the_answer_changes_or_it_came_back() -> None:
+def test_is_repeated_only_when_the_answer_changes_or_it_reconnects() -> None:
     policy = Told(m=3)
     cluster = Cluster(policy)
     manager = cluster.manager("m")
@@ -98,7 +98,7 @@ class Wordy(Told):
         return {name: Wanted(answer.units, f"it is {view.now:.1f}") for name, answer in wanted.items()}
 
 
-def test_a_decision_is_one_fact_until_another_is_made_whatever_numbers_its_reason_has() -> None:
+def test_decision_is_reported_once_however_its_figures_vary() -> None:
     policy = Wordy(m=3)
     cluster = Cluster(policy)
     manager = cluster.manager("m")
@@ -111,7 +111,7 @@ def test_a_decision_is_one_fact_until_another_is_made_whatever_numbers_its_reaso
     assert second.units == 1
 
 
-def test_trouble_makes_a_decision_worth_telling_again_and_so_does_its_end() -> None:
+def test_decision_is_repeated_when_a_problem_begins_or_ends() -> None:
     cluster = Cluster(Told(m=3))
     manager = cluster.manager("m")
     for trouble in ("", "no quota, next attempt in 3 s", "no quota, next attempt in 2 s", ""):
@@ -126,7 +126,7 @@ def test_trouble_makes_a_decision_worth_telling_again_and_so_does_its_end() -> N
     ]
 
 
-def test_a_decision_says_what_it_was_made_from_for_the_manager_that_it_is_about() -> None:
+def test_decision_shows_its_inputs_for_its_manager() -> None:
     policy = Told(m=2, gpu=1)
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m", max_concurrency=4)
@@ -143,7 +143,7 @@ def test_a_decision_says_what_it_was_made_from_for_the_manager_that_it_is_about(
     assert [*inputs["gpu"].values()] == [6, 1, 0, 13.0, 0.0, 0.0, 0, 0, 0, None, None, "no quota"]
 
 
-def test_units_are_pending_until_their_worker_connects_and_running_afterwards() -> None:
+def test_units_are_pending_until_their_worker_connects() -> None:
     policy = Told(m=2)
     cluster = Cluster(policy)
     manager = cluster.manager("m")
@@ -157,7 +157,7 @@ def test_units_are_pending_until_their_worker_connects_and_running_afterwards() 
     assert len(policy.seen().pending_ages) == 1
 
 
-def test_a_manager_is_told_which_of_its_units_have_joined_and_told_all_of_them_when_it_comes_back() -> None:
+def test_manager_learns_of_joined_units_and_of_all_on_reconnect() -> None:
     cluster = Cluster(Told(m=2))
     manager = cluster.manager("m")
     report(cluster, manager, pending("a"), pending("b"))
@@ -171,7 +171,7 @@ def test_a_manager_is_told_which_of_its_units_have_joined_and_told_all_of_them_w
     assert desired(cluster)[-1].joined == ["unit-a", "unit-b"]
 
 
-def test_units_that_stop_or_failed_do_not_count() -> None:
+def test_stopping_and_failed_units_do_not_count() -> None:
     policy = Told(m=2)
     cluster = Cluster(policy)
     manager = cluster.manager("m")
@@ -181,7 +181,7 @@ def test_units_that_stop_or_failed_do_not_count() -> None:
     assert policy.seen().trouble == "no quota"
 
 
-def test_the_start_up_time_is_measured_from_start_to_connection_and_averaged() -> None:
+def test_start_up_time_is_averaged_from_start_to_connection() -> None:
     policy = Told(m=2)
     cluster = Cluster(policy)
     manager = cluster.manager("m")
@@ -197,7 +197,7 @@ def test_the_start_up_time_is_measured_from_start_to_connection_and_averaged() -
     assert policy.seen().startup_seconds == pytest.approx(4.25 + 0.3 * (1.0 - 4.25))
 
 
-def test_the_longest_idle_are_drained_first_busy_ones_last_and_those_are_named_when_they_are_done() -> None:
+def test_drains_longest_idle_units_first_and_names_them_when_done() -> None:
     policy = Told(m=3)
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m")
@@ -222,7 +222,7 @@ def test_the_longest_idle_are_drained_first_busy_ones_last_and_those_are_named_w
     assert desired(cluster)[-1] == Desired(0, ["unit-busy", "unit-old", "unit-young"], "0 are wanted")
 
 
-def test_a_worker_that_leaves_by_anothers_wish_gets_nothing_more_and_is_told_so() -> None:
+def test_worker_drained_on_request_gets_no_more_tasks_and_is_told() -> None:
     cluster = Cluster(Told(m=1))
     client, worker = cluster.client(), cluster.worker("w", manager_id="m")
     (running,) = cluster.submit(client)
@@ -235,7 +235,7 @@ def test_a_worker_that_leaves_by_anothers_wish_gets_nothing_more_and_is_told_so(
     assert set(cluster.on(other)) == {running, waiting}
 
 
-def test_units_that_their_manager_sees_leaving_are_not_counted_for_it() -> None:
+def test_units_reported_as_leaving_are_not_counted() -> None:
     cluster = Cluster(Told(m=2))
     client, manager = cluster.client(), cluster.manager("m")
     for name in ("a", "b"):
@@ -250,7 +250,7 @@ def test_units_that_their_manager_sees_leaving_are_not_counted_for_it() -> None:
     assert [message.units for message in desired(cluster)] == [2], "one more takes its place, and not two"
 
 
-def test_a_quarantined_worker_is_named_as_drained_only_when_it_has_nothing_left() -> None:
+def test_quarantined_worker_counts_as_drained_only_when_empty() -> None:
     policy = Told(m=1)
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m")
@@ -270,7 +270,7 @@ def test_a_quarantined_worker_is_named_as_drained_only_when_it_has_nothing_left(
     assert desired(cluster)[-1].drained == ["unit-w"]
 
 
-def test_does_not_name_the_unit_of_a_worker_that_asks_to_drain() -> None:
+def test_does_not_name_the_unit_of_a_draining_worker() -> None:
     cluster = Cluster(Told(m=1))
     manager = cluster.manager("m")
     worker = cluster.worker("w", manager_id="m")
@@ -281,7 +281,7 @@ def test_does_not_name_the_unit_of_a_worker_that_asks_to_drain() -> None:
     assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", draining=1), "its unit ends by itself"
 
 
-def test_however_many_are_drained_a_message_names_a_bounded_number_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_names_a_bounded_number_of_drained_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(units, "MAX_UNITS_NAMED", 20)
     policy = Told(m=0)
     cluster = Cluster(policy)
@@ -296,7 +296,7 @@ def test_however_many_are_drained_a_message_names_a_bounded_number_of_units(monk
     assert len(set(desired(cluster)[-1].drained) | set(first)) == 30
 
 
-def test_a_broken_manager_is_out_of_the_view_after_a_short_grace() -> None:
+def test_broken_manager_leaves_the_view_after_a_grace_period() -> None:
     policy = Told(m=1)
     cluster = Cluster(policy)
     manager = cluster.manager("m")
@@ -310,7 +310,7 @@ def test_a_broken_manager_is_out_of_the_view_after_a_short_grace() -> None:
     assert Expel in {type(command) for command in cluster.commands}
 
 
-def test_a_restarted_manager_takes_the_place_of_its_earlier_self_and_its_units() -> None:
+def test_restarted_manager_replaces_its_predecessor_and_its_units() -> None:
     policy = Told(m=2)
     cluster = Cluster(policy)
     cluster.manager("first", manager_id="m")
@@ -323,7 +323,7 @@ def test_a_restarted_manager_takes_the_place_of_its_earlier_self_and_its_units()
     assert [message.units for message in desired(cluster, second)] == [2]
 
 
-def test_tasks_that_were_sent_to_a_worker_that_is_still_starting_do_not_run_yet() -> None:
+def test_tasks_sent_to_a_starting_worker_are_not_running_yet() -> None:
     """Otherwise short tasks of unknown length count as long ones, for which a manager starts more units."""
     policy = Told(m=1)
     cluster = Cluster(policy)
@@ -345,7 +345,7 @@ def test_tasks_that_were_sent_to_a_worker_that_is_still_starting_do_not_run_yet(
     assert (row.queued, row.running) == (0, 8)
 
 
-def test_the_policy_sees_the_tasks_that_came_and_ended_since_its_last_view_by_what_they_need() -> None:
+def test_policy_sees_tasks_between_two_views_by_their_needs() -> None:
     policy = Told(m=1)
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m")
@@ -426,7 +426,7 @@ def live(cluster: Cluster, *managers: Units, seconds: float, task_seconds: float
     return most
 
 
-def test_simple_grows_for_a_burst_and_goes_back_to_nothing_without_losing_a_task() -> None:
+def test_simple_policy_scales_up_for_a_burst_and_back_to_zero_losslessly() -> None:
     cluster = Cluster(load_policy("simple", "allocate=even_load; scaling=vanilla"), **PATIENT)
     client = cluster.client()
     manager = Units(cluster, "m", max_concurrency=8)
@@ -442,7 +442,7 @@ def test_simple_grows_for_a_burst_and_goes_back_to_nothing_without_losing_a_task
     assert manager.made == 8
 
 
-def test_a_worker_that_comes_when_it_is_not_needed_any_more_gets_no_task() -> None:
+def test_worker_that_joins_too_late_gets_no_task() -> None:
     policy = Told(m=2)
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m")
@@ -459,7 +459,7 @@ def test_a_worker_that_comes_when_it_is_not_needed_any_more_gets_no_task() -> No
     assert desired(cluster)[-1] == Desired(1, ["unit-late"], "1 are wanted", ["unit-late"])
 
 
-def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() -> None:
+def test_replacement_gets_tasks_while_the_lost_worker_may_return() -> None:
     cluster = Cluster(Told(m=1))
     client, manager = cluster.client(), cluster.manager("m")
     cluster.worker("lost", manager_id="m")
@@ -474,7 +474,7 @@ def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() ->
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_the_living_unit_of_a_worker_that_was_given_up_is_to_be_stopped_and_replaced(fixed: bool) -> None:
+def test_living_unit_of_a_dropped_worker_is_stopped_and_replaced(fixed: bool) -> None:
     cluster = Cluster(Told(m=1), worker_timeout_seconds=10.0)
     manager = cluster.manager("m", fixed=fixed)
     cluster.worker("frozen", manager_id="m")
@@ -486,7 +486,7 @@ def test_the_living_unit_of_a_worker_that_was_given_up_is_to_be_stopped_and_repl
     assert desired(cluster)[-1].drained == ["unit-frozen"]
 
 
-def test_eight_long_tasks_that_were_never_measured_run_on_eight_workers_within_two_heartbeats() -> None:
+def test_eight_unmeasured_long_tasks_use_eight_workers_within_two_heartbeats() -> None:
     cluster = Cluster(load_policy("simple", ""), **PATIENT)
     client, manager = cluster.client(), Units(cluster, "m", startup_seconds=3.0)
     manager.beat()
@@ -500,7 +500,7 @@ def waiting(name: str, age_seconds: float) -> UnitStatus:
     return UnitStatus(f"unit-{name}", UnitState.WAITING, 1, age_seconds)
 
 
-def test_units_of_the_backlog_stay_in_their_queue_although_fewer_are_wanted() -> None:
+def test_backlog_units_stay_queued_although_fewer_are_wanted() -> None:
     policy = Told(m=0)
     cluster = Cluster(policy)
     manager = cluster.manager("m", backlog=2)
@@ -515,7 +515,7 @@ def with_an_end(cluster: Cluster, manager: str, name: str, remaining_seconds: fl
     report(cluster, manager, UnitStatus(f"unit-{name}", UnitState.RUNNING, 1, 9.0, "", remaining_seconds))
 
 
-def test_where_tasks_take_longer_a_worker_is_drained_earlier_and_never_in_the_first_half_of_its_time() -> None:
+def test_worker_is_drained_earlier_for_long_tasks_within_its_second_half() -> None:
     cluster = Cluster(Told(m=1))
     client, manager, worker = cluster.client(), cluster.manager("m"), cluster.worker("w", manager_id="m")
     (task,) = cluster.submit(client)
@@ -535,7 +535,7 @@ def test_where_tasks_take_longer_a_worker_is_drained_earlier_and_never_in_the_fi
     assert drained(cluster) == [worker, other]
 
 
-def test_a_worker_without_work_ends_when_its_manager_stays_away() -> None:
+def test_idle_worker_exits_if_its_manager_stays_away() -> None:
     cluster = Cluster(Told())
     client, worker = cluster.client(), cluster.worker("w", manager_id="m", death_timeout_seconds=60.0)
     (task,) = cluster.submit(client)
@@ -548,7 +548,7 @@ def test_a_worker_without_work_ends_when_its_manager_stays_away() -> None:
     assert drained(cluster) == [worker]
 
 
-def test_a_manager_that_comes_back_keeps_its_workers() -> None:
+def test_reconnecting_manager_keeps_its_workers() -> None:
     cluster = Cluster(Told(m=1))
     manager = cluster.manager("m")
     worker = cluster.worker("w", manager_id="m", death_timeout_seconds=60.0)
@@ -565,7 +565,7 @@ def test_a_manager_that_comes_back_keeps_its_workers() -> None:
     assert drained(cluster) == [worker]
 
 
-def test_a_manager_whose_host_vanished_waits_out_its_own_lease() -> None:
+def test_manager_of_a_vanished_host_keeps_its_own_lease() -> None:
     cluster = Cluster(worker_timeout_seconds=20.0)
     cluster.manager("before", manager_id="rack7")
     details = ManagerDetails("rack7", "test", 8, 1, {})
@@ -576,7 +576,7 @@ def test_a_manager_whose_host_vanished_waits_out_its_own_lease() -> None:
     assert cluster.refusal("after", details=details) == ""
 
 
-def test_a_second_manager_of_a_name_is_refused_when_the_first_one_answers(cluster: Cluster) -> None:
+def test_second_manager_of_a_name_is_refused_if_the_first_answers(cluster: Cluster) -> None:
     cluster.manager("first", manager_id="rack7")
     details = ManagerDetails("rack7", "test", 8, 1, {})
     assert cluster.tries_again("second", details=details)

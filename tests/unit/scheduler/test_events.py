@@ -84,7 +84,7 @@ def states(document: Any) -> dict[str, int]:
     return found
 
 
-def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
+def test_ended_task_has_a_complete_row() -> None:
     watched = Watched()
     (task,) = watched.cluster.submit(watched.client, profiling=True, name="work")
     watched.cluster.say(watched.worker, Done([task], [1], [Outcome.SUCCESS], [b"\x80"], [1500], [1200], [1 << 20]))
@@ -135,7 +135,7 @@ def ran_on_lanes(watched: Watched, count: int, duration_us: int, clock: float) -
         watched.cluster.say(watched.worker, done)
 
 
-def test_a_task_has_its_lane_and_its_start_by_the_clock_of_its_worker() -> None:
+def test_task_has_its_lane_and_start_time_by_the_workers_clock() -> None:
     watched = Watched(slots=2)
     beat = WorkerHeartbeat(7.0, 0.0, 0, 0, 0.0, clock_offset_seconds=93.5, clock_error_seconds=0.001)
     watched.cluster.say(watched.worker, beat)
@@ -147,7 +147,7 @@ def test_a_task_has_its_lane_and_its_start_by_the_clock_of_its_worker() -> None:
     assert found[0]["began_us"] == found[1]["began_us"] == found[2]["began_us"] - 1000
 
 
-def test_a_task_does_not_end_later_than_its_result_came_whatever_a_worker_says_of_its_clock() -> None:
+def test_task_never_ends_after_its_result_arrived_despite_clock_errors() -> None:
     watched = Watched(slots=2)
     beat = WorkerHeartbeat(7.0, 0.0, 0, 0, 0.0, clock_offset_seconds=1e6, clock_error_seconds=0.001)
     watched.cluster.say(watched.worker, beat)
@@ -156,7 +156,7 @@ def test_a_task_does_not_end_later_than_its_result_came_whatever_a_worker_says_o
         assert row["clock_zero"] + (row["began_us"] + row["duration_us"]) / 1e6 <= watched.cluster.now
 
 
-def test_a_task_that_raised_has_its_text_and_its_traceback() -> None:
+def test_failed_task_has_its_text_and_traceback() -> None:
     watched = Watched()
     watched.finish(1, Outcome.EXCEPTION, dump_exception(ValueError("no"), "Traceback: here" + "x" * 100_000))
     (row,) = rows(watched.report())
@@ -165,7 +165,7 @@ def test_a_task_that_raised_has_its_text_and_its_traceback() -> None:
     assert len(row["traceback"]) <= MAX_TRACEBACK
 
 
-def test_a_task_that_is_retried_is_said_to_be_and_then_how_it_ended_with_the_evidence() -> None:
+def test_retried_task_is_reported_with_its_final_outcome_and_evidence() -> None:
     watched = Watched()
     (task,) = watched.cluster.submit(watched.client)
     watched.cluster.finish(watched.worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9")
@@ -180,7 +180,7 @@ def test_a_task_that_is_retried_is_said_to_be_and_then_how_it_ended_with_the_evi
     assert (row["state"], row["attempt"], row["text"]) == ("done", 2, evidence)
 
 
-def test_a_task_that_runs_for_longer_has_a_row_until_it_has_ended() -> None:
+def test_longer_task_has_a_row_until_it_ends() -> None:
     watched = Watched()
     first, second = watched.cluster.submit(watched.client, 2)
     watched.cluster.say(watched.worker, Started([first]))
@@ -193,7 +193,7 @@ def test_a_task_that_runs_for_longer_has_a_row_until_it_has_ended() -> None:
 
 
 @pytest.mark.usefixtures("small_bounds")
-def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_last_of_the_others() -> None:
+def test_reports_failures_then_cancelled_then_latest_among_too_many_tasks() -> None:
     watched = Watched(slots=MAX_TASK_ROWS)
     watched.finish(30, Outcome.EXCEPTION, dump_exception(ValueError("no"), ""))
     watched.cluster.cancel(watched.client, *watched.cluster.submit(watched.client, 40, needs=(("gpu", 1.0),)))
@@ -206,7 +206,7 @@ def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_
     assert last == ended[-1].ids[-1].hex()
 
 
-def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_are() -> None:
+def test_report_fits_a_control_message_with_any_names_and_tracebacks() -> None:
     letter = "\N{GRINNING FACE}"
     watched = Watched(slots=300)
     watched.finish(40, name=letter * 2_000)
@@ -228,7 +228,7 @@ def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_
 
 
 @pytest.mark.usefixtures("small_bounds")
-def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_incidents() -> None:
+def test_late_monitor_gets_recent_tasks_running_work_and_incidents() -> None:
     watched = Watched()
     watched.cluster.step(MonitoringChanged(False))
     watched.cluster.say(watched.client, Started([bytes(16)]))

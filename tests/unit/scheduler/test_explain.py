@@ -46,19 +46,19 @@ def report(cluster: Cluster, manager: str, *ages: float, trouble: str = "", reas
     cluster.say(manager, ManagerStatus(cluster.now, units, trouble))
 
 
-def test_what_never_was_or_is_no_id_is_said_to_be_unknown(cluster: Cluster) -> None:
+def test_unknown_or_invalid_ids_are_reported_as_unknown(cluster: Cluster) -> None:
     cluster.client()
     assert [why(cluster, other) for other in (bytes(16), b"", b"x" * 40)] == [UNKNOWN] * 3
 
 
-def test_a_task_that_ended_says_when_and_where_and_how_long_it_took(cluster: Cluster, client: str, worker: str) -> None:
+def test_ended_task_reports_when_where_and_how_long(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, seconds=1.25)
     cluster.wait(3.0, alive=[client, worker])
     assert why(cluster, task) == "it ended 3.0 s ago on worker manager-1, and took 1.2 s"
 
 
-def test_a_task_that_ended_after_trouble_says_what_it_was(cluster: Cluster, client: str, worker: str) -> None:
+def test_explains_the_troubles_of_an_ended_task(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     killed = b"killed by signal 9 (SIGKILL)\nFatal Python error"
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=killed)
@@ -71,7 +71,7 @@ def test_a_task_that_ended_after_trouble_says_what_it_was(cluster: Cluster, clie
     )
 
 
-def test_a_task_that_raised_says_what_and_in_which_attempt(cluster: Cluster, client: str, worker: str) -> None:
+def test_failed_task_reports_its_error_and_attempt(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client, retries=1)
     raised = dump_exception(ValueError("no"), "Traceback")
     cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=raised)
@@ -84,7 +84,7 @@ def test_a_task_that_raised_says_what_and_in_which_attempt(cluster: Cluster, cli
     )
 
 
-def test_a_task_that_was_cancelled_or_lost_says_so(cluster: Cluster, client: str, worker: str) -> None:
+def test_cancelled_or_lost_task_says_so(cluster: Cluster, client: str, worker: str) -> None:
     once, waiting = cluster.submit(client, 1, retries=0)[0], cluster.submit(client, 1, retries=0)[0]
     cluster.cancel(client, waiting)
     cluster.break_connection(worker)
@@ -96,7 +96,7 @@ def test_a_task_that_was_cancelled_or_lost_says_so(cluster: Cluster, client: str
     assert text.endswith("retries=0, and the task may have run")
 
 
-def test_what_nobody_offers_is_named_with_the_most_that_there_is(cluster: Cluster, client: str) -> None:
+def test_unoffered_requirement_is_named_with_the_available_maximum(cluster: Cluster, client: str) -> None:
     cluster.worker("w", {"gpu": 1.0})
     cluster.manager("m", capabilities={"linux": None})
     (two,) = cluster.submit(client, needs=GPU)
@@ -110,7 +110,7 @@ def notices(cluster: Cluster, client: str) -> list[str]:
     return [message.text for name, message in cluster.said if name == client and isinstance(message, Notice)]
 
 
-def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers(cluster: Cluster) -> None:
+def test_client_is_told_once_about_unsatisfiable_requirements(cluster: Cluster) -> None:
     client, other = cluster.client("client"), cluster.client("other")
     cluster.submit(client, needs=GPU)
     cluster.wait(5.0)
@@ -133,14 +133,14 @@ def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers(cluster: C
     assert refused in cluster.on("joined by hand")
 
 
-def test_a_task_in_line_says_how_many_are_before_it(cluster: Cluster, client: str) -> None:
+def test_queued_task_reports_its_position(cluster: Cluster, client: str) -> None:
     cluster.worker("w", queue_size=0)
     _, following, *_, last = cluster.submit(client, 1206)
     assert why(cluster, following) == "it will run next; 1 slot can run such tasks"
     assert why(cluster, last) == "1,204 tasks will run before it; 1 slot can run such tasks"
 
 
-def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it(cluster: Cluster) -> None:
+def test_higher_priorities_and_other_clients_turns_come_first(cluster: Cluster) -> None:
     alice, bob = cluster.client("alice"), cluster.client("bob")
     cluster.worker("w", queue_size=0)
     cluster.submit(alice)
@@ -157,7 +157,7 @@ def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it
     assert order[1:3] == urgent
 
 
-def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
+def test_manager_shows_how_long_it_waits_for_its_first_unit() -> None:
     cluster = Cluster(Two())
     (task,) = cluster.submit(cluster.client())
     manager = cluster.manager("cloud")
@@ -176,14 +176,14 @@ def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
         ("idle", "", "the scaling policy wants 0 units of worker manager idle: so it is"),
     ],
 )
-def test_a_manager_without_units_says_what_it_is_about_to_do(name: str, trouble: str, text: str) -> None:
+def test_manager_without_units_explains_its_next_step(name: str, trouble: str, text: str) -> None:
     cluster = Cluster(Two())
     (task,) = cluster.submit(cluster.client())
     report(cluster, cluster.manager(name), trouble=trouble)
     assert why(cluster, task) == text
 
 
-def test_a_running_task_says_what_its_processor_waits_for(cluster: Cluster) -> None:
+def test_running_task_reports_what_its_processor_waits_for(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     waits, runs = cluster.submit(client, 2)
     reason = "waits for the object storage at tcp://storage:1, which does not answer"
@@ -197,7 +197,7 @@ def test_a_running_task_says_what_its_processor_waits_for(cluster: Cluster) -> N
     assert why(cluster, runs) == f"it runs on worker {title}"
 
 
-def test_a_task_says_that_its_worker_cannot_run_it_yet(cluster: Cluster, client: str, worker: str) -> None:
+def test_task_reports_that_its_worker_cannot_run_it_yet(cluster: Cluster, client: str, worker: str) -> None:
     sent, waiting = cluster.submit(client, 2, retries=0)
     reason = "the preload models:load has run for more than 30 s"
     cluster.say(worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, degraded_reason=reason))
@@ -210,7 +210,7 @@ def test_a_task_says_that_its_worker_cannot_run_it_yet(cluster: Cluster, client:
     assert why(cluster, sent) == f"it runs on worker {title}"
 
 
-def test_a_task_on_a_worker_says_what_is_before_it(cluster: Cluster) -> None:
+def test_task_on_a_worker_reports_the_tasks_ahead_of_it(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     tasks = cluster.submit(client, 4)
     name = cluster.state.workers[cluster.peer(worker)].title
@@ -227,7 +227,7 @@ def test_a_task_on_a_worker_says_what_is_before_it(cluster: Cluster) -> None:
     assert why(cluster, tasks[2]) == f"it was sent to worker {name}, which is out of contact"
 
 
-def test_a_task_that_needs_results_names_whose(cluster: Cluster, client: str) -> None:
+def test_task_waiting_for_results_names_their_tasks(cluster: Cluster, client: str) -> None:
     cluster.worker("w")
     first, second = cluster.submit(client, 2, name="load")
     (third,) = cluster.submit(client, name="clean")
@@ -237,7 +237,7 @@ def test_a_task_that_needs_results_names_whose(cluster: Cluster, client: str) ->
     assert why(cluster, both) == "it needs the results of 1 task: clean()"
 
 
-def test_an_urgent_task_says_that_prefetched_tasks_of_lower_priority_begin_before_it(cluster: Cluster) -> None:
+def test_urgent_task_reports_prefetched_lower_priority_tasks_ahead(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.worker("w", slots=1, queue_size=2)
     cluster.submit(client, 5)

@@ -46,7 +46,7 @@ def finish_all(cluster: Cluster, *ids: bytes, worker: str = "w", attempt: int = 
     cluster.say(worker, Done(list(ids), [attempt] * count, [0] * count, [VALUE] * count, [100] * count))
 
 
-def test_a_chain_goes_to_a_worker_together_and_each_task_waits_for_the_one_before(cluster: Cluster) -> None:
+def test_chain_is_dispatched_together_and_runs_in_order(cluster: Cluster) -> None:
     first, second, third = chain(cluster, 3)
     assert cluster.on("w") == [first]
     assert sent_ahead(cluster) == [(first, second, 1, (b"",)), (second, third, 1, (b"",))]
@@ -62,7 +62,7 @@ def test_results_of_a_whole_chain_in_one_message_count(cluster: Cluster) -> None
     assert cluster.on("w") == []
 
 
-def test_a_function_of_unknown_length_has_no_followers() -> None:
+def test_function_of_unknown_length_has_no_followers() -> None:
     cluster = Cluster()
     cluster.client()
     cluster.worker("w")
@@ -70,7 +70,7 @@ def test_a_function_of_unknown_length_has_no_followers() -> None:
     assert sent_ahead(cluster) == []
 
 
-def test_a_worker_is_sent_ten_milliseconds_of_followers(cluster: Cluster) -> None:
+def test_worker_gets_ten_milliseconds_of_followers(cluster: Cluster) -> None:
     (slower,) = cluster.submit("client")
     cluster.finish("w", slower, seconds=0.0059)
     assert chain(cluster, 10)
@@ -78,15 +78,13 @@ def test_a_worker_is_sent_ten_milliseconds_of_followers(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize("options", [{"retries": 0}, {"needs": (("memory", 1.0),)}, {"needs": (("cpus", 1.0),)}])
-def test_tasks_that_may_start_once_or_take_resources_do_not_follow(
-    cluster: Cluster, options: dict[str, object]
-) -> None:
+def test_start_once_tasks_and_tasks_with_resources_do_not_follow(cluster: Cluster, options: dict[str, object]) -> None:
     cluster.worker("large", {"memory": 8.0, "cpus": 8.0}, slots=4)
     chain(cluster, 3, **options)
     assert sent_ahead(cluster) == sent_ahead(cluster, "large") == []
 
 
-def test_one_of_two_dependents_other_needs_or_a_stored_input_do_not_follow(cluster: Cluster) -> None:
+def test_does_not_follow_with_several_dependents_other_needs_or_stored_inputs(cluster: Cluster) -> None:
     (large,) = cluster.submit("client")
     cluster.finish("w", large, payload=stored_reference(result_id(large, 1), 100_000), seconds=SHORT)
     first, second, third = cluster.submit("client", 3)
@@ -99,7 +97,7 @@ def test_one_of_two_dependents_other_needs_or_a_stored_input_do_not_follow(clust
         assert sent_ahead(cluster, name) == []
 
 
-def test_what_follows_a_task_that_is_tried_again_goes_with_its_next_attempt(cluster: Cluster) -> None:
+def test_followers_of_a_retried_task_join_its_next_attempt(cluster: Cluster) -> None:
     first, second = chain(cluster, 2)
     cluster.finish("w", first, outcome=Outcome.EXCEPTION_TO_RETRY, payload=b"\x80 oops", seconds=SHORT)
     assert cluster.on("w") == []
@@ -108,7 +106,7 @@ def test_what_follows_a_task_that_is_tried_again_goes_with_its_next_attempt(clus
     assert sent_ahead(cluster)[-1] == (first, second, 2, (b"",))
 
 
-def test_what_follows_a_failed_task_fails_with_it(cluster: Cluster) -> None:
+def test_followers_of_a_failed_task_fail_with_it(cluster: Cluster) -> None:
     first, second, third = chain(cluster, 3)
     cluster.finish("w", first, outcome=Outcome.EXCEPTION, payload=b"\x80 oops")
     assert cluster.outcomes("client")[third] == (Outcome.EXCEPTION, b"\x80 oops")
@@ -116,7 +114,7 @@ def test_what_follows_a_failed_task_fails_with_it(cluster: Cluster) -> None:
     assert cluster.on("w") == []
 
 
-def test_a_task_that_is_given_back_takes_its_followers_along(cluster: Cluster) -> None:
+def test_returning_a_task_returns_its_followers(cluster: Cluster) -> None:
     first, second = chain(cluster, 2)
     cluster.give_back("w", first)
     assert sent_ahead(cluster) == [(first, second, 1, (b"",)), (first, second, 2, (b"",))]
@@ -124,7 +122,7 @@ def test_a_task_that_is_given_back_takes_its_followers_along(cluster: Cluster) -
     assert cluster.outcome("client", second) is Outcome.SUCCESS
 
 
-def test_a_follower_that_came_too_late_is_placed_again(cluster: Cluster) -> None:
+def test_late_follower_is_placed_again(cluster: Cluster) -> None:
     first, second, third = chain(cluster, 3)
     cluster.say("w", Returned([second], [1], [False]))
     cluster.finish("w", first, seconds=SHORT)
@@ -133,7 +131,7 @@ def test_a_follower_that_came_too_late_is_placed_again(cluster: Cluster) -> None
     assert sent_ahead(cluster)[-1] == (second, third, 2, (b"",))
 
 
-def test_a_cancelled_follower_ends_and_its_late_result_is_ignored(cluster: Cluster) -> None:
+def test_cancelled_follower_ends_and_its_late_result_is_ignored(cluster: Cluster) -> None:
     first, second, third = chain(cluster, 3)
     cluster.cancel("client", second)
     finish_all(cluster, first, second, third)
@@ -142,7 +140,7 @@ def test_a_cancelled_follower_ends_and_its_late_result_is_ignored(cluster: Clust
     assert not cluster.state.workers[cluster.peer("w")].ahead
 
 
-def test_a_lost_worker_costs_only_the_task_that_ran(cluster: Cluster) -> None:
+def test_lost_worker_costs_only_its_running_task(cluster: Cluster) -> None:
     first, second, third = chain(cluster, 3)
     cluster.finish("w", first, seconds=SHORT)
     cluster.leave("w", "killed")

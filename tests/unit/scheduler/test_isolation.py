@@ -77,7 +77,7 @@ def cluster() -> Cluster:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("has_left", [False, True])
-def test_tasks_of_another_key_are_answered_as_those_that_do_not_exist(
+def test_tasks_of_another_key_appear_nonexistent(
     cluster: Cluster, question: Callable[[bytes], Message], has_left: bool
 ) -> None:
     task = failed_task(cluster, "a1")
@@ -94,7 +94,7 @@ def test_tasks_of_another_key_are_answered_as_those_that_do_not_exist(
 
 @pytest.mark.parametrize("asking", ["a1", "a2", "admin"])
 @pytest.mark.parametrize("has_left", [False, True])
-def test_the_same_key_and_admins_may_see_what_a_session_has_done(cluster: Cluster, asking: str, has_left: bool) -> None:
+def test_same_key_and_admins_may_see_a_sessions_history(cluster: Cluster, asking: str, has_left: bool) -> None:
     task = failed_task(cluster, "a1")
     if has_left and asking != "a1":
         cluster.leave("a1")
@@ -106,7 +106,7 @@ def test_the_same_key_and_admins_may_see_what_a_session_has_done(cluster: Cluste
             pytest.fail(f"{answers}")
 
 
-def test_a_client_cancels_releases_and_clears_nothing_of_others(cluster: Cluster) -> None:
+def test_client_cannot_cancel_release_or_clear_for_others(cluster: Cluster) -> None:
     ours = cluster.object_id("a1")
     cluster.say("a1", Pin([ours]))
     tasks = cluster.submit("a1", 10)
@@ -119,7 +119,7 @@ def test_a_client_cancels_releases_and_clears_nothing_of_others(cluster: Cluster
     assert cluster.state.objects.pins[cluster.peer("a1")].keys() >= {ours, FUNCTION}
 
 
-def test_an_admin_cancels_and_clears_what_others_have(cluster: Cluster) -> None:
+def test_admin_cancels_and_clears_for_other_users(cluster: Cluster) -> None:
     first, *others = cluster.submit("a1", 10)
     cluster.say("admin", Cancel([first]))
     assert cluster.recalls("w", kill=True) == [first]
@@ -132,7 +132,7 @@ def test_an_admin_cancels_and_clears_what_others_have(cluster: Cluster) -> None:
     ("identity", "role", "may"),
     [(ALICE, Role.CLIENT, False), (LOCAL, Role.CLIENT, False), (ROOT, Role.CLIENT, True), (LOCAL, Role.ADMIN, True)],
 )
-def test_only_an_admin_shuts_a_protected_cluster_down(
+def test_only_an_admin_shuts_down_a_protected_cluster(
     cluster: Cluster, identity: Identity, role: Role, may: bool
 ) -> None:
     cluster.client("c", identity=identity, role=role)
@@ -142,9 +142,7 @@ def test_only_an_admin_shuts_a_protected_cluster_down(
 
 
 @pytest.mark.parametrize(("identity", "may"), [(ALICE, False), (LOCAL, True), (ROOT, True)])
-def test_workers_are_restarted_by_admins_and_where_there_are_no_keys(
-    cluster: Cluster, identity: Identity, may: bool
-) -> None:
+def test_workers_are_restarted_by_admins_or_without_keys(cluster: Cluster, identity: Identity, may: bool) -> None:
     cluster.client("c", identity=identity)
     cluster.say("c", RestartWorkers([], True))
     answers = [message for name, message in cluster.said if name == "c" and isinstance(message, WorkersRestarted)]
@@ -153,7 +151,7 @@ def test_workers_are_restarted_by_admins_and_where_there_are_no_keys(
     assert bool(answers[0].refused) is not may
 
 
-def test_workers_that_are_restarted_end_what_runs_first_or_at_once(cluster: Cluster) -> None:
+def test_restarted_workers_finish_running_tasks_or_exit_at_once(cluster: Cluster) -> None:
     cluster.client("c", identity=ROOT)
     cluster.worker("other")
     chosen = cluster.peer("other")
@@ -181,7 +179,7 @@ def test_functions_and_inputs_of_another_key_cannot_be_named(cluster: Cluster) -
         assert cluster.outcome("b", referring) is Outcome.OBJECT_LOST
 
 
-def test_the_id_of_a_client_stays_with_its_key_when_it_has_left(cluster: Cluster) -> None:
+def test_client_id_stays_with_its_key_after_it_leaves(cluster: Cluster) -> None:
     task = failed_task(cluster, "a1")
     cluster.leave("a1")
     assert "belongs to another client" in cluster.refusal("a1", BOB)
@@ -193,7 +191,7 @@ def test_the_id_of_a_client_stays_with_its_key_when_it_has_left(cluster: Cluster
 # -- clients inside tasks ---------------------------------------------------------------------------------------------
 
 
-def test_a_client_inside_a_task_sees_what_the_client_of_that_task_may(cluster: Cluster) -> None:
+def test_client_inside_a_task_sees_what_its_owner_sees(cluster: Cluster) -> None:
     failed = failed_task(cluster, "a1")
     (of_alice,), (of_bob,) = cluster.submit("a2"), cluster.submit("b")
     cluster.nested("inner", "w", of_alice)
@@ -206,7 +204,7 @@ def test_a_client_inside_a_task_sees_what_the_client_of_that_task_may(cluster: C
     assert cluster.state.clients[cluster.peer("inner")].account.key == "alice"
 
 
-def test_a_worker_gives_a_client_no_more_than_the_tasks_that_it_runs(cluster: Cluster) -> None:
+def test_worker_gives_a_client_only_its_running_tasks(cluster: Cluster) -> None:
     failed = failed_task(cluster, "a1")
     (elsewhere,) = cluster.submit("a1", needs=(("gpu", 1.0),))
     cluster.worker("other", {"gpu": 1.0})
@@ -221,7 +219,7 @@ def test_a_worker_gives_a_client_no_more_than_the_tasks_that_it_runs(cluster: Cl
 # -- what peers do wrong ----------------------------------------------------------------------------------------------
 
 
-def test_what_a_peer_does_wrong_is_told_at_once_and_then_counted(cluster: Cluster) -> None:
+def test_peer_violations_are_reported_at_once_then_counted(cluster: Cluster) -> None:
     cluster.take_facts()
     for _ in range(59):
         cluster.say("b", Submit([], [TaskGroup(Spec(FUNCTION), [cluster.task_id("a1")], [b"\x80"])]))
@@ -239,7 +237,7 @@ def incidents(cluster: Cluster) -> list[Incident]:
     return [fact for fact in cluster.take_facts() if isinstance(fact, Incident)]
 
 
-def test_a_manager_is_not_replaced_by_one_of_another_key(cluster: Cluster) -> None:
+def test_manager_is_not_replaced_by_one_with_another_key(cluster: Cluster) -> None:
     cluster.manager("m", manager_id="m")
     cluster.break_connection("m")
     details = ManagerDetails("m", "test", 1, 1, {})

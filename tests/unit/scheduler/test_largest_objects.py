@@ -26,7 +26,7 @@ def asked(cluster: Cluster, client: str, *named: bytes, most: int = 10) -> list[
     return rows
 
 
-def test_a_large_result_is_found_by_its_task_with_its_size_its_function_and_its_holders() -> None:
+def test_finds_a_large_result_by_task_with_size_function_and_holders() -> None:
     cluster, result = hosts_with_result(2)
     [task] = [each for client in cluster.state.clients.values() for each in client.retained]
     cluster.has_all("s2", result)
@@ -37,7 +37,7 @@ def test_a_large_result_is_found_by_its_task_with_its_size_its_function_and_its_
     assert asked(cluster, "client") == [row]
 
 
-def test_without_stores_of_hosts_large_results_and_uploads_are_in_the_object_storage(cluster: Cluster) -> None:
+def test_without_host_stores_large_results_and_uploads_use_the_object_storage(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     first, second = cluster.submit(client, 2)
     cluster.finish(worker, first, payload=stored_reference(result_id(first, 1), 2 * MB))
@@ -55,7 +55,7 @@ def test_without_stores_of_hosts_large_results_and_uploads_are_in_the_object_sto
     assert asked(cluster, client) == [], "a storage that comes back names what it has"
 
 
-def test_what_is_forgotten_or_was_never_stored_is_not_found() -> None:
+def test_released_or_never_stored_objects_are_not_found() -> None:
     cluster = Hosts(1)
     [task] = cluster.submit("client")
     assert asked(cluster, "client", task) == []
@@ -69,7 +69,7 @@ def test_what_is_forgotten_or_was_never_stored_is_not_found() -> None:
     assert asked(cluster, "client", made) == []
 
 
-def test_a_key_sees_its_own_objects_only_and_admins_see_all(cluster: Cluster) -> None:
+def test_key_sees_only_its_own_objects_and_admins_see_all(cluster: Cluster) -> None:
     worker = cluster.worker("w")
     results = {}
     for key in ("alice", "bob"):
@@ -83,7 +83,7 @@ def test_a_key_sees_its_own_objects_only_and_admins_see_all(cluster: Cluster) ->
     assert len(asked(cluster, "root")) == 2
 
 
-def test_the_largest_of_many_are_found_at_once_and_in_order() -> None:
+def test_largest_of_many_are_found_immediately_in_order() -> None:
     directory, order = Directory(), random.Random(5)
     sizes = [order.randrange(MB, 2**36) for _ in range(2_000)]
     for number, size_bytes in enumerate(sizes):
@@ -95,7 +95,7 @@ def test_the_largest_of_many_are_found_at_once_and_in_order() -> None:
     directory.check({0, 1, 2})
 
 
-def test_many_objects_of_one_size_hold_up_the_scheduler_no_longer_than_ten_milliseconds() -> None:
+def test_many_objects_of_one_size_block_the_scheduler_under_ten_ms() -> None:
     directory = Directory()
     for number in range(20_000):
         directory.add(number.to_bytes(16, "big"), SIZE, 0)
@@ -108,7 +108,7 @@ def test_many_objects_of_one_size_hold_up_the_scheduler_no_longer_than_ten_milli
     assert min(times) < 0.010
 
 
-def test_a_restarted_scheduler_takes_no_result_to_be_in_the_object_storage_before_it_knows() -> None:
+def test_restarted_scheduler_assumes_no_result_in_the_object_storage() -> None:
     cluster = Restarted()
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)

@@ -89,14 +89,14 @@ class Hosts(Cluster):
         return explain(self.state, task, self.now)
 
 
-def test_a_task_runs_where_most_of_its_input_bytes_are() -> None:
+def test_task_runs_where_most_of_its_input_bytes_are() -> None:
     cluster = Hosts(1, 2, 3)
     (first,) = cluster.run(near=[(2,)])
     (second,) = cluster.run(near=[(1,), (3,), (3,)])
     assert (cluster.on("w2"), cluster.on("w3")) == ([first], [second])
 
 
-def test_a_task_follows_the_results_of_the_tasks_that_it_depends_on() -> None:
+def test_task_follows_results_of_its_dependencies() -> None:
     cluster = Hosts(1, 2)
     (made,) = cluster.run(worker="w2")
     (last,) = cluster.submit("client", references=[(made,)])
@@ -105,13 +105,13 @@ def test_a_task_follows_the_results_of_the_tasks_that_it_depends_on() -> None:
 
 
 @pytest.mark.parametrize(("input_bytes", "worker"), [(2**20 - 1, "w1"), (2**20, "w2")])
-def test_a_task_follows_inputs_of_a_mebibyte_and_no_smaller_ones(input_bytes: int, worker: str) -> None:
+def test_task_follows_inputs_of_at_least_a_mebibyte(input_bytes: int, worker: str) -> None:
     cluster = Hosts(1, 2)
     (task,) = cluster.run(near=[(2,)], megabytes=input_bytes / MB)
     assert cluster.on(worker) == [task]
 
 
-def test_a_task_waits_for_its_host_while_moving_its_inputs_takes_longer() -> None:
+def test_task_waits_for_its_host_if_moving_its_inputs_is_slower() -> None:
     cluster = Hosts(1, 2)
     cluster.run(worker="w2", seconds=1.0)
     (large,) = cluster.run(near=[(2,)], megabytes=150, retries=0)
@@ -122,7 +122,7 @@ def test_a_task_waits_for_its_host_while_moving_its_inputs_takes_longer() -> Non
     assert cluster.on("w2") == [large]
 
 
-def test_a_task_that_was_sent_ahead_moves_when_its_host_takes_longer_than_moving() -> None:
+def test_prefetched_task_moves_when_its_host_is_slower_than_a_transfer() -> None:
     cluster = Hosts(1, 2)
     (running,) = cluster.run(worker="w2", seconds=1.0)
     (task,) = cluster.run(near=[(2,)], megabytes=150)
@@ -135,7 +135,7 @@ def test_a_task_that_was_sent_ahead_moves_when_its_host_takes_longer_than_moving
     assert (cluster.on("w1"), cluster.on("w2")) == ([task], [running])
 
 
-def test_an_idle_worker_of_the_same_host_takes_what_waits_there() -> None:
+def test_idle_worker_takes_tasks_waiting_on_its_host() -> None:
     cluster = Hosts(1, 2)
     (running,) = cluster.run(worker="w2")
     (task,) = cluster.run(near=[(2,)], megabytes=900)
@@ -149,7 +149,7 @@ def test_an_idle_worker_of_the_same_host_takes_what_waits_there() -> None:
     assert cluster.on("w2") == [running]
 
 
-def test_priorities_go_before_hosts() -> None:
+def test_priorities_outrank_hosts() -> None:
     cluster = Hosts(1, 2)
     (running,) = cluster.run(worker="w1")
     (near,) = cluster.run(near=[(1,)], megabytes=900, retries=0)
@@ -162,7 +162,7 @@ def test_priorities_go_before_hosts() -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_tasks_run_anywhere_when_their_host_has_no_worker_for_them_any_more(leaves: bool) -> None:
+def test_tasks_run_anywhere_once_their_host_has_no_suitable_worker(leaves: bool) -> None:
     cluster = Hosts(1, 2)
     cluster.run(worker="w2")
     near = [task for _ in range(3) for task in cluster.run(near=[(2,)], megabytes=900, retries=0)]
@@ -174,7 +174,7 @@ def test_tasks_run_anywhere_when_their_host_has_no_worker_for_them_any_more(leav
     assert cluster.on("w1") == near[:1] if leaves else cluster.on("w1")[0] in near
 
 
-def test_an_explanation_compares_waiting_with_moving() -> None:
+def test_explanation_compares_waiting_with_moving() -> None:
     cluster = Hosts(1, 2)
     cluster.run(worker="w1", seconds=10.0), cluster.run(worker="w2", seconds=1.0)
     (task,) = cluster.run(near=[(2,)], megabytes=150, retries=0)

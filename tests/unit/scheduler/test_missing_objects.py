@@ -40,7 +40,7 @@ def asked(cluster: Cluster) -> list[list[bytes]]:
     return [message.ids for name, message in cluster.said if name == "client" and isinstance(message, ObjectsMissing)]
 
 
-def test_its_tasks_wait_off_their_worker_until_the_client_has_put_the_object_again(cluster: Cluster) -> None:
+def test_its_tasks_leave_their_worker_until_the_client_restores_the_object(cluster: Cluster) -> None:
     lost = cluster.object_id("client")
     first, second, other = cluster.submit("client", 3, references=[(lost,), (lost,), ()])
     misses(cluster, lost, first)
@@ -56,7 +56,7 @@ def test_its_tasks_wait_off_their_worker_until_the_client_has_put_the_object_aga
     assert cluster.outcome("client", second) is Outcome.SUCCESS
 
 
-def test_its_tasks_and_their_dependents_end_when_the_client_does_not_have_it_either(cluster: Cluster) -> None:
+def test_its_tasks_and_their_dependents_fail_if_the_client_lost_it_too(cluster: Cluster) -> None:
     lost = cluster.object_id("client")
     task, dependent = cluster.task_id("client"), cluster.task_id("client")
     cluster.submit("client", ids=[task, dependent], references=[(lost,), (task,)])
@@ -67,7 +67,7 @@ def test_its_tasks_and_their_dependents_end_when_the_client_does_not_have_it_eit
     assert outcomes[dependent][0] is Outcome.OBJECT_LOST
 
 
-def test_an_object_of_another_client_is_not_asked_for(cluster: Cluster) -> None:
+def test_object_of_another_client_is_not_requested(cluster: Cluster) -> None:
     cluster.client("other")
     (task,) = cluster.submit("client")
     misses(cluster, cluster.object_id("other"), task)
@@ -75,7 +75,7 @@ def test_an_object_of_another_client_is_not_asked_for(cluster: Cluster) -> None:
     assert not [message for _, message in cluster.said if isinstance(message, ObjectsMissing)]
 
 
-def test_a_task_whose_worker_never_gets_the_object_ends_after_a_while(cluster: Cluster) -> None:
+def test_task_whose_worker_cannot_get_an_object_eventually_fails(cluster: Cluster) -> None:
     lost = cluster.object_id("client")
     (task,) = cluster.submit("client", references=[(lost,)])
     began, rounds = cluster.now, 0
@@ -91,7 +91,7 @@ def test_a_task_whose_worker_never_gets_the_object_ends_after_a_while(cluster: C
 
 
 @pytest.mark.parametrize("session", ["", "nightly"])
-def test_a_client_that_was_away_is_asked_when_it_comes_back(session: str) -> None:
+def test_client_is_asked_when_it_reconnects(session: str) -> None:
     cluster = Cluster()
     peer = cluster.peer("client")
     ids = IdFactory(peer)

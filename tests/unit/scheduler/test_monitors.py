@@ -220,7 +220,7 @@ def ids(document: Any) -> list[str]:
     return [row[0] for row in document["tasks"]["rows"]]
 
 
-def test_a_monitor_that_comes_is_told_the_state_and_the_past_at_once_and_then_what_is_new() -> None:
+def test_new_monitor_gets_state_and_history_then_updates() -> None:
     port = Port()
     before = port.finish()
     port.come(ALICE)
@@ -239,7 +239,7 @@ def test_a_monitor_that_comes_is_told_the_state_and_the_past_at_once_and_then_wh
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
 
 
-def test_what_happens_between_reports_is_told_soon_and_once() -> None:
+def test_changes_between_reports_are_reported_soon_and_once() -> None:
     port = Port()
     port.come(ALICE)
     port.told(ALICE)
@@ -252,7 +252,7 @@ def test_what_happens_between_reports_is_told_soon_and_once() -> None:
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
 
 
-def test_a_monitor_that_does_not_take_its_reports_misses_some_and_is_told_how_many_tasks_were_in_them() -> None:
+def test_slow_monitor_skips_reports_and_learns_how_many_tasks_they_had() -> None:
     port = Port()
     port.come(ALICE, BOB)
     port.told(ALICE), port.told(BOB)
@@ -272,7 +272,7 @@ def test_a_monitor_that_does_not_take_its_reports_misses_some_and_is_told_how_ma
     assert dict(port.told(BOB))["MonitorEvents"]["dropped"] == 0
 
 
-def test_a_monitor_whose_connection_breaks_is_forgotten_after_its_lease_and_not_before() -> None:
+def test_disconnected_monitor_is_dropped_after_its_lease() -> None:
     port = Port()
     port.come(ALICE, BOB)
     port.say(Broken(ALICE), Broken(BOB))
@@ -287,7 +287,7 @@ def test_a_monitor_whose_connection_breaks_is_forgotten_after_its_lease_and_not_
     assert not port.is_watched
 
 
-def test_only_monitors_and_clients_that_ask_are_let_in_and_not_too_many() -> None:
+def test_admits_only_monitors_and_asking_clients_up_to_a_limit() -> None:
     port = Port()
     for hello in (own_hello(Role.MANAGER), own_hello(Role.CLIENT, ClientDetails("submits"))):
         stranger = port.admit(ALICE, hello, LOCAL)
@@ -301,7 +301,7 @@ def test_only_monitors_and_clients_that_ask_are_let_in_and_not_too_many() -> Non
     assert isinstance(port.admit((0).to_bytes(8, "big"), own_hello(Role.MONITOR), LOCAL), Welcome)
 
 
-def test_keys_take_turns_with_their_questions_and_one_that_asks_without_end_delays_no_other() -> None:
+def test_keys_alternate_and_endless_questions_of_one_delay_no_other() -> None:
     port = Port()
     port.come_with_key(ALICE, "alice")
     port.come_with_key(BOB, "bob")
@@ -315,7 +315,7 @@ def test_keys_take_turns_with_their_questions_and_one_that_asks_without_end_dela
     assert [answer.number for _, answer in port.answered(ALICE)] == list(range(1, MAX_WAITING))
 
 
-def test_a_question_to_an_extension_whose_performer_failed_is_answered_with_the_reason() -> None:
+def test_question_to_a_failed_extension_is_answered_with_the_reason() -> None:
     port = Port(Rooms(answerers={Explain: lambda *_: Perform("history", "work")}))
     port.performers.by_extension["history"] = object()  # without a method `answer`
     port.come(ALICE)
@@ -329,7 +329,7 @@ def test_a_question_to_an_extension_whose_performer_failed_is_answered_with_the_
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
-def test_who_asks_too_much_is_told_so_unless_it_takes_no_answers(is_reading: bool) -> None:
+def test_excessive_asker_is_told_unless_it_reads_no_answers(is_reading: bool) -> None:
     port = Port()
     port.come(ALICE)
     port.told(ALICE)
@@ -340,7 +340,7 @@ def test_who_asks_too_much_is_told_so_unless_it_takes_no_answers(is_reading: boo
     assert len(port.answered(ALICE)) == MAX_WAITING * is_reading
 
 
-def test_a_key_has_a_limit_for_all_its_peers_and_a_question_one_for_its_size() -> None:
+def test_key_and_question_limits_apply() -> None:
     port = Port()
     for number in range(MAX_WAITING_OF_KEY // MAX_WAITING + 1):
         peer = number.to_bytes(8, "big")
@@ -353,7 +353,7 @@ def test_a_key_has_a_limit_for_all_its_peers_and_a_question_one_for_its_size() -
     assert "larger than" in answer.text
 
 
-def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_keys() -> None:
+def test_client_key_sees_all_workers_but_no_data_of_other_keys() -> None:
     port = Port()
     port.come_with_key(ALICE, "alice")
     (task,) = port.cluster.submit(port.client, name="secret")
@@ -373,7 +373,7 @@ def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_k
     assert port.listener.forgotten == [ALICE]
 
 
-def test_a_monitor_gets_the_rows_of_a_log_and_a_slow_one_gets_all_of_them_later() -> None:
+def test_monitor_gets_all_log_rows_even_when_slow() -> None:
     port = Port()
     rows = [IncidentRow(float(number)) for number in range(4)]
     port.monitors.add_rows("audit", rows[:1])

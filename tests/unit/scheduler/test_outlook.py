@@ -173,17 +173,17 @@ SENTENCES: dict[Callable[[], Cluster], str] = {
 
 
 @pytest.mark.parametrize(("make", "text"), SENTENCES.items(), ids=lambda each: getattr(each, "__name__", ""))
-def test_a_cluster_without_workers_says_why_and_what_starts_some(make: Callable[[], Cluster], text: str) -> None:
+def test_cluster_without_workers_explains_why_and_how_to_start_some(make: Callable[[], Cluster], text: str) -> None:
     assert document(make())["without_workers"] == text
 
 
-def test_a_cluster_with_workers_says_nothing_about_missing_ones() -> None:
+def test_cluster_with_workers_does_not_warn_about_missing_workers() -> None:
     cluster = dynamic()
     cluster.worker("w")
     assert cluster.state.scaling.without_workers() == ""
 
 
-def test_a_task_is_told_the_same_as_the_whole_cluster() -> None:
+def test_task_gets_the_same_explanation_as_the_cluster() -> None:
     for make in (tasks_wait, tasks_wait_for_a_unit, tasks_that_fit_nothing):
         cluster = make()
         (queue,) = cluster.state.ready.waiting()
@@ -191,7 +191,7 @@ def test_a_task_is_told_the_same_as_the_whole_cluster() -> None:
         assert cluster.state.scaling.without_workers().endswith(f": {text}")
 
 
-def test_a_task_that_waits_is_told_why_slots_whose_tasks_begin_late_do_not_get_it() -> None:
+def test_waiting_task_explains_why_late_slots_do_not_get_it() -> None:
     cluster = cluster_of()
     client, laptop = cluster.client(), join(cluster, "laptop", 2)
     cluster.manager("cloud", 100, unit_slots=100, usual_dispatch_seconds=45.0)

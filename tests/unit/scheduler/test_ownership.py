@@ -65,15 +65,15 @@ def of_worker(attribute: ast.Attribute) -> bool:
     return attribute.attr in WORKERS_ALONE and "monitor" not in owner  # a monitor has a connection of its own
 
 
-def test_the_state_of_a_task_is_written_in_one_file() -> None:
+def test_task_state_is_written_in_one_file() -> None:
     assert writers(lambda attribute: attribute.attr in TASK_STATE) == {"tasks"}
 
 
-def test_what_is_counted_of_a_worker_is_written_by_its_record_alone() -> None:
+def test_only_a_workers_record_updates_its_counters() -> None:
     assert writers(of_worker) == set()
 
 
-def test_a_worker_has_attributes_that_these_tests_know() -> None:
+def test_worker_has_the_attributes_known_to_these_tests() -> None:
     assert {"tasks", "recalled", "draining", "last_message_at", "by_function"} <= WORKER
     assert {"recalled", "draining", "broken_at"} <= WORKERS_ALONE
     assert {"state", "missing", "cancel"} == TASK_STATE

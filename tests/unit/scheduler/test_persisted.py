@@ -29,7 +29,7 @@ class Copied(Hosts):
         return found
 
 
-def test_a_persisted_result_is_copied_to_the_object_storage() -> None:
+def test_persisted_result_is_copied_to_the_object_storage() -> None:
     cluster = Copied(2)
     result = cluster.made("w1")
     cluster.say("client", PersistResults([result]))
@@ -40,7 +40,7 @@ def test_a_persisted_result_is_copied_to_the_object_storage() -> None:
     assert cluster.holders(result) == {0}
 
 
-def test_a_restarted_object_storage_is_asked_for_persisted_results_again() -> None:
+def test_restarted_object_storage_is_asked_again_for_persisted_results() -> None:
     cluster = Copied(2)
     result = cluster.made("w1")
     cluster.say("client", PersistResults([result]))
@@ -50,7 +50,7 @@ def test_a_restarted_object_storage_is_asked_for_persisted_results_again() -> No
     assert cluster.asked() == ["storage"]
 
 
-def test_a_client_has_only_results_of_its_own_copied() -> None:
+def test_client_may_copy_only_its_own_results() -> None:
     cluster = Copied(2)
     result = cluster.made("w1")
     cluster.client("other")
@@ -58,7 +58,7 @@ def test_a_client_has_only_results_of_its_own_copied() -> None:
     assert cluster.asked() == []
 
 
-def test_an_object_storage_without_room_is_asked_again_later_and_less_and_less_often() -> None:
+def test_full_object_storage_is_retried_with_backoff() -> None:
     cluster = Copied(1)
     result = cluster.made("w1")
     cluster.say("client", PersistResults([result]))
@@ -71,7 +71,7 @@ def test_an_object_storage_without_room_is_asked_again_later_and_less_and_less_o
     assert 4 <= times <= 7
 
 
-def test_a_forgotten_result_is_copied_no_more() -> None:
+def test_released_result_is_no_longer_copied() -> None:
     cluster = Copied(1)
     result = cluster.made("w1")
     cluster.say("client", PersistResults([result]))
@@ -84,7 +84,7 @@ def test_a_forgotten_result_is_copied_no_more() -> None:
 
 
 @pytest.mark.parametrize("stores_first", [True, False])
-def test_a_restarted_scheduler_has_what_clients_name_copied_when_a_store_names_it(stores_first: bool) -> None:
+def test_restarted_scheduler_copies_named_results_once_a_store_has_them(stores_first: bool) -> None:
     cluster = Copied(0)
     result = result_id(cluster.task_id("client"), 1)
     wanted = "client", PersistResults([result])
@@ -103,7 +103,7 @@ def test_a_restarted_scheduler_has_what_clients_name_copied_when_a_store_names_i
 # -- durable sessions, and a scheduler with a journal
 
 
-def test_results_of_a_durable_session_are_copied_to_the_object_storage() -> None:
+def test_durable_session_results_are_copied_to_the_object_storage() -> None:
     cluster = Copied(1)
     cluster.client(session="nightly")
     result = cluster.made("w1")
@@ -114,7 +114,7 @@ def test_results_of_a_durable_session_are_copied_to_the_object_storage() -> None
     assert cluster.holders(result) == {0}
 
 
-def test_a_restarted_scheduler_has_results_of_a_durable_session_copied_whose_program_is_gone() -> None:
+def test_restarted_scheduler_copies_results_of_an_absent_programs_session() -> None:
     before = JournaledCluster()
     before.client(session="nightly")
     before.worker("w1")
@@ -128,7 +128,7 @@ def test_a_restarted_scheduler_has_results_of_a_durable_session_copied_whose_pro
     assert [message.ids for name, message in after.said if isinstance(message, CopyObjects)] == [[result]]
 
 
-def test_a_scheduler_with_a_journal_has_all_results_copied_to_the_object_storage() -> None:
+def test_scheduler_with_a_journal_copies_all_results_to_the_object_storage() -> None:
     cluster = Copied(1, state_directory="/state")
     cluster.made("w1")
     assert cluster.asked() == ["storage"]

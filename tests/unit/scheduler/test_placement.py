@@ -29,7 +29,7 @@ from scaler.scheduler.core.commands import Relayed
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
 
 
-def test_a_worker_prefetches_one_task_of_unknown_length_and_many_short_ones(cluster: Cluster) -> None:
+def test_worker_prefetches_one_task_of_unknown_length_or_many_short_ones(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     ids = cluster.submit(client, 3000)
     assert len(cluster.on(worker)) == 2
@@ -39,7 +39,7 @@ def test_a_worker_prefetches_one_task_of_unknown_length_and_many_short_ones(clus
     assert len(cluster.on(worker)) > 200
 
 
-def test_a_worker_far_away_prefetches_one_and_a_half_round_trips_of_work_by_its_fastest_heartbeats() -> None:
+def test_distant_worker_prefetches_one_and_a_half_round_trips_of_work() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
 
@@ -61,7 +61,7 @@ def test_a_worker_far_away_prefetches_one_and_a_half_round_trips_of_work_by_its_
     assert len(cluster.on(worker)) == pytest.approx(5, abs=1)
 
 
-def test_a_task_that_no_worker_can_run_blocks_nobody(cluster: Cluster) -> None:
+def test_task_that_no_worker_can_run_blocks_no_other(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("cpu")
     (gpu_task,) = cluster.submit(client, needs=(("gpu", 2.0),))
     (plain,) = cluster.submit(client)
@@ -70,13 +70,13 @@ def test_a_task_that_no_worker_can_run_blocks_nobody(cluster: Cluster) -> None:
     assert cluster.on(gpu) == [gpu_task]
 
 
-def test_a_quantity_must_be_offered_in_full_and_a_label_offers_any(cluster: Cluster, client: str) -> None:
+def test_quantity_must_be_offered_in_full_and_a_label_offers_any(cluster: Cluster, client: str) -> None:
     one, label = cluster.worker("one", {"gpu": 1.0}), cluster.worker("label", {"gpu": None})
     (task,) = cluster.submit(client, needs=(("gpu", 2.0),))
     assert (cluster.on(one), cluster.on(label)) == ([], [task])
 
 
-def test_by_capability_plain_tasks_leave_the_capable_worker_alone() -> None:
+def test_plain_tasks_avoid_the_worker_with_capabilities() -> None:
     cluster = Cluster(NoScaling(Allocation(prefer_least_capable=True)))
     client = cluster.client()
     gpu, plain = cluster.worker("gpu", {"gpu": 1.0}), cluster.worker("plain")
@@ -84,7 +84,7 @@ def test_by_capability_plain_tasks_leave_the_capable_worker_alone() -> None:
     assert (cluster.on(gpu), cluster.on(plain)) == ([], [task])
 
 
-def test_tasks_that_only_some_workers_can_run_take_turns_there_with_those_that_all_can(cluster: Cluster) -> None:
+def test_constrained_tasks_alternate_with_unconstrained_ones(cluster: Cluster) -> None:
     client, gpu = cluster.client(), cluster.worker("gpu", {"gpu": 1.0})
     cluster.submit(client, 100)
     special = set(cluster.submit(client, 10, needs=(("gpu", 1.0),)))
@@ -95,7 +95,7 @@ def test_tasks_that_only_some_workers_can_run_take_turns_there_with_those_that_a
     assert len(done) <= 2 * len(special) + 3
 
 
-def test_priority_comes_before_arrival_and_clients_take_turns(cluster: Cluster) -> None:
+def test_priority_precedes_arrival_and_clients_alternate(cluster: Cluster) -> None:
     first, second = cluster.client("first"), cluster.client("second")
     mine = cluster.submit(first, 3)
     theirs = cluster.submit(second, 3)
@@ -104,7 +104,7 @@ def test_priority_comes_before_arrival_and_clients_take_turns(cluster: Cluster) 
     assert cluster.on(worker) == [urgent, mine[0], theirs[0], mine[1], theirs[1], mine[2], theirs[2]]
 
 
-def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker(cluster: Cluster) -> None:
+def test_tasks_behind_a_long_one_are_recalled_for_an_idle_worker(cluster: Cluster) -> None:
     client, busy = cluster.client(), cluster.worker("busy")
     running, behind = cluster.submit(client, 2)
     idle = cluster.worker("idle")
@@ -115,7 +115,7 @@ def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker(cluster: C
     assert cluster.on(busy) == [running]
 
 
-def test_a_worker_that_makes_no_progress_is_relieved_after_two_looks(cluster: Cluster) -> None:
+def test_stalled_worker_is_relieved_after_two_polls(cluster: Cluster) -> None:
     client = cluster.client()
     stuck, other = cluster.worker("stuck"), cluster.worker("other")
     cluster.submit(client, 80)
@@ -129,7 +129,7 @@ def test_a_worker_that_makes_no_progress_is_relieved_after_two_looks(cluster: Cl
     assert cluster.recalls(stuck, kill=False)
 
 
-def test_a_client_is_told_which_of_its_tasks_run_and_only_by_who_runs_them(cluster: Cluster) -> None:
+def test_only_the_assigned_worker_reports_running_tasks_to_the_client(cluster: Cluster) -> None:
     one, two, worker = cluster.client("one"), cluster.client("two"), cluster.worker("w", slots=2)
     stranger = cluster.worker("stranger")
     (first,), (second,) = cluster.submit(one), cluster.submit(two)
@@ -141,7 +141,7 @@ def test_a_client_is_told_which_of_its_tasks_run_and_only_by_who_runs_them(clust
     assert [said for said in cluster.said if isinstance(said[1], Started)] == [(owner, Started([runs]))]
 
 
-def test_a_task_that_waits_for_its_own_tasks_lends_its_slot(cluster: Cluster) -> None:
+def test_task_waiting_for_nested_tasks_lends_its_slot(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=1)
     (outer,) = cluster.submit(client)
     cluster.nested("nested", worker)
@@ -153,7 +153,7 @@ def test_a_task_that_waits_for_its_own_tasks_lends_its_slot(cluster: Cluster) ->
     assert cluster.outcome(client, outer) is Outcome.SUCCESS
 
 
-def test_tasks_of_the_more_deeply_nested_task_come_first(cluster: Cluster) -> None:
+def test_more_deeply_nested_tasks_come_first(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=1)
     (outer,) = cluster.submit(client)
     first = cluster.nested("first", worker)
@@ -174,7 +174,7 @@ def test_tasks_of_the_more_deeply_nested_task_come_first(cluster: Cluster) -> No
     assert cluster.on(worker)[-1] == orphan
 
 
-def test_a_stall_of_the_scheduler_evicts_nobody() -> None:
+def test_stalled_scheduler_evicts_no_peer() -> None:
     cluster = Cluster(worker_timeout_seconds=10.0)
     cluster.worker("w")
     cluster.now += 300.0
@@ -183,7 +183,7 @@ def test_a_stall_of_the_scheduler_evicts_nobody() -> None:
     assert cluster.state.workers
 
 
-def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it(cluster: Cluster) -> None:
+def test_function_is_announced_once_per_worker_and_withdrawn_when_unused(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     for _ in range(3):
         (task,) = cluster.submit(client)
@@ -193,7 +193,7 @@ def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it
     assert any(isinstance(message, ForgetFunctions) for name, message in cluster.said if name == worker)
 
 
-def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_worker_again(cluster: Cluster) -> None:
+def test_function_released_and_redefined_is_announced_to_the_worker_again(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.finish(worker, task)
@@ -209,7 +209,7 @@ def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_wor
     assert run.functions == [(FUNCTION, CODE)]
 
 
-def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody(cluster: Cluster) -> None:
+def test_task_with_oversized_inputs_is_rejected_without_harm(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (first,) = cluster.submit(client)
     (greedy,) = cluster.submit(client, references=[(first,) * 2000])
@@ -221,7 +221,7 @@ def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody(clus
     assert cluster.on(worker) == [modest]
 
 
-def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_in_a_task_may_send_only_client_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "REPEAT_SECONDS", 0.0)
     cluster = Cluster()
     client, worker, other = cluster.client(), cluster.worker("w"), cluster.worker("x")
@@ -245,7 +245,7 @@ def needs_of(worker: str) -> dict[str, Any]:
     return {"needs": pinned(Cluster.peer(worker).hex()), "retries": 0}
 
 
-def test_a_task_that_needs_one_worker_waits_for_it_and_others_pass(cluster: Cluster, client: str) -> None:
+def test_task_that_needs_one_worker_waits_while_others_pass(cluster: Cluster, client: str) -> None:
     for name in "abc":
         cluster.worker(name)
     (first,) = cluster.submit(client, **needs_of("b"))
@@ -257,7 +257,7 @@ def test_a_task_that_needs_one_worker_waits_for_it_and_others_pass(cluster: Clus
     assert cluster.on("b") == [second]
 
 
-def test_a_task_ends_when_the_one_worker_that_it_needs_is_gone(cluster: Cluster, client: str, worker: str) -> None:
+def test_task_fails_when_its_only_suitable_worker_is_gone(cluster: Cluster, client: str, worker: str) -> None:
     (busy,) = cluster.submit(client)
     (waiting,) = cluster.submit(client, **needs_of(worker))
     assert cluster.on(worker) == [busy]

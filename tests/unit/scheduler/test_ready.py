@@ -51,7 +51,7 @@ def drop(queues: ReadyQueues, dropped: Sequence[Task]) -> None:
         queues.drop(task)
 
 
-def test_clients_take_turns_and_one_with_less_work_is_not_waited_for() -> None:
+def test_clients_alternate_and_do_not_wait_for_idle_ones() -> None:
     queues, queue = empty()
     a, b, c = (tasks(group(name), count) for name, count in (("a", 4), ("b", 1), ("c", 2)))
     for of in (a, b, c):
@@ -59,7 +59,7 @@ def test_clients_take_turns_and_one_with_less_work_is_not_waited_for() -> None:
     assert drain(queue) == [a[0], b[0], c[0], a[1], c[1], a[2], a[3]]
 
 
-def test_higher_priority_comes_first_then_deeper_nesting_whatever_arrived_first() -> None:
+def test_priority_precedes_nesting_depth_which_precedes_arrival() -> None:
     queues, queue = empty()
     plain, deep, urgent = group(), group(depth=2), group(priority=1)
     for of in (plain, deep, urgent):
@@ -67,7 +67,7 @@ def test_higher_priority_comes_first_then_deeper_nesting_whatever_arrived_first(
     assert [task.group for task in drain(queue)] == [urgent, deep, plain]
 
 
-def test_a_dropped_task_is_counted_out_at_once_and_never_taken() -> None:
+def test_dropped_task_is_uncounted_at_once_and_never_dispatched() -> None:
     queues = ReadyQueues()
     of = group()
     first, second, third = tasks(of, 3)
@@ -80,7 +80,7 @@ def test_a_dropped_task_is_counted_out_at_once_and_never_taken() -> None:
     assert queue.tombstones == 0
 
 
-def test_dropped_tasks_are_swept_out_before_they_outnumber_the_others_by_much() -> None:
+def test_dropped_tasks_are_swept_before_they_dominate() -> None:
     queues = ReadyQueues()
     of = group()
     everything = tasks(of, 10_000)
@@ -95,7 +95,7 @@ def test_dropped_tasks_are_swept_out_before_they_outnumber_the_others_by_much() 
     assert drain(queue) == everything[9_000:]
 
 
-def test_each_requirement_has_its_own_queue_and_the_best_rank_is_served_first() -> None:
+def test_each_requirement_has_a_queue_served_by_rank() -> None:
     queues = ReadyQueues()
     plain, urgent = group(), group(priority=5, needs=GPU)
     queues.add(plain, tasks(plain, 2))

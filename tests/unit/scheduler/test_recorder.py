@@ -75,7 +75,7 @@ def eventful() -> Recorded:
     return cluster
 
 
-def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
+def test_replay_produces_the_same_commands(tmp_path: Path) -> None:
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
@@ -88,7 +88,7 @@ def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 
-def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_reproduces_a_fault_and_names_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
@@ -100,7 +100,7 @@ def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("limits", [{"max_steps": 10}, {"max_bytes": 21_000}], ids=["steps", "bytes"])
-def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(tmp_path: Path, limits: dict[str, int]) -> None:
+def test_recording_is_bounded_and_reports_a_missing_beginning(tmp_path: Path, limits: dict[str, int]) -> None:
     cluster = Recorded(**limits)
     client = cluster.client()
     for _ in range(50):
@@ -119,7 +119,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
 
-def test_the_command_replays_a_file(tmp_path: Path) -> None:
+def test_command_replays_a_file(tmp_path: Path) -> None:
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
@@ -128,7 +128,7 @@ def test_the_command_replays_a_file(tmp_path: Path) -> None:
     assert done.stdout == f"replayed {len(cluster.steps)} steps; every invariant held\n"
 
 
-def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+def test_command_explains_errors_in_a_file(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("[]\n")
     done = run(str(other))

@@ -86,7 +86,7 @@ def cluster() -> Restarted:
 
 
 @pytest.mark.parametrize("client_first", [True, False])
-def test_a_task_that_runs_on_a_worker_goes_on_there(cluster: Restarted, client_first: bool) -> None:
+def test_task_running_on_a_worker_continues_there(cluster: Restarted, client_first: bool) -> None:
     (task,) = cluster.ids(1)
     if client_first:
         cluster.again(task)
@@ -103,7 +103,7 @@ def test_a_task_that_runs_on_a_worker_goes_on_there(cluster: Restarted, client_f
 
 
 @pytest.mark.parametrize("client_first", [True, False])
-def test_a_result_that_a_worker_has_kept_is_delivered_and_nothing_runs(cluster: Restarted, client_first: bool) -> None:
+def test_retained_result_is_delivered_without_a_rerun(cluster: Restarted, client_first: bool) -> None:
     (task,) = cluster.ids(1)
     if client_first:
         cluster.again(task)
@@ -116,7 +116,7 @@ def test_a_result_that_a_worker_has_kept_is_delivered_and_nothing_runs(cluster: 
     assert cluster.runs("w") == []
 
 
-def test_what_no_worker_has_waits_for_their_reports_and_runs_after_that(cluster: Restarted) -> None:
+def test_tasks_on_no_worker_wait_for_reports_and_then_run(cluster: Restarted) -> None:
     first, second = cluster.ids(2)
     cluster.worker("w")
     cluster.again(first, second)
@@ -126,7 +126,7 @@ def test_what_no_worker_has_waits_for_their_reports_and_runs_after_that(cluster:
     assert {attempt for _, attempt, _ in cluster.runs("w")} == {1025}
 
 
-def test_a_new_program_of_a_durable_session_has_the_tasks_that_workers_have_and_starts_others(
+def test_restarted_program_finds_running_tasks_of_its_session(
     cluster: Restarted,
 ) -> None:
     cluster.client("s", session="nightly")
@@ -141,7 +141,7 @@ def test_a_new_program_of_a_durable_session_has_the_tasks_that_workers_have_and_
     assert [task for task, _, _ in cluster.runs("w")] == [new]
 
 
-def test_a_worker_that_has_not_reported_gets_nothing(cluster: Restarted) -> None:
+def test_worker_that_has_not_reported_gets_nothing(cluster: Restarted) -> None:
     cluster.client()
     cluster.silent("w")
     (task,) = cluster.submit("client")
@@ -150,7 +150,7 @@ def test_a_worker_that_has_not_reported_gets_nothing(cluster: Restarted) -> None
     assert cluster.on("w") == [task]
 
 
-def test_a_late_report_takes_a_task_out_of_the_queue_but_not_from_another_worker(cluster: Restarted) -> None:
+def test_late_report_dequeues_a_task_but_not_from_another_worker(cluster: Restarted) -> None:
     queued, running = cluster.ids(2)
     cluster.worker("other", slots=1, queue_size=0)
     cluster.again(running, queued)
@@ -164,9 +164,7 @@ def test_a_late_report_takes_a_task_out_of_the_queue_but_not_from_another_worker
 
 
 @pytest.mark.parametrize("outcome", [Outcome.PROCESSOR_DIED, Outcome.NOT_STARTED])
-def test_an_attempt_that_failed_is_followed_by_the_one_that_a_worker_reports_later(
-    cluster: Restarted, outcome: Outcome
-) -> None:
+def test_failed_attempt_is_followed_by_a_later_reported_one(cluster: Restarted, outcome: Outcome) -> None:
     (task,) = cluster.ids(1)
     cluster.returning("old", (task, 1))
     cluster.result("old", task, 1, b"killed by signal 11", outcome)
@@ -178,7 +176,7 @@ def test_an_attempt_that_failed_is_followed_by_the_one_that_a_worker_reports_lat
     assert cluster.runs("old") == cluster.runs("new") == []
 
 
-def test_tasks_that_run_once_wait_for_all_workers_that_may_have_them(cluster: Restarted) -> None:
+def test_run_once_tasks_wait_for_all_workers_that_may_have_them(cluster: Restarted) -> None:
     here, queued = cluster.ids(2)
     cluster.worker("idle")
     cluster.again(here, queued, workers=("w1", "w2"), retries=0)
@@ -191,7 +189,7 @@ def test_tasks_that_run_once_wait_for_all_workers_that_may_have_them(cluster: Re
     assert [*cluster.on("idle"), *cluster.on("w2")] == [queued]
 
 
-def test_a_task_that_runs_once_and_may_have_run_ends_when_its_worker_does_not_report(cluster: Restarted) -> None:
+def test_run_once_task_ends_if_its_worker_does_not_report_back(cluster: Restarted) -> None:
     (task,) = cluster.ids(1)
     cluster.worker("idle")
     cluster.again(task, workers=("gone",), retries=0)
@@ -202,7 +200,7 @@ def test_a_task_that_runs_once_and_may_have_run_ends_when_its_worker_does_not_re
     assert cluster.runs("idle") == []
 
 
-def test_what_no_client_asks_for_is_ended_on_its_worker(cluster: Restarted) -> None:
+def test_tasks_that_no_client_wants_are_ended_on_their_worker(cluster: Restarted) -> None:
     unclaimed, kept = cluster.ids(2)
     cluster.leave("client")
     cluster.returning("w", (unclaimed, 1), (kept, 1), slots=2)
@@ -212,7 +210,7 @@ def test_what_no_client_asks_for_is_ended_on_its_worker(cluster: Restarted) -> N
     assert ReleaseResults([1]) in cluster.sent("w", ReleaseResults)
 
 
-def test_an_inner_value_that_was_used_is_not_computed_again(cluster: Restarted) -> None:
+def test_consumed_inner_value_is_not_recomputed(cluster: Restarted) -> None:
     inner, last = cluster.ids(2)
     cluster.returning("w", (last, 1))
     cluster.worker("idle")
@@ -227,7 +225,7 @@ def test_an_inner_value_that_was_used_is_not_computed_again(cluster: Restarted) 
     assert not cluster.state.held
 
 
-def test_an_inner_value_is_computed_again_when_what_used_it_is_lost(cluster: Restarted) -> None:
+def test_inner_value_is_recomputed_when_its_consumer_is_lost(cluster: Restarted) -> None:
     inner, last = cluster.ids(2)
     cluster.returning("w", (last, 1))
     cluster.worker("other")
@@ -243,7 +241,7 @@ def test_an_inner_value_is_computed_again_when_what_used_it_is_lost(cluster: Res
     assert inputs == (b"\x80 inner",)
 
 
-def test_results_are_released_when_neither_client_nor_task_needs_them(cluster: Restarted) -> None:
+def test_results_are_released_once_neither_client_nor_task_needs_them(cluster: Restarted) -> None:
     cluster.client()
     cluster.worker("w", slots=3)
     first, second = cluster.submit("client", 2)
@@ -260,7 +258,7 @@ def test_results_are_released_when_neither_client_nor_task_needs_them(cluster: R
     assert cluster.sent("w", ReleaseResults)[1:] == [ReleaseResults([2, 3])]
 
 
-def test_tasks_that_run_once_go_only_to_workers_that_the_client_has_noted(cluster: Restarted) -> None:
+def test_run_once_tasks_go_only_to_workers_noted_by_the_client(cluster: Restarted) -> None:
     cluster.clients_answer = False
     cluster.client()
     cluster.worker("w")
@@ -274,7 +272,7 @@ def test_tasks_that_run_once_go_only_to_workers_that_the_client_has_noted(cluste
     assert cluster.sent("client", Roster)[1:] == [Roster(2, [], [cluster.peer("w")])]
 
 
-def test_a_client_that_was_given_up_learns_what_ended_and_what_may_have_run(cluster: Restarted) -> None:
+def test_dropped_client_learns_which_tasks_ended_or_may_have_run(cluster: Restarted) -> None:
     cluster.client()
     cluster.worker("w", slots=2)
     ended, running, queued = cluster.submit("client", 3, retries=0)
@@ -296,7 +294,7 @@ def test_a_client_that_was_given_up_learns_what_ended_and_what_may_have_run(clus
     assert [task for task, _, _ in cluster.runs("w")] == [last]
 
 
-def test_a_client_that_the_scheduler_knows_nothing_of_any_more_runs_nothing_twice(cluster: Restarted) -> None:
+def test_client_unknown_to_the_scheduler_runs_nothing_twice(cluster: Restarted) -> None:
     once, ordinary = cluster.ids(2)
     cluster.worker("w")
     cluster.again(once, expired=True, retries=0)
@@ -306,7 +304,7 @@ def test_a_client_that_the_scheduler_knows_nothing_of_any_more_runs_nothing_twic
     assert cluster.on("w") == [ordinary]
 
 
-def test_what_reported_tasks_take_of_their_worker_is_counted_again() -> None:
+def test_resources_of_reported_tasks_are_counted_again() -> None:
     cluster = Restarted()
     (task,) = cluster.ids(1)
     cluster.silent("w", 4, {"gpu": 2.0, "memory": 16e9})

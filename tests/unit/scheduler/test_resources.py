@@ -47,7 +47,7 @@ def test_four_tasks_of_8_gb_never_run_together_on_a_worker_of_16_gb(cluster: Clu
     assert cluster.on(worker) == tasks[1:3]
 
 
-def test_workers_of_one_host_share_its_memory_and_others_have_their_own(cluster: Cluster, client: str) -> None:
+def test_workers_of_one_host_share_its_memory_exclusively(cluster: Cluster, client: str) -> None:
     for name in ("a", "b", "c"):
         cluster.worker(name, memory_bytes=16 * GB, memory_pool="machine")
     cluster.submit(client, 3, needs=memory(7))
@@ -60,7 +60,7 @@ def test_workers_of_one_host_share_its_memory_and_others_have_their_own(cluster:
     assert len(cluster.on(idle)) == 1, "what a worker that has left took is free again"
 
 
-def test_shared_memory_keeps_its_account_until_the_last_worker_leaves() -> None:
+def test_shared_memory_stays_accounted_until_the_last_worker_leaves() -> None:
     pools, details = MemoryPools(), WorkerDetails("m", "u", 1, 1, {}, memory_bytes=10**9, memory_pool="pool")
     first = pools.join("host", details)
     pools.join("host", details)
@@ -71,7 +71,7 @@ def test_shared_memory_keeps_its_account_until_the_last_worker_leaves() -> None:
     assert pools.join("host", details) is not first
 
 
-def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots(cluster: Cluster) -> None:
+def test_task_of_four_cpus_fills_a_worker_of_four_slots(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=4)
     first = cluster.submit(client, 3)
     (wide,) = cluster.submit(client, needs=cpus(4))
@@ -84,13 +84,13 @@ def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots(cluster:
     assert cluster.on(worker) == later
 
 
-def test_cpus_count_against_those_that_a_worker_names(cluster: Cluster) -> None:
+def test_task_cpus_count_against_the_workers_cpus(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"cpus": 32.0}, slots=4)
     tasks = cluster.submit(client, 5, needs=cpus(16))
     assert cluster.on(worker) == tasks[:2]
 
 
-def test_gpus_have_indexes_that_whole_tasks_do_not_share_and_fractions_do(cluster: Cluster) -> None:
+def test_whole_gpu_tasks_have_exclusive_indexes_and_fractions_share(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"gpu": 3.0}, slots=8)
     half = cluster.submit(client, 2, needs=HALF_GPU)
     cluster.submit(client, needs=(("gpu", 2.0),))
@@ -102,7 +102,7 @@ def test_gpus_have_indexes_that_whole_tasks_do_not_share_and_fractions_do(cluste
     assert devices(cluster, worker)[-1] == (0,)
 
 
-def test_a_blocked_task_lends_its_cpus_and_keeps_its_memory(cluster: Cluster) -> None:
+def test_blocked_task_lends_cpus_but_keeps_memory(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
     (parent,) = cluster.submit(client, needs=(("cpus", 4.0), ("memory", 10 * GB)))
     child, large = cluster.submit(client), cluster.submit(client, needs=memory(8))
@@ -113,7 +113,7 @@ def test_a_blocked_task_lends_its_cpus_and_keeps_its_memory(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("needs", [cpus(4), memory(12)], ids=["cpus", "memory"])
-def test_a_large_task_does_not_starve_behind_a_stream_of_small_ones(needs: Pairs, cluster: Cluster) -> None:
+def test_large_task_does_not_starve_behind_small_ones(needs: Pairs, cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
     small = () if needs == cpus(4) else memory(4)
     cluster.submit(client, 8, needs=small)
@@ -130,7 +130,7 @@ def test_a_large_task_does_not_starve_behind_a_stream_of_small_ones(needs: Pairs
     assert cluster.on(worker), "the others go on"
 
 
-def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long(cluster: Cluster) -> None:
+def test_space_reserved_too_long_is_lent_to_others_equally_long(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
     (long,) = cluster.submit(client, needs=memory(8))
     (large,) = cluster.submit(client, needs=memory(12))
@@ -143,7 +143,7 @@ def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long(cluster: Clus
     assert cluster.on(worker) == [long, small]
 
 
-def test_what_no_worker_could_ever_offer_is_said_and_starts_no_units() -> None:
+def test_unsatisfiable_work_is_reported_and_starts_no_units() -> None:
     wanted: list[int] = []
 
     class Watched(SimplePolicy):

@@ -53,7 +53,7 @@ class Trial:
         return living.state.until - self.cluster.state.own_time(self.cluster.now)
 
 
-def test_exceptions_and_losses_have_limits_of_their_own() -> None:
+def test_exceptions_and_losses_have_separate_limits() -> None:
     trial = Trial(retries=2)
     for end in (trial.raises, trial.dies, trial.raises, trial.dies):
         end()
@@ -63,7 +63,7 @@ def test_exceptions_and_losses_have_limits_of_their_own() -> None:
     assert trial.outcome() is Outcome.EXCEPTION
 
 
-def test_a_task_ends_when_its_process_is_lost_more_often_than_losses_says() -> None:
+def test_task_fails_after_more_process_losses_than_allowed() -> None:
     trial = Trial(retries=5, losses=2)  # one loss, as the wire counts
     trial.dies()
     trial.wait(2.0)
@@ -76,7 +76,7 @@ def test_a_task_ends_when_its_process_is_lost_more_often_than_losses_says() -> N
     assert ", 4 attempts, losses=1\n" in row["text"]
 
 
-def test_a_task_that_waits_says_how_long_before_which_attempt_and_why() -> None:
+def test_waiting_task_reports_delay_next_attempt_and_reason() -> None:
     trial = Trial(retries=3, retry_delays=(LONG_SECONDS,))
     trial.raises()
     trial.wait(1.0)
@@ -92,7 +92,7 @@ def test_a_task_that_waits_says_how_long_before_which_attempt_and_why() -> None:
     assert "; this is attempt 3 of 5 (retries: 1 of 3, losses: 1 of 3), after attempt 2 " in trial.why()
 
 
-def test_each_retry_has_its_delay_and_the_last_one_counts_for_the_rest() -> None:
+def test_each_retry_has_a_delay_and_the_last_one_repeats() -> None:
     trial = Trial(retries=4, retry_delays=(1.0, 3.0))
     for seconds in (1.0, 3.0, 3.0, 3.0):
         trial.raises()
@@ -101,14 +101,14 @@ def test_each_retry_has_its_delay_and_the_last_one_counts_for_the_rest() -> None
 
 
 @given(st.floats(0, 100), st.floats(0, 1))
-def test_chance_takes_no_more_off_a_delay_than_its_share(seconds: float, jitter: float) -> None:
+def test_jitter_shortens_a_delay_by_at_most_its_share(seconds: float, jitter: float) -> None:
     trial = Trial(retries=3, retry_delays=(10.0 + seconds,), retry_jitter=jitter)
     trial.raises()
     least = (10.0 + seconds) * (1 - jitter)
     assert least - 1e-6 <= trial.delay() <= 10.0 + seconds + 1e-6
 
 
-def test_an_item_that_failed_in_a_chunk_waits_and_counts_as_after_that_attempt() -> None:
+def test_failed_chunk_item_waits_and_counts_its_attempt() -> None:
     trial = Trial(retries=1, retry_delays=(LONG_SECONDS,), failed=1)
     assert trial.why() == (
         "it waits 5.0 s before attempt 2 of 2 (retries: 1 of 1, losses: 0 of 1), "

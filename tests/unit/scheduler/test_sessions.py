@@ -55,7 +55,7 @@ def ask(cluster: Cluster, client: str, question: Message, kind: type[M]) -> M:
     return told(cluster, client, kind)[-1]
 
 
-def test_tasks_that_may_start_once_go_to_workers_that_join_while_no_client_uses_their_session() -> None:
+def test_start_once_tasks_use_new_workers_while_their_session_is_unused() -> None:
     cluster = with_session()
     task, other = cluster.submit("s", 2, retries=0, needs=(("gpu", 1.0),))
     cluster.leave("s")
@@ -70,7 +70,7 @@ def test_tasks_that_may_start_once_go_to_workers_that_join_while_no_client_uses_
     assert cluster.on("new") == [task, other]
 
 
-def test_tasks_continue_and_their_results_are_kept_when_the_client_leaves() -> None:
+def test_tasks_continue_with_results_retained_after_the_client_leaves() -> None:
     cluster = with_session()
     queued, running = cluster.submit("s", 2)
     cluster.leave("s")
@@ -82,7 +82,7 @@ def test_tasks_continue_and_their_results_are_kept_when_the_client_leaves() -> N
     assert cluster.outcomes("s") == {running: (Outcome.SUCCESS, VALUE), queued: (Outcome.EXCEPTION, VALUE)}
 
 
-def test_a_task_that_is_submitted_again_runs_once_and_is_answered_each_time() -> None:
+def test_resubmitted_task_runs_once_and_is_answered_each_time() -> None:
     cluster = with_session()
     (task,) = cluster.submit("s")
     cluster.finish("w", task)
@@ -94,7 +94,7 @@ def test_a_task_that_is_submitted_again_runs_once_and_is_answered_each_time() ->
     assert not cluster.runs("w")
 
 
-def test_failed_tasks_run_again_under_later_attempts_when_the_user_submits_them_again() -> None:
+def test_resubmitted_failed_tasks_run_under_later_attempts() -> None:
     cluster = with_session()
     failed, succeeded = cluster.submit("s", 2)
     cluster.finish("w", failed, outcome=Outcome.EXCEPTION)
@@ -104,7 +104,7 @@ def test_failed_tasks_run_again_under_later_attempts_when_the_user_submits_them_
     assert [(task, attempt) for task, attempt, _ in cluster.runs("w")] == [(failed, 2)]
 
 
-def test_two_keys_with_one_digest_are_an_error_and_never_one_task() -> None:
+def test_two_keys_with_one_digest_raise_and_never_share_a_task() -> None:
     cluster = with_session()
     (task,) = cluster.submit("s", labels=[(b"first", b"")])
     cluster.submit("s", ids=[task], labels=[(b"second \xff", b"")])
@@ -114,7 +114,7 @@ def test_two_keys_with_one_digest_are_an_error_and_never_one_task() -> None:
     assert cluster.state.living_task(task)
 
 
-def test_a_session_has_one_client_at_a_time() -> None:
+def test_session_has_one_client_at_a_time() -> None:
     cluster = with_session()
     in_use = "session 'nightly' is in use by host|1: stop that client first"
     assert cluster.tries_again("s", ALICE, session=NAME) == in_use, "as far as is known yet"
@@ -125,7 +125,7 @@ def test_a_session_has_one_client_at_a_time() -> None:
     assert not cluster.refusal("s", ALICE, session=NAME)
 
 
-def test_a_client_that_has_ended_while_the_scheduler_was_stopped_keeps_no_other_from_its_session() -> None:
+def test_client_gone_during_an_outage_does_not_hold_its_session() -> None:
     cluster = with_session()
     assert cluster.tries_again("s", ALICE, session=NAME)
     cluster.wait(0.5, alive=["s", "w"])  # what it said before is read now
@@ -135,7 +135,7 @@ def test_a_client_that_has_ended_while_the_scheduler_was_stopped_keeps_no_other_
     assert not cluster.refusal("s", ALICE, session=NAME)
 
 
-def test_a_session_that_another_key_has_is_another_session() -> None:
+def test_session_of_another_key_is_separate() -> None:
     cluster = with_session()
     assert "another client" in cluster.refusal("s", BOB, session=NAME)
     assert not cluster.refusal("t", BOB, session=NAME)
@@ -149,7 +149,7 @@ def test_a_session_that_another_key_has_is_another_session() -> None:
     assert ask(cluster, "t", EndSession(cluster.peer("s"), remove=True), SessionEnded).error
 
 
-def test_sessions_and_their_tasks_are_listed_in_the_order_of_submission() -> None:
+def test_sessions_and_their_tasks_are_listed_in_submission_order() -> None:
     cluster = with_session()
     ids = cluster.submit("s", 3, name="f", labels=[(), (b"key", b"tag"), ()])
     cluster.finish("w", ids[0])
@@ -165,7 +165,7 @@ def test_sessions_and_their_tasks_are_listed_in_the_order_of_submission() -> Non
     assert ask(cluster, "other", ListSessionTasks(row.id, 2), SessionTasks).ids == ids[2:]
 
 
-def test_a_removed_session_leaves_nothing() -> None:
+def test_removed_session_leaves_nothing() -> None:
     cluster = with_session()
     done, running = cluster.submit("s", 2)
     cluster.finish("w", done, payload=stored_reference(result_id(done, 1), 5))
@@ -178,7 +178,7 @@ def test_a_removed_session_leaves_nothing() -> None:
     assert SendToStorage(ForgetOwner(cluster.peer("s"))) in cluster.commands
 
 
-def test_a_session_that_is_in_use_is_cancelled_and_not_removed_by_another_client() -> None:
+def test_session_in_use_can_be_cancelled_but_not_removed_by_others() -> None:
     cluster = with_session()
     (task,) = cluster.submit("s")
     cluster.client("other", identity=ALICE)
@@ -188,7 +188,7 @@ def test_a_session_that_is_in_use_is_cancelled_and_not_removed_by_another_client
     assert cluster.recalls("w", kill=True) == [task]
 
 
-def test_a_session_expires_after_its_last_use_and_not_before_its_last_task() -> None:
+def test_session_expires_after_its_last_use_and_task() -> None:
     cluster = with_session(session_retention_seconds=100.0)
     (task,) = cluster.submit("s")
     cluster.leave("s")
@@ -205,7 +205,7 @@ def account_bytes(cluster: Cluster) -> int:
     return cluster.state.clients[cluster.peer("s")].account.size_bytes
 
 
-def test_labels_beyond_the_memory_of_a_key_are_refused_with_their_tasks() -> None:
+def test_labels_beyond_a_keys_memory_limit_are_refused_with_their_tasks() -> None:
     cluster = Cluster(max_bytes_per_client=100_000)
     cluster.client("s", session=NAME, identity=ALICE)
     ids = cluster.submit("s", 100, labels=[(b"k" * 1000, b"")] * 100)
@@ -215,7 +215,7 @@ def test_labels_beyond_the_memory_of_a_key_are_refused_with_their_tasks() -> Non
     assert account_bytes(cluster) < 250_000
 
 
-def test_a_client_without_a_session_may_neither_label_tasks_nor_ask_for_results() -> None:
+def test_sessionless_client_cannot_label_tasks_or_request_results() -> None:
     cluster = with_session()
     cluster.client("plain")
     (task,) = cluster.submit("plain", labels=[(b"key", b"tag")])
@@ -231,7 +231,7 @@ def errors(cluster: Cluster) -> str:
     return "; ".join(fact.text for fact in cluster.take_facts() if isinstance(fact, Incident))
 
 
-def test_results_that_are_asked_for_are_sent_no_faster_than_they_are_acknowledged(
+def test_requested_results_are_sent_as_fast_as_they_are_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sessions, "MAX_REDELIVERED_BYTES", 6_400)
@@ -258,7 +258,7 @@ def test_results_that_are_asked_for_are_sent_no_faster_than_they_are_acknowledge
     assert sent == count
 
 
-def test_one_key_has_a_limit_of_sessions_which_others_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_limits_apply_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_SESSIONS", 1)
     cluster = with_session()
     refused = cluster.refusal("t", ALICE, session="another")

@@ -51,7 +51,7 @@ def disk() -> Iterator[Disk]:
     disk.is_free.set()
 
 
-def test_a_hung_disk_loses_what_does_not_fit_and_counts_it(
+def test_hung_disk_drops_and_counts_excess_records(
     disk: Disk, writer: FileWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(files, "MAX_WAITING", 3)
@@ -68,7 +68,7 @@ def test_a_hung_disk_loses_what_does_not_fit_and_counts_it(
     assert caplog.messages == ["audit_path: audit is written again, lost 20 records"]
 
 
-def test_the_end_does_not_wait_for_a_hung_disk(
+def test_closing_does_not_wait_for_a_hung_disk(
     disk: Disk, writer: FileWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(files, "CLOSE_SECONDS", 0.01)
@@ -77,7 +77,7 @@ def test_the_end_does_not_wait_for_a_hung_disk(
     assert caplog.messages == ["the disk took more than 0.01 s: the last records of some files are lost"]
 
 
-def test_files_that_hang_when_they_are_opened_delay_nobody(tmp_path: Path) -> None:
+def test_files_that_hang_on_opening_delay_no_component(tmp_path: Path) -> None:
     """Opening a FIFO without a reader waits, as opening a file on a hung disk does."""
     writer = FileWriter()
 
@@ -110,7 +110,7 @@ def file_limit() -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_leaves_the_last_whole_document(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_last_complete_document(tmp_path: Path) -> None:
     path = tmp_path / "spending.json"
     replace(path, b"{}")
     with file_limit(), pytest.raises(OSError, match="No space left"):
@@ -131,7 +131,7 @@ def restart(directory: Path, times: TaskTimes) -> TaskTimes:
     return found
 
 
-def test_the_median_of_the_clusters_tasks_is_the_same_after_a_restart(tmp_path: Path) -> None:
+def test_median_duration_survives_a_restart(tmp_path: Path) -> None:
     times = TaskTimes()
     for mean_us, tasks in ((300, 40), (8_000_000, 900), (60_000_000, 12)):
         times.add(mean_us, tasks)
@@ -159,7 +159,7 @@ def test_the_median_of_the_clusters_tasks_is_the_same_after_a_restart(tmp_path: 
     ],
     ids=lambda text: text[:12].decode("latin-1"),
 )
-def test_a_damaged_file_of_durations_costs_no_more_than_the_median(
+def test_damaged_durations_file_falls_back_to_the_median(
     text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture, writer: FileWriter
 ) -> None:
     (tmp_path / "task_times.json").write_bytes(text)
@@ -171,9 +171,7 @@ def test_a_damaged_file_of_durations_costs_no_more_than_the_median(
     assert file.read() == [0.0, 3.0]
 
 
-def test_a_document_that_cannot_be_written_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, writer: FileWriter
-) -> None:
+def test_retries_writing_a_document(tmp_path: Path, caplog: pytest.LogCaptureFixture, writer: FileWriter) -> None:
     path = tmp_path / "task_times.json"
     path.mkdir()
     file = TaskTimesFile(tmp_path, writer)

@@ -53,7 +53,7 @@ def encoded(cluster: Cluster, around: ServerStatus = AROUND) -> bytes:
     return status(cluster.state, replace(around, rooms=cluster.rooms))
 
 
-def test_it_counts_tasks_by_state_and_by_how_they_ended(cluster: Cluster) -> None:
+def test_counts_tasks_by_state_and_outcome(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     first, *_ = cluster.submit(client, 3)
     cluster.submit(client, references=[(first,)])
@@ -68,7 +68,7 @@ def test_it_counts_tasks_by_state_and_by_how_they_ended(cluster: Cluster) -> Non
     assert set(document(cluster)["tasks"]["ended"]) == {"done", *failures}
 
 
-def test_of_what_workers_have_as_much_runs_as_there_are_slots_and_suspended_ones_are_counted_apart() -> None:
+def test_tasks_up_to_the_slots_run_and_suspended_ones_count_separately() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     first, *_ = cluster.submit(client, 5)
@@ -78,7 +78,7 @@ def test_of_what_workers_have_as_much_runs_as_there_are_slots_and_suspended_ones
     assert sum(tasks[state] for state in ("waiting", "ready", "assigned", "suspended")) == 5
 
 
-def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat(cluster: Cluster) -> None:
+def test_worker_has_a_row_with_its_load_and_last_heartbeat(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"gpu": 2.0, "linux": None}, slots=2, queue_size=3)
     first, *_ = cluster.submit(client, 4)
     cluster.say(worker, Suspended([first], [1], [True]))
@@ -99,7 +99,7 @@ def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat(cluster: Cluste
     assert document(cluster)["workers"][0]["processors"][0]["running"] == ""
 
 
-def test_what_began_after_a_heartbeat_is_shown_with_the_processors_that_it_left_idle(cluster: Cluster) -> None:
+def test_tasks_started_after_a_heartbeat_are_shown_with_idle_processors(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2, queue_size=2)
     first, second, third, *_ = cluster.submit(client, 4)
     pair = [ProcessorStatus(pid, 0.0, 0, True, False, task, 1.0) for pid, task in ((7, first), (8, second))]
@@ -112,7 +112,7 @@ def test_what_began_after_a_heartbeat_is_shown_with_the_processors_that_it_left_
     assert shown == [(7, third.hex(), 0.5), (8, second.hex(), 3.0), (9, "", 0.0)]
 
 
-def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_has_ended(cluster: Cluster) -> None:
+def test_clients_and_functions_have_rows_with_running_and_ended_tasks(cluster: Cluster) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=2, queue_size=0)
     first, second, third, *_ = cluster.submit(client, 5)
     cluster.finish(worker, first, seconds=2.5)
@@ -131,7 +131,7 @@ def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_ha
     ]
 
 
-def test_a_function_is_still_listed_when_all_its_tasks_have_ended_and_their_client_is_gone(cluster: Cluster) -> None:
+def test_function_stays_listed_after_its_tasks_and_client_are_gone(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     done, running = cluster.submit(client, 2, name="work")
     cluster.finish(worker, done, seconds=1.0)
@@ -168,7 +168,7 @@ def test_managers_have_rows_with_their_units_by_state(cluster: Cluster) -> None:
     assert document(cluster)["totals"]["managers"] == 1
 
 
-def test_workers_in_trouble_are_listed_first_then_the_busiest(cluster: Cluster, client: str) -> None:
+def test_degraded_workers_are_listed_first_then_the_busiest(cluster: Cluster, client: str) -> None:
     cluster.worker("idle")
     broken = cluster.worker("broken")
     cluster.break_connection(broken)
@@ -180,7 +180,7 @@ def test_workers_in_trouble_are_listed_first_then_the_busiest(cluster: Cluster, 
     assert document(cluster)["totals"]["disconnected"] == 1
 
 
-def test_thousands_of_workers_fit_in_a_control_message_and_are_all_counted(cluster: Cluster) -> None:
+def test_thousands_of_workers_fit_in_a_control_message(cluster: Cluster) -> None:
     template = cluster.worker("template", {f"capability_{number}": 1.0 for number in range(50)})
     worker = cluster.state.workers[cluster.peer(template)]
     processors = [ProcessorStatus(2**31, 99.125, 2**40, True, True, bytes(16), 123.456789)] * 64
@@ -214,7 +214,7 @@ def waiting(cluster: Cluster) -> list[dict[str, Any]]:
     return rows
 
 
-def test_waiting_tasks_are_counted_by_function_needs_and_priority_the_oldest_first(cluster: Cluster) -> None:
+def test_waiting_tasks_are_counted_by_function_needs_and_priority(cluster: Cluster) -> None:
     alice, bob, _ = cluster.client("alice"), cluster.client("bob"), cluster.worker("w", queue_size=0)
     cluster.submit(alice, 3, name="plain")
     cluster.wait(5.0, alive=[alice, bob, "w"])
@@ -229,7 +229,7 @@ def test_waiting_tasks_are_counted_by_function_needs_and_priority_the_oldest_fir
     assert document(cluster)["totals"]["waiting"] == 3
 
 
-def test_each_group_says_why_its_oldest_task_waits(cluster: Cluster) -> None:
+def test_each_group_explains_why_its_oldest_task_waits(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     first, *_ = cluster.submit(client, 3, name="load")
     cluster.submit(client, references=[(first,)], name="combine")
@@ -244,7 +244,7 @@ def test_each_group_says_why_its_oldest_task_waits(cluster: Cluster) -> None:
     assert {row["function"]: row["ready"] for row in waiting(cluster)}["combine"] == 1
 
 
-def test_the_age_is_that_of_the_tasks_that_still_wait(cluster: Cluster) -> None:
+def test_age_is_that_of_the_tasks_still_waiting(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     for _ in range(5):
         cluster.submit(client)
@@ -255,7 +255,7 @@ def test_the_age_is_that_of_the_tasks_that_still_wait(cluster: Cluster) -> None:
     assert waiting(cluster) == []
 
 
-def test_full_tables_and_all_else_fit_into_one_message() -> None:
+def test_full_tables_and_everything_else_fit_into_one_message() -> None:
     tables = (
         limits.WORKERS_BYTES,
         3 * limits.ROWS_BYTES,

@@ -113,7 +113,7 @@ def test_stores_and_the_object_storage_learn_of_each_other(cluster: Cluster) -> 
     assert [(name, message.gone) for name, message in told] == [("storage", [2]), ("s1", [2])]
 
 
-def test_a_silent_store_is_given_up_after_its_lease() -> None:
+def test_silent_store_is_dropped_after_its_lease() -> None:
     cluster, _ = hosts_with_result(2, worker_timeout_seconds=10)
     cluster.wait(9, alive=["w1", "s2"])
     assert len(cluster.state.data.stores) == 2
@@ -122,7 +122,7 @@ def test_a_silent_store_is_given_up_after_its_lease() -> None:
     assert cluster.told("s2", StoresChanged)[0].gone == [1]
 
 
-def test_a_report_of_a_store_is_answered_and_extends_its_lease() -> None:
+def test_store_report_is_answered_and_extends_its_lease() -> None:
     cluster = Hosts(1, worker_timeout_seconds=10)
     cluster.wait(8, alive=["w1"])
     cluster.say("s1", StoreReport(7.5, 1, 2, 3, 4, 5))
@@ -134,7 +134,7 @@ def test_a_report_of_a_store_is_answered_and_extends_its_lease() -> None:
 # -- who has what
 
 
-def test_the_last_holder_is_told_that_it_has_the_only_copy() -> None:
+def test_last_holder_learns_that_it_has_the_only_copy() -> None:
     cluster, result = hosts_with_result(3)
     cluster.say("s2", ObjectsHeld([result], [SIZE]))
     cluster.say("s3", ObjectsHeld([result], [SIZE]))
@@ -144,7 +144,7 @@ def test_the_last_holder_is_told_that_it_has_the_only_copy() -> None:
     assert [each.ids for each in cluster.told("s2", SoleCopies)] == [[result]]
 
 
-def test_a_forgotten_object_is_forgotten_by_all_that_have_it_or_fetch_it() -> None:
+def test_released_object_is_dropped_by_all_holders_and_fetchers() -> None:
     cluster, result = hosts_with_result(4)
     cluster.say("s2", ObjectsHeld([result], [SIZE]))
     cluster.say("s3", ObjectsWanted([result]))
@@ -155,7 +155,7 @@ def test_a_forgotten_object_is_forgotten_by_all_that_have_it_or_fetch_it() -> No
     assert not len(cluster.state.data.directory)
 
 
-def test_all_stores_forget_a_client_that_leaves() -> None:
+def test_all_stores_drop_objects_of_a_departed_client() -> None:
     cluster, _ = hosts_with_result(2)
     cluster.leave("client")
     named = {name: each.owner for name, each in cluster.said if isinstance(each, ForgetOwner)}
@@ -168,7 +168,7 @@ def test_all_stores_forget_a_client_that_leaves() -> None:
 # -- fetches
 
 
-def test_a_store_fetches_a_whole_object_from_its_holder() -> None:
+def test_store_fetches_a_whole_object_from_its_holder() -> None:
     cluster, result = hosts_with_result(2)
     cluster.say("s2", ObjectsWanted([result]))
     [message] = cluster.told("s2", FetchChunks)
@@ -177,7 +177,7 @@ def test_a_store_fetches_a_whole_object_from_its_holder() -> None:
     assert cluster.holders(result) == {1, 2}
 
 
-def test_the_rate_of_a_store_is_measured() -> None:
+def test_measures_the_rate_of_a_store() -> None:
     cluster, result = hosts_with_result(2)
     moved = cluster.state.data.tracker.moved
     usual = moved.rate_into(2)
@@ -189,7 +189,7 @@ def test_the_rate_of_a_store_is_measured() -> None:
     assert moved.rate(1, 2) == usual
 
 
-def test_the_object_storage_fetches_what_a_client_asks_for() -> None:
+def test_object_storage_fetches_what_a_client_requests() -> None:
     cluster, result = hosts_with_result(1)
     cluster.storage_says(ObjectsWanted([result]))
     assert cluster.fetches("storage") == [(result, 1)]
@@ -197,7 +197,7 @@ def test_the_object_storage_fetches_what_a_client_asks_for() -> None:
     assert cluster.holders(result) == {0, 1}
 
 
-def test_a_run_that_fails_comes_from_another_holder_and_then_from_none() -> None:
+def test_failed_run_is_fetched_from_another_holder_then_gives_up() -> None:
     cluster, result = hosts_with_result(3)
     cluster.say("s3", ObjectsHeld([result], [SIZE]))
     cluster.say("s2", ObjectsWanted([result]))
@@ -211,7 +211,7 @@ def test_a_run_that_fails_comes_from_another_holder_and_then_from_none() -> None
     assert [each.ids for each in cluster.told("s2", ObjectsUnavailable)] == [[result]]
 
 
-def test_the_host_with_which_an_object_was_lost_is_named_until_it_is_there_again() -> None:
+def test_host_of_a_lost_object_is_named_until_it_is_back() -> None:
     cluster, result = hosts_with_result(2)
     cluster.leave("s1")
     cluster.say("s2", ObjectsWanted([result]))
@@ -225,7 +225,7 @@ def test_the_host_with_which_an_object_was_lost_is_named_until_it_is_there_again
     assert [each.host for each in cluster.told("s2", ObjectsUnavailable)] == [""]
 
 
-def test_a_task_whose_input_was_lost_with_a_host_names_it() -> None:
+def test_task_whose_input_was_lost_names_the_lost_host() -> None:
     cluster, result = hosts_with_result(1)
     [task] = cluster.submit("client", references=[(result,)])
     cluster.leave("s1")
@@ -235,7 +235,7 @@ def test_a_task_whose_input_was_lost_with_a_host_names_it() -> None:
     assert cluster.outcomes("client")[task] == (Outcome.OBJECT_LOST, text.encode())
 
 
-def test_a_store_without_a_way_to_the_holder_gets_an_object_through_the_object_storage() -> None:
+def test_store_without_a_route_fetches_through_the_object_storage() -> None:
     cluster, result = hosts_with_result(2)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
@@ -245,7 +245,7 @@ def test_a_store_without_a_way_to_the_holder_gets_an_object_through_the_object_s
     assert cluster.fetches("s2") == [(result, 1), (result, 0)]
 
 
-def test_a_fetch_waits_for_a_store_that_a_worker_has_named() -> None:
+def test_fetch_waits_for_a_store_named_by_a_worker() -> None:
     cluster = Hosts(1)
     cluster.break_connection("w1")
     cluster.worker("w2")
@@ -257,7 +257,7 @@ def test_a_fetch_waits_for_a_store_that_a_worker_has_named() -> None:
     assert cluster.fetches("s1") == [(result, 2)]
 
 
-def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have(cluster: Cluster) -> None:
+def test_after_a_scheduler_restart_stores_first_report_their_objects(cluster: Cluster) -> None:
     cluster.client()
     result = result_id(cluster.task_id("client"), 1)
     cluster.store("s1", is_back=True)
@@ -269,7 +269,7 @@ def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have(cluste
     assert message.sources == [2]
 
 
-def test_a_restarted_object_storage_learns_of_the_stores_and_is_taken_to_have_nothing_by_name() -> None:
+def test_restarted_object_storage_learns_the_stores_and_holds_nothing() -> None:
     cluster, result = hosts_with_result(2)
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.storage_says(ObjectsWanted([cluster.object_id("client")]))
@@ -298,7 +298,7 @@ def task_with_input(size_bytes: int) -> tuple[Hosts, bytes, bytes]:
     return cluster, task, result
 
 
-def test_a_task_whose_input_is_fetched_says_from_where_and_how_much_is_there() -> None:
+def test_task_fetching_an_input_shows_source_and_progress() -> None:
     cluster, task, result = task_with_input(80 * MB)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.say("s2", ChunksFetched([result], [0], [3], [80 * MB]))

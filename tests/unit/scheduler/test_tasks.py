@@ -36,7 +36,7 @@ def forgotten(cluster: Cluster) -> list[bytes]:
     return [task for part in storage_parts(cluster.commands) for task in part]
 
 
-def test_the_measured_time_of_a_function_is_without_the_wait_for_its_inputs(cluster: Cluster) -> None:
+def test_measured_duration_excludes_the_wait_for_inputs(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     [task] = cluster.submit(client)
     [timing] = {each.group.timing for each in cluster.state.clients[cluster.peer(client)].tasks.values()}
@@ -45,7 +45,7 @@ def test_the_measured_time_of_a_function_is_without_the_wait_for_its_inputs(clus
     assert timing.seconds == 1.0
 
 
-def test_submitting_again_changes_nothing_before_or_after_the_end(cluster: Cluster, client: str, worker: str) -> None:
+def test_resubmitting_changes_nothing_before_or_after_the_end(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.submit(client, ids=[task])
     assert len(cluster.runs(worker)) == 1
@@ -55,7 +55,7 @@ def test_submitting_again_changes_nothing_before_or_after_the_end(cluster: Clust
     assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_a_late_result_of_an_earlier_attempt_is_dropped_and_its_object_forgotten(cluster: Cluster) -> None:
+def test_late_result_of_an_earlier_attempt_is_dropped_and_released(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=Outcome.NOT_STARTED, payload=b"")
@@ -68,7 +68,7 @@ def test_a_late_result_of_an_earlier_attempt_is_dropped_and_its_object_forgotten
     assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_a_late_result_forgets_no_object_but_its_own(cluster: Cluster) -> None:
+def test_late_result_releases_only_its_own_object(cluster: Cluster) -> None:
     client, one, other = cluster.client(), cluster.worker("one"), cluster.worker("other")
     running = cluster.submit(client, 2)
     unknown = cluster.task_id(client)
@@ -82,14 +82,14 @@ def test_a_late_result_forgets_no_object_but_its_own(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY])
-def test_a_result_under_any_other_id_is_no_result(cluster: Cluster, outcome: Outcome, client: str, worker: str) -> None:
+def test_result_with_a_foreign_id_is_ignored(cluster: Cluster, outcome: Outcome, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=outcome, payload=stored_reference(cluster.object_id(client), 1))
     assert cluster.outcome(client, task) is Outcome.OBJECT_LOST
     assert forgotten(cluster) == []
 
 
-def test_a_dependency_may_stand_behind_its_dependent_in_one_message(cluster: Cluster) -> None:
+def test_dependency_may_follow_its_dependent_in_a_message(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=4)
     second, first = cluster.task_id(client), cluster.task_id(client)
     cluster.submit(client, ids=[second, first], references=[(first,), ()])
@@ -98,7 +98,7 @@ def test_a_dependency_may_stand_behind_its_dependent_in_one_message(cluster: Clu
     assert cluster.on(worker) == [second]
 
 
-def test_a_failed_dependency_ends_all_that_depend_on_it_with_its_exception(cluster: Cluster) -> None:
+def test_failed_dependency_fails_all_dependents_with_its_exception(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (first,) = cluster.submit(client)
     (second,) = cluster.submit(client, references=[(first,)])
@@ -108,7 +108,7 @@ def test_a_failed_dependency_ends_all_that_depend_on_it_with_its_exception(clust
     assert set(cluster.outcomes(client)) == {first, second, third}
 
 
-def test_the_value_of_an_inner_node_is_not_sent_to_the_client(cluster: Cluster, client: str, worker: str) -> None:
+def test_value_of_an_inner_node_is_not_sent_to_the_client(cluster: Cluster, client: str, worker: str) -> None:
     (inner,) = cluster.submit(client, deliver=False)
     (outer,) = cluster.submit(client, references=[(inner,)])
     cluster.finish(worker, inner, payload=b"\x80 inner")
@@ -116,7 +116,7 @@ def test_the_value_of_an_inner_node_is_not_sent_to_the_client(cluster: Cluster, 
     assert cluster.runs(worker)[-1] == (outer, 1, (b"\x80 inner",))
 
 
-def test_a_running_task_is_cancelled_when_its_worker_has_killed_it(cluster: Cluster, client: str, worker: str) -> None:
+def test_running_task_is_cancelled_once_its_worker_has_killed_it(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.cancel(client, task)
     assert cluster.recalls(worker, kill=True) == [task]
@@ -125,7 +125,7 @@ def test_a_running_task_is_cancelled_when_its_worker_has_killed_it(cluster: Clus
     assert cluster.outcome(client, task) is Outcome.CANCELLED
 
 
-def test_clear_cancels_everything_and_forgets_what_the_client_holds(cluster: Cluster, client: str, worker: str) -> None:
+def test_clear_cancels_everything_and_drops_client_state(cluster: Cluster, client: str, worker: str) -> None:
     held = cluster.object_id(client)
     cluster.say(client, Pin([held]))
     running, *queued = cluster.submit(client, 5)
@@ -137,7 +137,7 @@ def test_clear_cancels_everything_and_forgets_what_the_client_holds(cluster: Clu
 
 
 @pytest.mark.parametrize("deaths", [1, 2, 3])
-def test_a_task_whose_process_dies_runs_again_up_to_its_retries(cluster: Cluster, deaths: int) -> None:
+def test_task_whose_process_dies_is_retried_up_to_its_limit(cluster: Cluster, deaths: int) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client, retries=2)
     for _ in range(deaths):
@@ -152,7 +152,7 @@ def test_a_task_whose_process_dies_runs_again_up_to_its_retries(cluster: Cluster
         assert text.startswith(b"killed by signal 9 (SIGKILL), 3 attempts")
 
 
-def test_its_own_exception_is_not_repeated_unless_asked_for(cluster: Cluster, client: str, worker: str) -> None:
+def test_its_own_exception_is_repeated_only_on_request(cluster: Cluster, client: str, worker: str) -> None:
     plain, opted = cluster.submit(client)[0], cluster.submit(client, retry_on=b"\x80 ValueError", retries=1)[0]
     cluster.finish(worker, plain, outcome=Outcome.EXCEPTION)
     assert cluster.outcome(client, plain) is Outcome.EXCEPTION
@@ -163,7 +163,7 @@ def test_its_own_exception_is_not_repeated_unless_asked_for(cluster: Cluster, cl
     assert cluster.outcomes(client)[opted] == (Outcome.EXCEPTION, b"\x80 again")
 
 
-def test_a_task_that_took_three_workers_down_is_poison(cluster: Cluster, client: str) -> None:
+def test_task_that_brought_down_three_workers_is_poison(cluster: Cluster, client: str) -> None:
     (task,) = cluster.submit(client, retries=10)
     for name in ("a", "b", "c"):
         worker = cluster.worker(name)
@@ -188,7 +188,7 @@ def test_only_the_running_task_is_charged_for_the_loss_of_its_worker(cluster: Cl
     assert cluster.outcome(client, queued) is None
 
 
-def test_a_task_that_may_run_once_ends_in_doubt_when_its_worker_is_lost(cluster: Cluster) -> None:
+def test_run_once_task_ends_in_doubt_when_its_worker_is_lost(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client, retries=0)
     cluster.leave(worker, "was killed")
@@ -197,7 +197,7 @@ def test_a_task_that_may_run_once_ends_in_doubt_when_its_worker_is_lost(cluster:
     assert b"may have run" in text
 
 
-def test_a_worker_with_five_failures_in_a_row_gets_nothing_more_where_another_does_well(cluster: Cluster) -> None:
+def test_worker_with_five_failures_in_a_row_gets_no_tasks_if_others_succeed(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     for number in range(5):
         (task,) = cluster.submit(client, retries=0)
@@ -208,7 +208,7 @@ def test_a_worker_with_five_failures_in_a_row_gets_nothing_more_where_another_do
     assert cluster.on(worker) == []
 
 
-def test_when_a_client_is_gone_its_tasks_are_dropped_and_its_objects_forgotten(cluster: Cluster) -> None:
+def test_departed_clients_tasks_are_dropped_and_its_objects_released(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     running, *_ = cluster.submit(client, 10)
     cluster.leave(client)
@@ -219,7 +219,7 @@ def test_when_a_client_is_gone_its_tasks_are_dropped_and_its_objects_forgotten(c
     assert late in forgotten(cluster)
 
 
-def test_a_client_that_falls_silent_is_given_up_after_its_lease(cluster: Cluster, client: str) -> None:
+def test_silent_client_is_dropped_after_its_lease(cluster: Cluster, client: str) -> None:
     cluster.submit(client)
     cluster.wait(59.0)
     assert cluster.state.clients
@@ -230,7 +230,7 @@ def test_a_client_that_falls_silent_is_given_up_after_its_lease(cluster: Cluster
     assert SendToStorage(ForgetOwner(cluster.peer(client))) in cluster.commands
 
 
-def test_more_tasks_than_may_wait_are_rejected_with_the_limits_name() -> None:
+def test_tasks_beyond_the_waiting_limit_are_rejected_with_its_name() -> None:
     cluster = Cluster(max_number_of_tasks_waiting=3)
     client = cluster.client()
     ids = cluster.submit(client, 5)
@@ -246,7 +246,7 @@ def register(cluster: Cluster, client: str, identifier: bytes, payload: bytes) -
     return cluster.outcome(client, task)
 
 
-def test_a_function_under_the_content_id_of_another_one_is_never_registered(cluster: Cluster) -> None:
+def test_function_with_a_foreign_content_id_is_never_registered(cluster: Cluster) -> None:
     mallory, alice, worker = cluster.client("mallory"), cluster.client("alice"), cluster.worker("w")
     assert register(cluster, mallory, FUNCTION, b"\x80 evil") is Outcome.REJECTED
     assert any(FUNCTION.hex() in fact.text for fact in cluster.facts if isinstance(fact, Incident))
@@ -257,7 +257,7 @@ def test_a_function_under_the_content_id_of_another_one_is_never_registered(clus
     assert cluster.state.objects.functions[FUNCTION].payload == CODE
 
 
-def test_a_function_runs_for_those_who_have_registered_it_alone(cluster: Cluster) -> None:
+def test_function_runs_only_for_clients_that_registered_it(cluster: Cluster) -> None:
     mallory, alice, worker = cluster.client("mallory"), cluster.client("alice"), cluster.worker("w")
     stored = cluster.object_id(alice)
     assert register(cluster, alice, stored, stored_reference(stored, 10**6)) is None
@@ -272,7 +272,7 @@ def test_a_function_runs_for_those_who_have_registered_it_alone(cluster: Cluster
     assert forgotten(cluster)[-1] == stored
 
 
-def test_the_stored_arguments_of_a_task_are_its_clients_own(cluster: Cluster) -> None:
+def test_stored_arguments_of_a_task_belong_to_its_client(cluster: Cluster) -> None:
     mallory, alice, worker = cluster.client("mallory"), cluster.client("alice"), cluster.worker("w")
     secret, mine = cluster.object_id(alice), cluster.object_id(mallory)
     cluster.submit(mallory)
@@ -283,7 +283,7 @@ def test_the_stored_arguments_of_a_task_are_its_clients_own(cluster: Cluster) ->
     assert tasks[1] in cluster.on(worker)
 
 
-def test_an_object_is_forgotten_after_its_last_use_and_its_release(cluster: Cluster, client: str, worker: str) -> None:
+def test_object_is_dropped_after_its_release_and_last_use(cluster: Cluster, client: str, worker: str) -> None:
     stored = cluster.object_id(client)
     (task,) = cluster.submit(client, references=[(stored,)])
     assert cluster.runs(worker)[-1][2] == (stored_reference(stored, 0),)
@@ -293,7 +293,7 @@ def test_an_object_is_forgotten_after_its_last_use_and_its_release(cluster: Clus
     assert forgotten(cluster) == [stored]
 
 
-def test_a_stored_result_lives_until_the_client_has_seen_and_released_it(cluster: Cluster) -> None:
+def test_stored_result_lives_until_the_client_releases_it(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     stored = result_id(task, 1)
@@ -304,7 +304,7 @@ def test_a_stored_result_lives_until_the_client_has_seen_and_released_it(cluster
     assert forgotten(cluster) == [stored]
 
 
-def test_a_task_is_never_sent_to_a_worker_that_still_has_an_earlier_attempt(cluster: Cluster) -> None:
+def test_task_never_goes_to_a_worker_with_an_earlier_attempt(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     (task,) = cluster.submit(client)
     cluster.leave(client)
@@ -317,7 +317,7 @@ def test_a_task_is_never_sent_to_a_worker_that_still_has_an_earlier_attempt(clus
     assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_only_its_own_tasks_and_objects_can_be_named_by_a_client(cluster: Cluster) -> None:
+def test_client_can_name_only_its_own_tasks_and_objects(cluster: Cluster) -> None:
     mine, other = cluster.client("mine"), cluster.client("other")
     (theirs,) = cluster.submit(other)
     stored = cluster.object_id(other)
@@ -329,7 +329,7 @@ def test_only_its_own_tasks_and_objects_can_be_named_by_a_client(cluster: Cluste
     assert cluster.state.objects.stored == {}
 
 
-def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cluster, client: str) -> None:
+def test_mass_releases_use_messages_of_bounded_size(cluster: Cluster, client: str) -> None:
     held = [cluster.object_id(client) for _ in range(5_000)]
     cluster.say(client, Pin(held))
     commands = cluster.say(client, Clear())
@@ -338,7 +338,9 @@ def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cl
     assert all(len(encode(ForgetObjects(part))) < MAX_CONTROL_BYTES for part in parts)
 
 
-def test_what_an_interrupted_attempt_may_have_stored_is_forgotten(cluster: Cluster, client: str, worker: str) -> None:
+def test_objects_possibly_stored_by_an_interrupted_attempt_are_released(
+    cluster: Cluster, client: str, worker: str
+) -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
     assert forgotten(cluster) == [result_id(task, 1)]
@@ -347,7 +349,7 @@ def test_what_an_interrupted_attempt_may_have_stored_is_forgotten(cluster: Clust
     assert forgotten(cluster) == [result_id(task, 1), result_id(task, 2)]
 
 
-def test_a_stored_exception_is_forgotten_with_its_attempt_but_not_when_the_client_is_told_of_it(
+def test_stored_exception_is_released_with_its_attempt_unless_reported(
     cluster: Cluster,
 ) -> None:
     client, worker = cluster.client(), cluster.worker("w")
@@ -360,7 +362,7 @@ def test_a_stored_exception_is_forgotten_with_its_attempt_but_not_when_the_clien
     assert forgotten(cluster) == [result_id(task, 1)]
 
 
-def test_a_task_goes_back_to_the_worker_it_failed_on_when_nobody_else_has_room_for_a_while(cluster: Cluster) -> None:
+def test_task_returns_to_the_worker_it_failed_on_if_no_other_has_room(cluster: Cluster) -> None:
     client, first = cluster.client(), cluster.worker("first")
     (task,) = cluster.submit(client)
     busy = cluster.worker("busy", queue_size=0)

@@ -27,7 +27,7 @@ def told(tracker: Tracker, store: int) -> list[Message]:
     return [message for number, message in messages if number == store and isinstance(message, FetchChunks)]
 
 
-def test_a_fetch_that_every_bounded_look_has_missed_is_found_by_the_sweep() -> None:
+def test_sweep_finds_a_fetch_missed_by_bounded_scans() -> None:
     holder, other, late, *blocked = range(1, 20 * MAX_LOOKS)
     tracker = tracker_of(blocked[-1])
     tracker.held(holder, OBJECT, LARGE_BYTES)

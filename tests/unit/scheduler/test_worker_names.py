@@ -12,13 +12,13 @@ def name(cluster: Cluster, worker: str) -> str:
     return cluster.state.workers[cluster.peer(worker)].name
 
 
-def test_workers_are_numbered_per_manager_in_the_order_in_which_they_join(cluster: Cluster) -> None:
+def test_workers_are_numbered_per_manager_in_joining_order(cluster: Cluster) -> None:
     for worker, manager in (("a", "cloud"), ("b", "local"), ("c", "cloud"), ("d", "cloud")):
         cluster.worker(worker, manager_id=manager)
     assert [name(cluster, worker) for worker in "abcd"] == ["cloud-1", "local-1", "cloud-2", "cloud-3"]
 
 
-def test_a_worker_that_is_back_keeps_its_name_and_a_new_one_never_gets_the_name_of_one_that_left() -> None:
+def test_returning_worker_keeps_its_name_which_is_never_reused() -> None:
     cluster = Cluster()
     cluster.workers(["a", "b"], "cloud")
     cluster.break_connection("a")
@@ -29,7 +29,7 @@ def test_a_worker_that_is_back_keeps_its_name_and_a_new_one_never_gets_the_name_
     assert [worker.name for worker in cluster.state.workers.values()] == ["cloud-3", "cloud-4"]
 
 
-def test_names_differ_however_long_the_manager_id_is_and_whatever_number_it_ends_with(cluster: Cluster) -> None:
+def test_names_differ_for_any_manager_id_length_and_suffix(cluster: Cluster) -> None:
     ids = ["cloud", "cloud-1", "x" * 5000 + "a", "x" * 5000 + "b"]
     for number, manager in enumerate(2 * ids):
         cluster.worker(f"w{number}", manager_id=manager)
@@ -38,7 +38,7 @@ def test_names_differ_however_long_the_manager_id_is_and_whatever_number_it_ends
     assert max(map(len, names)) < 120
 
 
-def test_host_and_pid_stand_beside_the_name_of_a_lost_worker(cluster: Cluster) -> None:
+def test_lost_worker_is_shown_with_host_and_pid(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", manager_id="cloud")
     (task,) = cluster.submit(client, retries=0)
     assert explain(cluster.state, task, cluster.now) == "it runs on worker cloud-1 (host, pid 1)"

@@ -18,7 +18,7 @@ def keys(tmp_path: Path) -> KeysDirectory:
     return KeysDirectory.create(tmp_path / "keys", "lab")
 
 
-def test_keys_are_known_by_their_public_key_only(keys: KeysDirectory) -> None:
+def test_keys_are_identified_only_by_their_public_key(keys: KeysDirectory) -> None:
     alice = keys.add("alice", "client")
     listed = AllowList(keys)
     assert listed.entries().get(alice.keys.public) == Entry("alice", "client", "")
@@ -36,7 +36,7 @@ def change(keys: KeysDirectory, line: str, other: str) -> None:
     keys.peers.write_bytes(keys.peers.read_bytes().replace(line.encode(), other.encode(errors="surrogatepass")))
 
 
-def test_a_key_is_noticed_when_it_is_added_and_when_it_is_revoked(keys: KeysDirectory) -> None:
+def test_notices_added_and_revoked_keys(keys: KeysDirectory) -> None:
     listed = AllowList(keys)
     alice = keys.add("alice", "client")
     assert listed.entries().get(alice.keys.public) is None
@@ -49,7 +49,7 @@ def test_a_key_is_noticed_when_it_is_added_and_when_it_is_revoked(keys: KeysDire
     assert found.problem.startswith(f"was revoked on {datetime.now(UTC):%Y-%m-}")
 
 
-def test_a_key_ends_at_its_time_without_a_change_of_its_file(keys: KeysDirectory) -> None:
+def test_key_expires_on_time_without_a_file_change(keys: KeysDirectory) -> None:
     now = [datetime(2030, 1, 1, tzinfo=UTC)]
     alice = keys.add("alice", "client", now[0] + timedelta(seconds=5))
     listed = AllowList(keys, lambda: now[0])
@@ -59,7 +59,7 @@ def test_a_key_ends_at_its_time_without_a_change_of_its_file(keys: KeysDirectory
     assert listed.entries().get(alice.keys.public) == Entry("alice", "client", "expired on 2030-01-01 00:00 UTC")
 
 
-def test_units_are_admitted_as_workers_and_end_with_their_manager_only(keys: KeysDirectory) -> None:
+def test_units_are_admitted_as_workers_and_end_only_with_their_manager(keys: KeysDirectory) -> None:
     one, other = keys.add("one", "manager"), keys.add("other", "manager")
     listed = AllowList(keys)
     assert listed.entries().get(one.for_units().keys.public) == Entry("one.units", "worker", "")
@@ -93,7 +93,7 @@ def broken_lines(line: str) -> list[str]:
     ]
 
 
-def test_a_broken_line_admits_nothing_takes_no_other_key_down_and_is_logged_once(
+def test_malformed_line_is_logged_once_and_affects_no_other_key(
     keys: KeysDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     alice, bob = keys.add("alice", "client"), keys.add("bob", "worker")
@@ -118,7 +118,7 @@ def test_a_broken_line_admits_nothing_takes_no_other_key_down_and_is_logged_once
         assert not listed.problems
 
 
-def test_a_list_that_others_can_change_changes_no_key_until_it_is_private_again(
+def test_writable_list_changes_no_key_until_private_again(
     keys: KeysDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     alice = keys.add("alice", "client")
@@ -137,7 +137,7 @@ def test_a_list_that_others_can_change_changes_no_key_until_it_is_private_again(
     assert AllowList(keys).problems == set()
 
 
-def test_of_two_lines_with_one_key_a_revoked_one_counts(keys: KeysDirectory) -> None:
+def test_revoked_line_wins_over_another_with_the_same_key(keys: KeysDirectory) -> None:
     alice = keys.add("alice", "client")
     with keys.peers.open("a") as file:
         file.write(line_of(keys, "alice").replace("alice", "zoe") + "\n")
@@ -149,7 +149,7 @@ def test_of_two_lines_with_one_key_a_revoked_one_counts(keys: KeysDirectory) -> 
     assert (listed.entries().get(alice.keys.public) or Entry("", "")).problem.startswith("was revoked on")
 
 
-def test_a_line_with_a_servers_key_admits_nothing(keys: KeysDirectory) -> None:
+def test_line_with_a_server_key_admits_no_peer(keys: KeysDirectory) -> None:
     alice = keys.add("alice", "client")
     for pair in (keys.scheduler, keys.object_storage):
         change(keys, alice.keys.public, pair.public)
@@ -159,7 +159,7 @@ def test_a_line_with_a_servers_key_admits_nothing(keys: KeysDirectory) -> None:
         change(keys, pair.public, alice.keys.public)
 
 
-def test_removing_the_list_revokes_all(keys: KeysDirectory) -> None:
+def test_removing_the_list_revokes_all_keys(keys: KeysDirectory) -> None:
     alice = keys.add("alice", "client")
     listed = AllowList(keys)
     keys.peers.unlink()

@@ -38,12 +38,12 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 @pytest.mark.parametrize("role", ["client", "worker", "manager", "monitor", "admin"])
-def test_a_credential_is_read_as_it_was_written(role: str, tmp_path: Path) -> None:
+def test_credential_round_trips(role: str, tmp_path: Path) -> None:
     path = written(tmp_path / "alice.credentials", credential(role).to_text())
     assert load_credential(path) == credential(role)
 
 
-def test_units_have_a_worker_credential_of_their_own(tmp_path: Path) -> None:
+def test_units_have_their_own_worker_credential(tmp_path: Path) -> None:
     manager = replace(credential("manager"), **new_key_pair()._asdict())
     units = manager.for_units()
     assert (units.name, units.role) == ("alice.units", "worker")
@@ -56,7 +56,7 @@ def test_units_have_a_worker_credential_of_their_own(tmp_path: Path) -> None:
         credential("worker").for_units()
 
 
-def test_a_refused_credential_says_what_ended_it_as_far_as_clocks_tell() -> None:
+def test_refused_credential_error_explains_why_within_clock_error() -> None:
     expires = credential().expires
     assert expires is not None
     assert credential().ending(expires) == "expired on 2030-01-31 12:00 UTC"
@@ -66,7 +66,7 @@ def test_a_refused_credential_says_what_ended_it_as_far_as_clocks_tell() -> None
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
-def test_a_file_that_others_can_open_is_refused_with_the_chmod_that_mends_it(mode: int, tmp_path: Path) -> None:
+def test_rejects_an_open_file_and_suggests_chmod(mode: int, tmp_path: Path) -> None:
     path = written(tmp_path / "my alice.credentials", credential().to_text(), mode)
     with pytest.raises(ConfigError) as caught:
         load_credential(path)
@@ -75,7 +75,7 @@ def test_a_file_that_others_can_open_is_refused_with_the_chmod_that_mends_it(mod
     assert load_credential(path) == credential()
 
 
-def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_file_of_another_user(tmp_path: Path) -> None:
     path = written(tmp_path / "alice.credentials", credential().to_text())
     if os.geteuid():
         pytest.skip("SKIPPED: only root can give a file to another user")
@@ -84,14 +84,14 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
         load_credential(path)
 
 
-def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
+def test_names_missing_files_and_directories(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none: No such file"):
         load_credential(tmp_path / "none")
     with pytest.raises(ConfigError, match="is a directory: give a credential file"):
         load_credential(tmp_path)
 
 
-def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
+def test_file_errors_never_show_secrets(tmp_path: Path) -> None:
     text = credential("manager").to_text()
     broken = [
         MARK,

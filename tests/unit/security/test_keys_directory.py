@@ -24,13 +24,13 @@ def entries(keys: KeysDirectory) -> list[PeerEntry]:
     return [each for each in keys.listed() if isinstance(each, PeerEntry)]
 
 
-def test_a_directory_is_opened_with_the_keys_that_it_was_made_with(keys: KeysDirectory) -> None:
+def test_directory_opens_only_with_its_original_keys(keys: KeysDirectory) -> None:
     again = KeysDirectory.open(keys.path)
     assert (again.cluster, again.scheduler, again.object_storage) == ("lab", keys.scheduler, keys.object_storage)
     assert keys.scheduler != keys.object_storage
 
 
-def test_everything_in_it_is_private_whatever_the_umask_is(tmp_path: Path) -> None:
+def test_contents_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         keys = KeysDirectory.create(tmp_path / "keys", "lab")
@@ -44,7 +44,7 @@ def test_everything_in_it_is_private_whatever_the_umask_is(tmp_path: Path) -> No
     assert {each: mode for each, mode in modes.items() if mode != (0o700 if each.is_dir() else 0o600)} == {}
 
 
-def test_a_new_key_knows_the_servers_and_is_an_entry_without_secrets(keys: KeysDirectory) -> None:
+def test_new_key_includes_server_keys_and_an_entry_without_secrets(keys: KeysDirectory) -> None:
     alice = keys.add("alice", "manager", datetime(2030, 1, 1, tzinfo=UTC))
     assert (alice.scheduler_key, alice.object_storage_key) == (keys.scheduler.public, keys.object_storage.public)
     assert alice.cluster == "lab"
@@ -58,7 +58,7 @@ def test_a_new_key_knows_the_servers_and_is_an_entry_without_secrets(keys: KeysD
     assert units.secret not in text
 
 
-def test_a_taken_name_is_refused_and_may_be_used_again_after_it_was_revoked_or_has_expired(keys: KeysDirectory) -> None:
+def test_taken_name_is_refused_until_revoked_or_expired(keys: KeysDirectory) -> None:
     first = keys.add("alice", "client")
     with pytest.raises(UsageError, match=r"a key named 'alice' already.*scaler keys revoke alice"):
         keys.add("alice", "client")
@@ -86,7 +86,7 @@ def test_names_have_a_simple_grammar_and_some_are_reserved(name: str, keys: Keys
     assert entries(keys) == []
 
 
-def test_commands_at_once_lose_no_key_and_give_no_name_twice(keys: KeysDirectory) -> None:
+def test_concurrent_commands_lose_no_key_and_duplicate_no_name(keys: KeysDirectory) -> None:
     def add(name: str) -> str | None:
         try:
             return KeysDirectory.open(keys.path).add(name, "worker").keys.public
@@ -100,7 +100,7 @@ def test_commands_at_once_lose_no_key_and_give_no_name_twice(keys: KeysDirectory
     assert sorted(each.name for each in found) == [f"w{number}" for number in range(10)]
 
 
-def test_revoking_an_unknown_or_revoked_name_says_so(keys: KeysDirectory) -> None:
+def test_revoking_an_unknown_or_revoked_name_reports_it(keys: KeysDirectory) -> None:
     with pytest.raises(UsageError, match="there is no key named 'bob'"):
         keys.revoke("bob")
     keys.add("bob", "client")
@@ -109,7 +109,7 @@ def test_revoking_an_unknown_or_revoked_name_says_so(keys: KeysDirectory) -> Non
         keys.revoke("bob")
 
 
-def test_a_component_gets_the_same_credential_at_each_start(keys: KeysDirectory) -> None:
+def test_component_gets_the_same_credential_at_every_start(keys: KeysDirectory) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: keys.credential("native", "manager"), range(16)))
     assert len(set(found)) == 1
@@ -121,14 +121,14 @@ def test_a_component_gets_the_same_credential_at_each_start(keys: KeysDirectory)
         keys.credential("alice", "client")
 
 
-def test_what_is_no_keys_directory_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+def test_rejects_other_directories_and_names_the_command_to_create_one(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         tmp_path.chmod(0o700)
         with pytest.raises(ConfigError, match=rf"is not a keys directory: `scaler keys init {path}` makes one"):
             KeysDirectory.open(path)
 
 
-def test_no_advice_opens_or_closes_what_is_no_keys_directory(tmp_path: Path) -> None:
+def test_advice_never_changes_modes_outside_keys_directories(tmp_path: Path) -> None:
     """Root may own it: `chmod 700 /tmp` would be the end of other users' programs."""
     tmp_path.chmod(0o755)
     file = tmp_path / "file"
@@ -145,9 +145,7 @@ def test_no_advice_opens_or_closes_what_is_no_keys_directory(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("what", ["", "peers.jsonl", "servers.toml"])
-def test_a_directory_that_others_can_open_is_refused_with_the_chmod_that_mends_it(
-    what: str, keys: KeysDirectory
-) -> None:
+def test_rejects_an_open_directory_and_suggests_chmod(what: str, keys: KeysDirectory) -> None:
     path = keys.path / what
     path.chmod(0o750 if path.is_dir() else 0o640)
     with pytest.raises(ConfigError) as caught:

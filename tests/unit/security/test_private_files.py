@@ -61,7 +61,7 @@ def read(path: Path, uid: int, gid: int, *groups: int) -> str:
         (OTHER, GROUP, 0o440, (USER, USER, GROUP), "belongs to another user (uid 54323)"),
     ],
 )
-def test_a_secret_may_be_readable_by_root_and_the_groups_of_this_process(
+def test_secret_may_be_readable_by_root_and_groups_of_this_process(
     mounted: Path, owner: int, group: int, mode: int, process: tuple[int, ...], answer: str
 ) -> None:
     version = mounted / "..2026_11_28"
@@ -76,7 +76,7 @@ def test_a_secret_may_be_readable_by_root_and_the_groups_of_this_process(
 
 
 @needs_root
-def test_the_keys_of_a_cluster_may_be_a_mounted_secret(mounted: Path) -> None:
+def test_cluster_keys_may_be_a_mounted_secret(mounted: Path) -> None:
     keys = KeysDirectory.create(mounted / "keys", "c")
     credential = keys.add("alice", "client")
     assert isinstance(credential, Credential)
@@ -93,7 +93,7 @@ def test_the_keys_of_a_cluster_may_be_a_mounted_secret(mounted: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_keys_are_kept_on_a_file_system_without_links_locks_and_synced_directories(
+def test_keys_work_on_a_file_system_without_links_locks_and_dir_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     fsync = os.fsync

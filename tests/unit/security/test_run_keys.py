@@ -12,7 +12,7 @@ from scaler.security.run import RunKeys, find
 ADDRESS = "tcp://127.0.0.1:8516"
 
 
-def test_keys_are_found_again_after_a_cleaner_has_removed_the_runtime_directory(
+def test_keys_are_found_again_after_the_runtime_directory_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

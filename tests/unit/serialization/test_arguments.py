@@ -55,14 +55,14 @@ def there_and_back(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str
     return load_arguments(parts_of(to_payload(parts)), lambda index: found[index].name)  # type: ignore[attr-defined]
 
 
-def test_arguments_come_back_as_they_were() -> None:
+def test_arguments_round_trip() -> None:
     assert there_and_back() == ((), {})
     assert there_and_back(1, "two", key=[3]) == ((1, "two"), {"key": [3]})
     assert there_and_back([[1], {}]) == (([[1], {}],), {})
     assert there_and_back(([1], {"a": 2})) == ((([1], {"a": 2}),), {})
 
 
-def test_arrays_travel_beside_the_pickle_and_can_be_written_to() -> None:
+def test_arrays_travel_out_of_band_and_are_writable() -> None:
     array = np.arange(100.0)
     parts, _ = dump_arguments((array,), {})
     assert len(parts) == 2
@@ -73,7 +73,7 @@ def test_arrays_travel_beside_the_pickle_and_can_be_written_to() -> None:
     assert loaded.ctypes.data % 16 == 0
 
 
-def test_a_tasks_own_arguments_can_be_written_to_however_large_and_wherever_they_come_from() -> None:
+def test_task_arguments_are_writable_at_any_size_and_from_any_source() -> None:
     parts, _ = dump_arguments((np.zeros(INLINE_LIMIT_BYTES),), {})
     received = [memoryview(bytes(part)) for part in parts]
     (loaded,), _ = load_arguments(received, lambda index: index)
@@ -90,20 +90,20 @@ def test_references_are_found_at_any_depth_and_filled_in() -> None:
     assert kwargs == {"x": "value 1"}
 
 
-def test_a_reference_whose_value_is_known_travels_as_the_value() -> None:
+def test_reference_with_a_known_value_is_sent_as_the_value() -> None:
     parts, found = dump_arguments(([Elsewhere("known")],), {})
     assert not found
     assert load_arguments(parts, lambda index: index) == ((["known"],), {})
 
 
-def test_a_reference_cannot_be_pickled_outside_of_arguments() -> None:
+def test_reference_cannot_be_pickled_outside_arguments() -> None:
     with pytest.raises(TypeError, match="Elsewhere cannot be pickled directly"):
         pickle.dumps(Elsewhere("one"))
     with pytest.raises(SerializationError, match=r"the result at \[0\] \([\w.]*Elsewhere"):
         dump_value([Elsewhere("one")])
 
 
-def test_what_cannot_be_serialized_is_named_with_its_place_and_type() -> None:
+def test_unserializable_value_is_named_with_place_and_type() -> None:
     with pytest.raises(SerializationError, match=r"argument 2 of f \(_thread.lock\) cannot be serialized: TypeError"):
         dump_arguments((1, threading.Lock()), {}, function_name="f")
     with pytest.raises(SerializationError, match=r"argument 'lock' of f \(_thread.lock"):
@@ -115,7 +115,7 @@ class Box:
         self.content = content
 
 
-def test_the_place_inside_an_argument_is_named() -> None:
+def test_names_the_place_inside_an_argument() -> None:
     deep = [1, {"box": Box((0, threading.Lock()))}]
     with pytest.raises(SerializationError, match=r"argument 1 of f at \[1\]\['box'\]\.content\[1\] \(_thread\.lock"):
         dump_arguments((deep,), {}, function_name="f")
@@ -125,12 +125,12 @@ def test_the_place_inside_an_argument_is_named() -> None:
         dump_arguments((endless,), {}, function_name="f")
 
 
-def test_what_cannot_be_loaded_says_why() -> None:
+def test_unloadable_value_error_has_the_reason() -> None:
     with pytest.raises(SerializationError, match="the arguments cannot be loaded: ModuleNotFoundError"):
         load_arguments([b"\x80\x05cno_such_module\nthing\n."], lambda index: index)
 
 
-def test_a_users_serializer_is_asked_for_the_function_each_argument_and_the_result() -> None:
+def test_serializer_handles_function_arguments_and_result() -> None:
     serializer = Tagged()
     function = dump_function(pow, serializer)
     parts, _ = dump_arguments((2, 3), {"mod": 5}, serializer)
@@ -142,7 +142,7 @@ def test_a_users_serializer_is_asked_for_the_function_each_argument_and_the_resu
     assert load_function(function, serializer)(*args, **kwargs) == load_value(parts_of(to_payload(result)), serializer)
 
 
-def test_references_work_with_a_users_serializer_directly_and_inside_arguments() -> None:
+def test_references_work_with_a_custom_serializer_at_any_depth() -> None:
     serializer = Tagged()
     one, two = Elsewhere("one"), Elsewhere("two")
     parts, found = dump_arguments((one, [two]), {"again": one, "known": Elsewhere("known")}, serializer)

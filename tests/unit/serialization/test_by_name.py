@@ -30,7 +30,7 @@ def no_input(index: int) -> Any:
 
 @settings(max_examples=10)
 @given(st.sampled_from(TAGS), DOCUMENTS)
-def test_a_value_comes_back_as_it_was(tag: PayloadTag, value: object) -> None:
+def test_value_round_trips(tag: PayloadTag, value: object) -> None:
     payload = to_payload([Format(tag).serialize(value)])
     assert payload[0] == tag
     assert load_value(parts_of(payload)) == value
@@ -38,7 +38,7 @@ def test_a_value_comes_back_as_it_was(tag: PayloadTag, value: object) -> None:
 
 @settings(max_examples=10)
 @given(st.sampled_from(TAGS), st.lists(DOCUMENTS, max_size=3), st.dictionaries(st.text(), DOCUMENTS, max_size=3))
-def test_arguments_come_as_they_were_given(tag: PayloadTag, args: list[Any], kwargs: dict[str, Any]) -> None:
+def test_arguments_arrive_unchanged(tag: PayloadTag, args: list[Any], kwargs: dict[str, Any]) -> None:
     payload = Format(tag).serialize({"args": args, "kwargs": kwargs})
     assert load_arguments(parts_of(payload), no_input) == (tuple(args), kwargs)
 
@@ -54,12 +54,12 @@ def test_any_bytes_are_arguments_or_refused(data: bytes) -> None:
         assert type(kwargs) is dict
 
 
-def test_a_function_by_name_is_the_function_itself() -> None:
+def test_function_by_name_is_the_function_itself() -> None:
     assert load_function(parts_of(b"\x05\x06os.path:join")) is sys.modules["os.path"].join
     assert load_function([b"\x05\x07builtins:dict.fromkeys"]) == dict.fromkeys
 
 
-def test_without_its_library_messagepack_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_messagepack_library_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
     monkeypatch.setattr("scaler.extras.find_spec", lambda _: None)
     for use in (lambda: format_of(b"\x05\x07math:sqrt"), lambda: read(b"\x07\x80")):
@@ -70,7 +70,7 @@ def test_without_its_library_messagepack_names_what_to_install(monkeypatch: pyte
 @pytest.mark.parametrize(
     "names", [b'"builtins:OSError"', b"[1]", b'["builtins:len"]', b'["no_such_module:Error"]', b"{"]
 )
-def test_what_is_no_list_of_exception_types_is_no_retry_on(names: bytes) -> None:
+def test_retry_on_must_be_a_list_of_exception_types(names: bytes) -> None:
     with pytest.raises(SerializationError):
         load_retry_on(b"\x06" + names)
 

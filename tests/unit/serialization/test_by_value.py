@@ -7,7 +7,7 @@ import functools
 from scaler.serialization import dump, load
 
 
-def test_a_cached_function_travels_with_an_empty_cache_of_its_own() -> None:
+def test_cached_function_arrives_with_an_empty_cache() -> None:
     calls: list[int] = []
 
     @functools.lru_cache(maxsize=3, typed=True)
@@ -24,7 +24,7 @@ def test_a_cached_function_travels_with_an_empty_cache_of_its_own() -> None:
     assert calls == [2]
 
 
-def test_one_function_is_one_cache_for_all_that_use_it() -> None:
+def test_function_has_one_cache_shared_by_all_users() -> None:
     @functools.cache
     def table() -> list[int]:
         return [1]

@@ -36,7 +36,7 @@ def of_a_class_that_cannot_be_pickled(base: type[Exception]) -> Exception:
     return cast("Exception", type("LockedError", (base,), {"lock": threading.Lock()})("why"))
 
 
-def test_an_exception_arrives_with_its_traceback_as_the_cause() -> None:
+def test_exception_arrives_with_its_traceback_as_the_cause() -> None:
     loaded = load_exception(dump_exception(ValueError("why", 3), "Traceback: line 1"))
     assert type(loaded) is ValueError
     assert loaded.args == ("why", 3)
@@ -53,7 +53,7 @@ def raised(exception: BaseException, *, cause: BaseException | None = None) -> B
         return caught
 
 
-def test_causes_contexts_and_notes_arrive_and_the_first_cause_is_the_remote_traceback() -> None:
+def test_causes_contexts_and_notes_arrive_below_the_remote_traceback() -> None:
     first = raised(KeyError("first"))
     second = raised(NeedsTwoError(1, 2), cause=first)
     second.add_note("mind this")
@@ -80,7 +80,7 @@ def test_causes_contexts_and_notes_arrive_and_the_first_cause_is_the_remote_trac
     assert remote_traceback(loaded) is loaded.__cause__.__cause__
 
 
-def test_one_that_cannot_be_loaded_arrives_by_name_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloadable_exception_arrives_by_name_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = dump_exception(OnWorkersOnlyError("why"), "text")
     monkeypatch.delattr(f"{__name__}.OnWorkersOnlyError")
     loaded = load_exception(payload)
@@ -89,7 +89,7 @@ def test_one_that_cannot_be_loaded_arrives_by_name_and_text(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("exception", [of_a_class_that_cannot_be_pickled(base) for base in (ValueError, SilentError)])
-def test_one_that_cannot_be_pickled_arrives_by_name_and_says_why(exception: BaseException) -> None:
+def test_unpicklable_exception_arrives_by_name_with_the_reason(exception: BaseException) -> None:
     loaded = load_exception(dump_exception(exception, "text"))
     assert isinstance(loaded, RemoteError)
     assert "cannot be pickled" in str(loaded)
@@ -106,6 +106,6 @@ def test_one_that_cannot_be_pickled_arrives_by_name_and_says_why(exception: Base
         b"\x01" + b"\x01\0\0\0" + b"\xff" * 8,
     ],
 )
-def test_a_payload_that_is_none_is_an_error_and_nothing_else(payload: bytes) -> None:
+def test_invalid_payload_raises_only_its_documented_error(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         parts_of(payload)

@@ -22,7 +22,7 @@ def _explode() -> None:
 
 
 @given(st.text(), st.text(), st.text(), st.binary(max_size=50))
-def test_texts_come_out_as_they_are_shown_and_the_pickle_as_it_went_in(
+def test_texts_arrive_as_displayed_and_the_pickle_unchanged(
     kind: str, text: str, traceback: str, pickled: bytes
 ) -> None:
     readable = [escaped_lines(each.encode("utf-8", "backslashreplace").decode()) for each in (kind, text, traceback)]
@@ -38,7 +38,7 @@ def test_any_bytes_are_an_exception_or_refused(payload: bytes) -> None:
             assert failure_texts(Outcome.EXCEPTION, data).text.startswith("an exception that cannot be read")
 
 
-def test_a_task_s_own_exception_says_its_type_its_text_and_its_traceback_without_being_loaded() -> None:
+def test_task_exception_shows_type_text_and_traceback_without_loading() -> None:
     payload = dump_exception(ExplosiveError("why"), "Traceback: line 1")
     found = failure_texts(Outcome.EXCEPTION, payload)
     assert found.text.endswith("test_failure_texts.ExplosiveError: why")

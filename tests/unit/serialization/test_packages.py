@@ -52,7 +52,7 @@ def made(text: str) -> Callable[..., Any]:
         "import functools, tabler\n@functools.cache\ndef g(): return tabler.use()\ndef f(): return g()",
     ],
 )
-def test_packages_are_found_wherever_a_function_mentions_or_imports_them(text: str, folder: Path) -> None:
+def test_finds_packages_wherever_a_function_references_or_imports_them(text: str, folder: Path) -> None:
     install(folder, "tabler", "1.2")
     assert packages_of(made(text)) == (("tabler", "1.2"),)
     assert packages_of(functools.partial(max, key=1, default=2)) == ()
@@ -61,14 +61,14 @@ def test_packages_are_found_wherever_a_function_mentions_or_imports_them(text: s
     assert packages_of(ChunkFunction([max, made(text)], Options(), 0.0)) == (("tabler", "1.2"),)
 
 
-def test_an_own_module_has_no_version_and_what_it_imports_has(folder: Path) -> None:
+def test_local_module_has_no_version_unlike_its_imports(folder: Path) -> None:
     install(folder, "tabler", "1.2")
     (folder / "ours.py").write_text("import json, tabler\ndef f(): return json.dumps(tabler.use())\n")
     assert packages_of(made("from ours import f")) == (("tabler", "1.2"),)
     assert packages_of(len) == packages_of(dict) == packages_of(print) == ()
 
 
-def test_other_and_missing_versions_are_differences_and_equal_ones_are_none(folder: Path) -> None:
+def test_different_or_missing_versions_are_differences(folder: Path) -> None:
     install(folder, "tabler", "1.2")
     assert differences((("tabler", "1.2"),)) == ""
     text = differences((("tabler", "2.0"), ("unheard_of", "3")))

@@ -204,7 +204,7 @@ def facts(error: object, deep: int = 4) -> Any:
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("arrives", [lambda error: load_exception(dump_exception(error, "text")), copy_of])
-def test_an_exception_arrives_as_it_was(name: str, arrives: Callable[[BaseException], BaseException]) -> None:
+def test_exception_round_trips(name: str, arrives: Callable[[BaseException], BaseException]) -> None:
     error = SHAPES[name]()
     seen = facts(error)
     inits.clear()
@@ -215,7 +215,7 @@ def test_an_exception_arrives_as_it_was(name: str, arrives: Callable[[BaseExcept
     assert not inits, "`__init__` ran again"
 
 
-def test_what_led_to_members_of_groups_and_to_causes_arrives() -> None:
+def test_causes_of_group_members_and_of_causes_arrive() -> None:
     def fail() -> None:
         try:
             try:
@@ -240,7 +240,7 @@ def test_what_led_to_members_of_groups_and_to_causes_arrives() -> None:
     assert (third.__context__, third.__suppress_context__) == (second, False)
 
 
-def test_an_exception_that_refers_to_itself_arrives() -> None:
+def test_self_referencing_exception_arrives() -> None:
     error = ValueError("why")
     error.args = ("why", error)
     other = KeyError("other")
@@ -252,7 +252,7 @@ def test_an_exception_that_refers_to_itself_arrives() -> None:
     assert arrived.__context__.__context__ is arrived
 
 
-def test_what_cannot_be_pickled_is_left_out_and_the_exception_arrives() -> None:
+def test_unpicklable_attributes_are_omitted_and_the_exception_arrives() -> None:
     error = KeywordError(code=1)
     error.lock = threading.Lock()  # type: ignore[attr-defined]
     error.args = ("why", error.lock)  # type: ignore[attr-defined]
@@ -274,7 +274,7 @@ class MissingHere:
         return refuse, ()
 
 
-def test_a_member_that_cannot_be_loaded_arrives_by_name_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloadable_member_arrives_by_name_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ExceptionGroup("some", [MissingError("x"), WithoutSuperError(1, MissingHere()), PathError("/a")])  # type: ignore[arg-type]
     payload = dump_exception(error, "text")
     monkeypatch.delattr(f"{__name__}.MissingError")

@@ -89,7 +89,7 @@ def test_notices(names: dict[str, Any], change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["unrelated = 1", "cached()", "Shape.__subclasses__()", "log.setLevel(10)"])
-def test_does_not_notice_what_leaves_the_pickle_alone(names: dict[str, Any], change: str) -> None:
+def test_ignores_changes_that_do_not_affect_the_pickle(names: dict[str, Any], change: str) -> None:
     made = snapshot(names["f"])
     exec(change, names)
     assert not made.has_changed()
@@ -107,19 +107,19 @@ def test_does_not_notice_what_leaves_the_pickle_alone(names: dict[str, Any], cha
         "f.__get__",
     ],
 )
-def test_there_is_none_of_what_could_change_unnoticed(names: dict[str, Any], value: str) -> None:
+def test_functions_with_undetectable_changes_have_no_snapshot(names: dict[str, Any], value: str) -> None:
     names["later"] = eval(value, names)
     assert snapshot_of(names["f"]) is None
 
 
-def test_a_logger_is_stored_by_name_unless_its_class_says_otherwise(names: dict[str, Any]) -> None:
+def test_logger_is_pickled_by_name_unless_its_class_overrides_it(names: dict[str, Any]) -> None:
     names["later"] = type("Plain", (logging.Logger,), {})("x")
     snapshot(names["f"])
     names["later"] = type("Counting", (logging.Logger,), {"__reduce__": lambda self: (str, (self.name,))})("x")
     assert snapshot_of(names["f"]) is None
 
 
-def test_functions_of_modules_that_travel_by_value_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_of_modules_pickled_by_value_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("made_for_this_test")
     exec("limit = 1\ndef f(): return limit\n", module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -154,7 +154,7 @@ def loaded(text: str, pickled: bytes | None = None) -> Fresh[Any]:
         "seen = set()\ndef f():\n seen.add(len(seen))\n return len(seen)",
     ],
 )
-def test_what_a_call_changes_in_its_function_ends_with_the_call(text: str) -> None:
+def test_changes_of_a_call_to_its_function_end_with_the_call(text: str) -> None:
     fresh = loaded(text)
     assert [fresh.get()() for _ in range(3)] == [1, 1, 1]
 
@@ -172,7 +172,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("table", [[1, "x", (1, 2)], {1: 2.0, (1, "x"): None}, [], {}])
-def test_a_container_that_a_function_only_reads_is_not_compared(table: Any) -> None:
+def test_does_not_compare_a_container_that_a_function_only_reads(table: Any) -> None:
     for text, is_fixed in [*((each, True) for each in READS), *((each, False) for each in CHANGES)]:
         snapshot = snapshot_of(eval(f"lambda x: {text}", {"table": table}), is_loaded=True)
         assert snapshot is not None
@@ -196,7 +196,7 @@ def test_a_container_that_a_function_only_reads_is_not_compared(table: Any) -> N
         "table[0] = 1, [1]\ndef f(x): return table[x]",
     ],
 )
-def test_a_container_that_a_function_could_change_is_compared(program: str) -> None:
+def test_compares_a_container_that_a_function_may_change(program: str) -> None:
     names: dict[str, Any] = {"table": [1, 2]}
     exec(program, names)
     snapshot = snapshot_of(names["f"], is_loaded=True)

@@ -39,9 +39,7 @@ def package(folder: Path, version: int) -> Path:
     return path
 
 
-def test_a_package_is_imported_with_what_is_below_and_beside_its_modules(
-    modules: UploadedModules, tmp_path: Path
-) -> None:
+def test_package_is_imported_with_its_submodules_and_siblings(modules: UploadedModules, tmp_path: Path) -> None:
     data = packed(read_upload(package(tmp_path, 1)))
     assert not any("pycache" in name or "hidden" in name for name in unpacked(data))
     modules.use(b"one", lambda: data)
@@ -56,7 +54,7 @@ def test_a_package_is_imported_with_what_is_below_and_beside_its_modules(
         importlib.import_module("uploadedpackage")
 
 
-def test_each_archive_has_its_own_modules_and_gets_them_back(modules: UploadedModules, tmp_path: Path) -> None:
+def test_each_archive_keeps_its_own_modules(modules: UploadedModules, tmp_path: Path) -> None:
     first, second = (packed(read_upload(package(tmp_path, version))) for version in (1, 2))
     modules.use(b"one", lambda: first)
     one = importlib.import_module("uploadedpackage")
@@ -69,7 +67,7 @@ def test_each_archive_has_its_own_modules_and_gets_them_back(modules: UploadedMo
     assert (modules.active, modules.data) == (b"", b"")
 
 
-def test_what_is_installed_is_hidden_by_an_upload_of_the_same_name_and_comes_back(
+def test_upload_hides_an_installed_module_temporarily(
     modules: UploadedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed, uploaded = tmp_path / "installed", tmp_path / "uploaded"
@@ -86,7 +84,7 @@ def test_what_is_installed_is_hidden_by_an_upload_of_the_same_name_and_comes_bac
     monkeypatch.delitem(sys.modules, "uploadedmodule")
 
 
-def test_a_later_upload_replaces_what_has_the_same_name_and_nothing_else(tmp_path: Path) -> None:
+def test_later_upload_replaces_only_modules_of_the_same_name(tmp_path: Path) -> None:
     module = tmp_path / "uploadedmodule.py"
     module.write_text("A = 1\n")
     both = merged(read_upload(module), read_upload(package(tmp_path, 1)))
@@ -97,7 +95,7 @@ def test_a_later_upload_replaces_what_has_the_same_name_and_nothing_else(tmp_pat
     assert packed(again) == packed(dict(sorted(again.items(), reverse=True)))
 
 
-def test_a_wheel_is_imported_without_its_metadata(modules: UploadedModules, tmp_path: Path) -> None:
+def test_wheel_can_be_imported_without_its_metadata(modules: UploadedModules, tmp_path: Path) -> None:
     wheel = tmp_path / "uploadedmodule-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("uploadedmodule.py", "A = 3\n")
@@ -120,7 +118,7 @@ def test_a_wheel_is_imported_without_its_metadata(modules: UploadedModules, tmp_
         ("empty", {"data.txt": ""}, "no importable module"),
     ],
 )
-def test_what_cannot_be_uploaded_is_refused_with_the_reason(
+def test_rejects_a_failing_upload_with_the_reason(
     name: str, members: dict[str, str], text: str, tmp_path: Path
 ) -> None:
     for member, content in members.items():
@@ -131,9 +129,7 @@ def test_what_cannot_be_uploaded_is_refused_with_the_reason(
         read_upload(tmp_path / name)
 
 
-def test_files_that_are_too_large_together_are_refused_before_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_too_large_in_total_are_refused_before_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload, "MAX_UPLOAD_BYTES", 50)
     path = package(tmp_path, 1)
     with pytest.raises(UsageError, match="uploads are limited to 50: send data with send_object"):

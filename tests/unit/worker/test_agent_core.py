@@ -17,20 +17,20 @@ from tests.unit.worker.story import FUNCTION, LEASE, Story, task_id
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 
-def test_a_definition_and_a_spec_come_before_the_first_task_and_only_once(story: Story) -> None:
+def test_function_and_spec_are_sent_once_before_the_first_task(story: Story) -> None:
     story.run(1)
     story.run(2)
     assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
     assert story.fed() == [1, 2]
 
 
-def test_tasks_of_unknown_length_are_fed_one_ahead_and_the_rest_waits_here(story: Story) -> None:
+def test_unmeasured_tasks_are_prefetched_one_ahead(story: Story) -> None:
     story.run(1, 2, 3, 4)
     assert story.fed() == [1, 2]
     assert story.core.queued == 3
 
 
-def test_a_task_of_another_client_waits_for_one_task_of_each_client_and_not_for_all(story: Story) -> None:
+def test_task_waits_for_at_most_one_task_of_each_other_client(story: Story) -> None:
     story.run(*range(1, 101))
     single = 2**64 + 1  # the first half of a task's id is its client
     story.run(single)
@@ -42,7 +42,7 @@ def test_a_task_of_another_client_waits_for_one_task_of_each_client_and_not_for_
     assert story.fed() == [4, 5]
 
 
-def test_short_tasks_are_fed_about_ten_milliseconds_ahead(story: Story) -> None:
+def test_short_tasks_are_prefetched_about_ten_milliseconds_ahead(story: Story) -> None:
     story.run(1)
     story.work(duration_us=1000)
     story.run(*range(2, 100))
@@ -57,7 +57,7 @@ def test_only_the_running_task_is_charged_for_a_death(story: Story) -> None:
     assert story.hands[1].released
 
 
-def test_results_that_a_dead_processor_had_not_sent_still_count(story: Story) -> None:
+def test_unsent_results_of_a_dead_processor_still_count(story: Story) -> None:
     story.start(1, 2)
     story.hands[1].finish()
     story.hands[1].begin(story.now)
@@ -65,7 +65,7 @@ def test_results_that_a_dead_processor_had_not_sent_still_count(story: Story) ->
     assert story.done() == {1: m.Outcome.SUCCESS, 2: m.Outcome.PROCESSOR_DIED}
 
 
-def test_a_task_that_was_read_but_not_begun_is_not_charged(story: Story) -> None:
+def test_task_read_but_not_started_is_not_charged(story: Story) -> None:
     story.run(1)
     story.hands[1].unread.clear()
     story.die()
@@ -73,7 +73,7 @@ def test_a_task_that_was_read_but_not_begun_is_not_charged(story: Story) -> None
     assert story.fed(2) == [1]
 
 
-def test_results_behind_a_long_task_are_fetched_and_not_counted_twice(story: Story) -> None:
+def test_results_behind_a_long_task_are_fetched_and_counted_once(story: Story) -> None:
     story.start(1, 2)
     story.hands[1].finish()
     story.hands[1].begin(story.now)
@@ -83,7 +83,7 @@ def test_results_behind_a_long_task_are_fetched_and_not_counted_twice(story: Sto
     assert [message.ids for message in story.sent if isinstance(message, m.Done)] == [[task_id(1)], [task_id(2)]]
 
 
-def test_a_recalled_task_that_waits_is_given_back(story: Story) -> None:
+def test_recalled_waiting_task_is_returned(story: Story) -> None:
     story.start(1, 2, 3, 4)
     story.recall(2, 4, kill=True)
     assert sorted(story.returned()) == [2, 4]
@@ -91,7 +91,7 @@ def test_a_recalled_task_that_waits_is_given_back(story: Story) -> None:
     assert not story.hands[1].killed
 
 
-def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started(story: Story) -> None:
+def test_task_read_during_a_reclaim_counts_as_started(story: Story) -> None:
     story.run(1)
     story.work(duration_us=1000)
     story.run(2, 3, 4)
@@ -103,7 +103,7 @@ def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started(sto
     assert story.done() == {1: m.Outcome.SUCCESS, 3: m.Outcome.SUCCESS}
 
 
-def test_a_running_task_is_killed_when_it_is_cancelled(story: Story) -> None:
+def test_cancelling_a_running_task_kills_it(story: Story) -> None:
     story.start(1, 2)
     story.recall(1, kill=True)
     assert story.hands[1].killed
@@ -112,7 +112,7 @@ def test_a_running_task_is_killed_when_it_is_cancelled(story: Story) -> None:
     assert story.fed(2) == [2]
 
 
-def test_a_result_that_came_before_the_kill_wins(story: Story) -> None:
+def test_result_that_precedes_the_kill_wins(story: Story) -> None:
     story.start(1)
     story.hands[1].finish()
     story.recall(1, kill=True)
@@ -120,7 +120,7 @@ def test_a_result_that_came_before_the_kill_wins(story: Story) -> None:
     assert story.done() == {1: m.Outcome.SUCCESS}
 
 
-def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on(story: Story) -> None:
+def test_task_beyond_its_time_limit_is_killed_and_later_tasks_run(story: Story) -> None:
     story.start(1, 2, timeout_seconds=1.0)
     story.tick(0.9)
     assert not story.hands[1].killed
@@ -132,7 +132,7 @@ def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on(story: 
     assert story.fed(2) == [2]
 
 
-def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done(story: Story) -> None:
+def test_drained_worker_returns_queued_tasks_and_exits_when_idle(story: Story) -> None:
     story.start(1, 2, 3)
     story.hear(m.Drain("scale down"))
     assert sorted(story.returned()) == [2, 3]
@@ -145,7 +145,7 @@ def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done(s
     assert story.ending.exit_code == 0
 
 
-def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace(story: Story) -> None:
+def test_stopped_worker_returns_running_tasks_after_its_grace_period(story: Story) -> None:
     story.run(1)
     story.start(2, retries=0)
     story.happened(StopRequested("SIGTERM"))
@@ -157,7 +157,7 @@ def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace(story: Stor
     assert story.ending is not None
 
 
-def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_knows(story: Story) -> None:
+def test_stopping_worker_returns_tasks_until_the_scheduler_knows(story: Story) -> None:
     story.happened(StopRequested("SIGTERM"))
     assert story.sent == [m.Drain("SIGTERM")]
     assert story.ending is None
@@ -168,7 +168,7 @@ def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_
     assert story.ending is not None
 
 
-def test_a_worker_that_is_told_to_end_does_not_wait_long_for_a_scheduler_that_says_nothing(story: Story) -> None:
+def test_stopping_worker_does_not_wait_long_for_a_silent_scheduler(story: Story) -> None:
     story.happened(StopRequested("SIGTERM"))
     story.tick(DRAIN_ANSWER_SECONDS - 0.1)
     assert story.ending is None
@@ -176,7 +176,7 @@ def test_a_worker_that_is_told_to_end_does_not_wait_long_for_a_scheduler_that_sa
     assert story.ending is not None
 
 
-def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks(story: Story) -> None:
+def test_blocked_task_lends_its_slot_and_resumes_before_new_tasks(story: Story) -> None:
     story.run(1)
     story.wait_in(1)
     story.run(2, 3, 4)
@@ -193,7 +193,7 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks(story:
     assert story.fed(1) == [3, 4]
 
 
-def test_a_task_that_runs_for_a_while_is_said_to_have_started_once(story: Story) -> None:
+def test_long_running_task_is_reported_as_started_once(story: Story) -> None:
     story.start(1, 2)
     story.tick(0.02)
     assert not [message for message in story.sent if isinstance(message, m.Started)]
@@ -203,7 +203,7 @@ def test_a_task_that_runs_for_a_while_is_said_to_have_started_once(story: Story)
     assert len([message for message in story.sent if isinstance(message, m.Started)]) == 1
 
 
-def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready(story: Story) -> None:
+def test_new_processor_starts_with_the_first_queued_task_once_ready(story: Story) -> None:
     story.births_take_time = True
     story.run(1, 2)
     story.wait_in(1)
@@ -220,7 +220,7 @@ def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready(story: St
     assert story.fed(3) == [6, 2]
 
 
-def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
+def test_tasks_behind_a_long_one_move_to_an_idle_processor() -> None:
     story = Story(slots=2)
     story.start(1, 2, 3)
     story.hands[2].begin(story.now)
@@ -235,7 +235,7 @@ def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
     assert story.fed(2) == [3]
 
 
-def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_twice(story: Story) -> None:
+def test_worker_without_contact_starts_nothing_and_kills_run_once_tasks(story: Story) -> None:
     story.run(1, retries=0)
     story.start(2)
     for _ in range(81):
@@ -251,7 +251,7 @@ def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_t
     assert story.fed(2) == [2]
 
 
-def test_a_worker_without_contact_goes_on_with_a_task_that_may_run_twice() -> None:
+def test_worker_without_contact_continues_a_repeatable_task() -> None:
     story = Story(slots=2)
     story.run(1, retries=0)
     story.run(2)
@@ -262,7 +262,7 @@ def test_a_worker_without_contact_goes_on_with_a_task_that_may_run_twice() -> No
     assert [story.hands[number].killed for number in (1, 2)] == [True, False]
 
 
-def test_an_agent_that_fails_gives_back_what_has_not_begun_and_names_what_has() -> None:
+def test_failing_agent_returns_unstarted_tasks_and_names_started_ones() -> None:
     story = Story(slots=2)
     story.run(1, 2, 3, 4)
     story.hands[1].begin(story.now)
@@ -272,7 +272,7 @@ def test_an_agent_that_fails_gives_back_what_has_not_begun_and_names_what_has() 
     assert (sorted(story.returned()), story.returned(started=True)) == ([2, 3, 4], [1])
 
 
-def test_a_worker_whose_connection_broke_starts_nothing_when_the_scheduler_may_have_given_it_up(story: Story) -> None:
+def test_disconnected_worker_starts_nothing_once_it_may_be_given_up(story: Story) -> None:
     story.happened(Broken(b"schedulr"))
     story.tick(1.0)
     story.happened(Resumed(b"schedulr"))
@@ -291,7 +291,7 @@ def test_a_worker_whose_connection_broke_starts_nothing_when_the_scheduler_may_h
     assert story.fed() == [2]
 
 
-def test_a_worker_that_hears_nothing_ends_at_its_death_timeout() -> None:
+def test_worker_without_contact_exits_at_its_death_timeout() -> None:
     story = Story(death=30.0)
     for _ in range(61):
         story.tick(0.5)
@@ -300,7 +300,7 @@ def test_a_worker_that_hears_nothing_ends_at_its_death_timeout() -> None:
     assert "death_timeout_seconds" in story.ending.text
 
 
-def test_an_agent_that_stalled_hears_before_it_judges() -> None:
+def test_stalled_agent_reads_messages_before_judging_silence() -> None:
     story = Story(death=30.0)
     story.start(1, retries=0)
     story.tick(1000.0)
@@ -308,7 +308,7 @@ def test_an_agent_that_stalled_hears_before_it_judges() -> None:
     assert not story.hands[1].killed
 
 
-def test_a_forgotten_worker_starts_afresh(story: Story) -> None:
+def test_forgotten_worker_starts_over(story: Story) -> None:
     story.start(1, 2)
     story.forgotten()
     assert story.sent[-1] == m.WorkerReport([], [], [], [])
@@ -320,7 +320,7 @@ def test_a_forgotten_worker_starts_afresh(story: Story) -> None:
     assert story.fed(2) == [1]
 
 
-def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing_ends(story: Story) -> None:
+def test_restarted_scheduler_gets_running_and_ended_tasks_and_ends_none(story: Story) -> None:
     story.run(1, 2, 3)
     story.run(4, retries=0)
     story.work()
@@ -338,7 +338,7 @@ def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0, 50.0])
-def test_a_worker_that_comes_to_a_restarted_scheduler_starts_nothing_that_others_have(seconds: float) -> None:
+def test_worker_joining_a_restarted_scheduler_starts_no_foreign_tasks(seconds: float) -> None:
     story = Story()
     story.start(1, 2, 3)
     story.happened(Broken(b""))
@@ -355,7 +355,7 @@ def test_a_worker_that_comes_to_a_restarted_scheduler_starts_nothing_that_others
     assert story.fed() == [2]
 
 
-def test_a_result_is_kept_until_the_scheduler_releases_it(story: Story) -> None:
+def test_result_is_retained_until_the_scheduler_releases_it(story: Story) -> None:
     story.run(1, 2)
     story.work()
     story.work()
@@ -368,7 +368,7 @@ def test_a_result_is_kept_until_the_scheduler_releases_it(story: Story) -> None:
     assert story.restarted(3) == [m.WorkerReport([], [], [], [])]
 
 
-def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story: Story) -> None:
+def test_undefined_function_is_forgotten_everywhere_and_may_return(story: Story) -> None:
     story.run(1)
     story.work()
     story.hear(m.ForgetFunctions([FUNCTION]))
@@ -377,7 +377,7 @@ def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story:
     assert story.hands[1].announced == [*said, ToProcessor.FORGET, *said]
 
 
-def test_a_function_under_the_content_id_of_another_one_reaches_no_processor(story: Story) -> None:
+def test_function_with_a_foreign_content_id_reaches_no_processor(story: Story) -> None:
     story.run(1)
     story.work()
     group = m.RunGroup(m.Spec(b"u" * 16), [task_id(2)], [1], [b"x"])
@@ -386,7 +386,7 @@ def test_a_function_under_the_content_id_of_another_one_reaches_no_processor(sto
     assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
 
 
-def test_a_processor_that_reports_a_task_it_does_not_have_is_ended(story: Story) -> None:
+def test_processor_reporting_a_foreign_task_is_terminated(story: Story) -> None:
     story.start(1, 2)
     story.hands[1].running = (task_id(77), 1)
     story.work_on()
@@ -396,7 +396,7 @@ def test_a_processor_that_reports_a_task_it_does_not_have_is_ended(story: Story)
     assert story.fed(2) == [2]
 
 
-def test_a_preload_that_hangs_is_shown_and_its_processors_end_at_the_limit() -> None:
+def test_hanging_preload_is_shown_and_killed_at_its_limit() -> None:
     rig = CoreRig(replace(worker_config(), preload="models:load", preload_timeout_seconds=60.0))
     rig.step()
     rig.tick(29)
@@ -421,7 +421,7 @@ def test_a_preload_that_hangs_is_shown_and_its_processors_end_at_the_limit() -> 
     )
 
 
-def test_a_worker_whose_processors_cannot_start_gives_its_tasks_back_before_it_ends() -> None:
+def test_worker_whose_processors_cannot_start_returns_its_tasks_and_exits() -> None:
     rig = CoreRig(worker_config())
     rig.step(Welcomed(m.Welcome(False, 1, LEASE, 2.0)))
     tasks = [task_id(1), task_id(2)]
@@ -444,7 +444,7 @@ def test_a_worker_whose_processors_cannot_start_gives_its_tasks_back_before_it_e
     assert len(rig.hands.processors) == 3, "no more processors are started"
 
 
-def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(story: Story) -> None:
+def test_processor_that_reads_no_task_is_replaced_and_its_tasks_move(story: Story) -> None:
     story.run(1)
     story.work()
     story.tick(100.0)
@@ -458,7 +458,7 @@ def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(
     assert sorted(story.fed(2)) == [2, 3]
 
 
-def test_a_tick_looks_at_no_suspended_processor_before_something_is_due() -> None:
+def test_tick_skips_suspended_processors_until_something_is_due() -> None:
     story = Story(timeout=10.0)
     story.run(1)
     story.wait_in(1)

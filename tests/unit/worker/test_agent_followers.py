@@ -31,7 +31,7 @@ def begin_next(story: Story, number: int = 1) -> int:
     return int.from_bytes(processor.running[0], "big")
 
 
-def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks(story: Story) -> None:
+def test_chain_is_one_datagram_with_results_for_every_task(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     (datagram,) = story.hands[1].unread
     assert unpack(datagram)[0] == ToProcessor.RUN
@@ -40,7 +40,7 @@ def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks(story: S
     assert [message.ids for message in story.sent if isinstance(message, m.Done)] == [[task_id(n) for n in (1, 2, 3)]]
 
 
-def test_nothing_runs_behind_a_task_that_fails(story: Story) -> None:
+def test_nothing_runs_after_a_failing_task(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     begin_next(story)
     story.hands[1].finish(m.Outcome.EXCEPTION)
@@ -53,7 +53,7 @@ def test_nothing_runs_behind_a_task_that_fails(story: Story) -> None:
     assert story.done() == {1: m.Outcome.EXCEPTION, 4: m.Outcome.SUCCESS}
 
 
-def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not(story: Story) -> None:
+def test_only_the_running_follower_is_charged_for_a_death(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     story.work()
     begin_next(story)
@@ -62,7 +62,7 @@ def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not(s
     assert story.fed(2) == []
 
 
-def test_a_follower_whose_processor_died_before_it_began_runs_on_another_one_with_its_value(story: Story) -> None:
+def test_follower_moves_with_its_input_when_its_processor_dies(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     story.work()
     story.die()
@@ -74,7 +74,7 @@ def test_a_follower_whose_processor_died_before_it_began_runs_on_another_one_wit
     assert story.done() == dict.fromkeys((1, 2, 3), m.Outcome.SUCCESS)
 
 
-def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task(story: Story) -> None:
+def test_unstarted_chain_is_returned_as_its_first_task(story: Story) -> None:
     story.start(9)
     story.hear(chain(1, 2))
     story.recall(1, kill=False)
@@ -83,14 +83,14 @@ def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task(story: Story
     assert not story.hands[1].has_next
 
 
-def test_a_follower_of_a_task_that_has_ended_is_given_back(story: Story) -> None:
+def test_follower_of_an_ended_task_is_returned(story: Story) -> None:
     story.run(1)
     story.work()
     story.hear(m.Run([], [], [follow([task_id(1), task_id(2), task_id(3)])]))
     assert story.returned() == [2, 3]
 
 
-def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(story: Story) -> None:
+def test_follower_arriving_during_its_predecessor_starts_with_its_value(story: Story) -> None:
     story.start(1)
     story.hear(m.Run([], [], [follow([task_id(1), task_id(2)], inputs=(b"\x80 other", b""))]))
     assert story.fed() == []
@@ -99,7 +99,7 @@ def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(
     assert story.hands[1].inputs == (b"\x80 other", b".")
 
 
-def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have(story: Story) -> None:
+def test_drained_worker_returns_a_follower_its_processor_lacks(story: Story) -> None:
     story.start(1)
     story.hear(m.Run([], [], [follow([task_id(1), task_id(2)])]))
     story.hear(m.Drain("idle"))
@@ -109,7 +109,7 @@ def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have
     assert story.ending is not None
 
 
-def test_a_restarted_scheduler_is_told_of_followers_that_run_by_themselves(story: Story) -> None:
+def test_restarted_scheduler_learns_of_followers_that_run_by_themselves(story: Story) -> None:
     story.hear(chain(1, 2))
     begin_next(story)
     sent = story.restarted()
@@ -120,7 +120,7 @@ def test_a_restarted_scheduler_is_told_of_followers_that_run_by_themselves(story
     assert story.done() == {1: m.Outcome.SUCCESS, 2: m.Outcome.SUCCESS}
 
 
-def test_a_reported_follower_is_given_back_when_the_task_before_fails(story: Story) -> None:
+def test_reported_follower_is_returned_when_its_predecessor_fails(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     begin_next(story)
     story.restarted()

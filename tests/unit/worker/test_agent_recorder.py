@@ -91,7 +91,7 @@ def with_calls() -> Recorded:
 
 
 @pytest.mark.parametrize("story", [with_processors, with_calls])
-def test_a_replay_makes_the_same_commands(story: Callable[[], Recorded], tmp_path: Path) -> None:
+def test_replay_produces_the_same_commands(story: Callable[[], Recorded], tmp_path: Path) -> None:
     rig = story()
     path = tmp_path / "box"
     rig.recorder.write(path)
@@ -104,7 +104,7 @@ def test_a_replay_makes_the_same_commands(story: Callable[[], Recorded], tmp_pat
     assert replay(path) == len(rig.steps)
 
 
-def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_reproduces_a_fault_and_names_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "box"
     with_processors().recorder.write(path)
     monkeypatch.setattr(ProcessorPool, "check", _never_sound)
@@ -117,7 +117,7 @@ def _never_sound(_pool: ProcessorPool) -> None:
     raise AssertionError("unsound")
 
 
-def test_a_record_keeps_few_large_inputs_whatever_they_are(tmp_path: Path) -> None:
+def test_recording_keeps_few_large_inputs_of_any_kind(tmp_path: Path) -> None:
     large = b"x" * 100_000
     with_inputs = RunGroup(Spec(content_id(b"code")), TASKS[:1], [1], [b"x"], [(large,)])
     left = Results(0, [], memoryview(large))

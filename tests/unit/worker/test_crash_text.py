@@ -17,7 +17,7 @@ def crash(*frames: str) -> str:
     return "\n".join(["Fatal Python error: Segmentation fault", "", "Stack (most recent call first):", *frames])
 
 
-def test_the_first_line_names_the_innermost_frame_of_the_users_code() -> None:
+def test_first_line_names_the_innermost_user_frame() -> None:
     text = crash(
         f'  File "{STDLIB}/ctypes/__init__.py", line 519 in string_at',
         '  File "/home/me/work.py", line 17 in segv',
@@ -33,6 +33,6 @@ def test_the_first_line_names_the_innermost_frame_of_the_users_code() -> None:
     ]
 
 
-def test_a_crash_without_frames_of_the_user_keeps_its_text() -> None:
+def test_crash_without_user_frames_keeps_its_text() -> None:
     assert with_crash(SEGV, "") == SEGV
     assert with_crash(SEGV, crash("  <no Python frame>")) == f"{SEGV}\n{crash('  <no Python frame>')}"

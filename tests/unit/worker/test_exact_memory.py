@@ -65,7 +65,7 @@ def after_readings(monkeypatch: pytest.MonkeyPatch, count: int, happens: Callabl
     monkeypatch.setattr(memory, "bytes_of", reading)
 
 
-def test_children_that_begin_during_a_measurement_count_no_page_twice(
+def test_children_starting_during_a_measurement_count_no_page_twice(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = memory.exact_bytes(os.getpid())

@@ -11,7 +11,7 @@ import pytest
 from scaler.worker.fork_server import ForkServer
 
 
-def test_a_processor_whose_descriptor_has_no_room_in_the_agent_is_no_end_of_one() -> None:
+def test_processor_survives_a_lack_of_descriptors_in_the_agent() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         server = ForkServer(os.getpid(), ours)

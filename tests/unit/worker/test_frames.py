@@ -44,7 +44,7 @@ def row(payload: bytes, task: bytes = TASK_ID) -> ResultRow:
 
 
 @given(st.binary(max_size=100), st.lists(st.binary(max_size=50), max_size=5), st.text(max_size=20))
-def test_what_the_agent_writes_comes_out_as_it_went_in(payload: bytes, inputs: list[bytes], name: str) -> None:
+def test_agent_messages_round_trip(payload: bytes, inputs: list[bytes], name: str) -> None:
     task = (3, 7, TASK_ID, payload, tuple(inputs))
     spec = (9, b"f" * 16, b"", payload, name, True, False, True)
     forgotten = [b"a" * 16, b"b" * 16], [1, 70_000]
@@ -53,9 +53,7 @@ def test_what_the_agent_writes_comes_out_as_it_went_in(payload: bytes, inputs: l
 
 
 @given(st.sampled_from(ToAgent), st.binary(max_size=30), st.binary(max_size=16), st.booleans(), st.integers(0, 2**60))
-def test_a_note_comes_out_as_it_went_in(
-    kind: ToAgent, text: bytes, identifier: bytes, is_stderr: bool, truncated: int
-) -> None:
+def test_note_round_trips(kind: ToAgent, text: bytes, identifier: bytes, is_stderr: bool, truncated: int) -> None:
     note = Note(kind, text, identifier.ljust(16, b"\0"), is_stderr, truncated)
     assert unpack_note(pack_note(note._replace(identifier=identifier))) == note
 
@@ -70,14 +68,14 @@ def test_any_datagram_is_a_note_or_refused(data: bytes) -> None:
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-def test_results_come_out_as_they_went_in(payloads: list[bytes]) -> None:
+def test_results_round_trip(payloads: list[bytes]) -> None:
     rows = [row(payload) for payload in payloads]
     results = unpack_results(pack_results(5, rows, payloads))
     assert (results.batch, results.rows, bytes(results.payloads)) == (5, rows, b"".join(payloads))
 
 
 @given(st.integers(0, 200), st.binary(min_size=1, max_size=4))
-def test_a_broken_result_datagram_is_an_error_or_whole(place: int, change: bytes) -> None:
+def test_malformed_result_datagram_raises_or_is_complete(place: int, change: bytes) -> None:
     datagram = bytearray(pack_results(1, [row(b"abc"), row(b"")], [b"abc", b""]))
     place %= len(datagram)
     datagram[place : place + len(change)] = change
@@ -96,15 +94,13 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("size", [1, DATAGRAM_BYTES, DATAGRAM_BYTES + 1, 3_000_000])
-def test_a_datagram_of_any_size_arrives_whole(pair: tuple[socket.socket, socket.socket], size: int) -> None:
+def test_datagram_of_any_size_arrives_whole(pair: tuple[socket.socket, socket.socket], size: int) -> None:
     datagram = b"\x07" + os.urandom(size - 1)
     send(pair[0], datagram)
     assert receive(pair[1]) == (datagram, [])
 
 
-def test_a_memory_file_that_is_none_is_refused_and_closed(
-    pair: tuple[socket.socket, socket.socket], tmp_path: Path
-) -> None:
+def test_invalid_memory_file_is_refused_and_closed(pair: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     path = tmp_path / "written to only"
     path.write_bytes(b"text")
     reader, writer = os.pipe()
@@ -131,7 +127,7 @@ def received(end: socket.socket) -> Results:
     return unpack_results(receive(end, socket.MSG_DONTWAIT)[0])
 
 
-def test_the_page_shows_what_runs_and_what_is_not_sent(page: tuple[PageWriter, PageReader, socket.socket]) -> None:
+def test_page_shows_running_tasks_and_unsent_items(page: tuple[PageWriter, PageReader, socket.socket]) -> None:
     writer, reader, end = page
     assert reader.unsent() is None
     writer.begin(5_000_000_000)
@@ -148,7 +144,7 @@ def test_the_page_shows_what_runs_and_what_is_not_sent(page: tuple[PageWriter, P
     assert reader.unsent() is None
 
 
-def test_what_does_not_fit_the_page_is_sent(page: tuple[PageWriter, PageReader, socket.socket]) -> None:
+def test_results_too_large_for_the_page_are_sent(page: tuple[PageWriter, PageReader, socket.socket]) -> None:
     writer, reader, end = page
     for _ in range(MAX_ROWS + 1):
         writer.add(row(b""), b"", 1)
@@ -163,7 +159,7 @@ def test_what_does_not_fit_the_page_is_sent(page: tuple[PageWriter, PageReader, 
     assert reader.unsent() is None
 
 
-def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> None:
+def test_results_read_from_the_page_are_ignored_when_sent() -> None:
     processor = PooledProcessor(1, 0.0, lane=1)
     rows = [row(b"", bytes([n]) * 16) for n in range(4)]
     early = processor.new_rows(Results(0, rows[:2], memoryview(b"")), sent=False)
@@ -175,7 +171,7 @@ def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> 
     assert found == [rows[:2], rows[2:3], rows[3:], [], rows[:1]]
 
 
-def test_a_large_datagram_without_its_file_is_refused() -> None:
+def test_rejects_a_large_datagram_without_its_file() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.send(LARGE)  # what arrives of it when the receiver has no free descriptor

@@ -48,7 +48,7 @@ def run(call: Call) -> CallResult:
     return unpack_result(run_call(pack_call(call)))
 
 
-def test_a_function_by_name_takes_and_returns_the_documents_of_other_languages() -> None:
+def test_function_by_name_exchanges_documents_with_other_languages() -> None:
     call = Call(TASK, 1, b"\x05\x06builtins:divmod", b'\x06{"args": [7, 2]}')
     assert run(call).parts == [b"\x06[3,1]"]
     failed = run(replace(call, arguments=b'\x06{"args": [7, 0]}', retry_on=b'\x06["builtins:ZeroDivisionError"]'))
@@ -75,7 +75,7 @@ def error_of(result: CallResult) -> BaseException:
     return load_exception(result.parts[0])
 
 
-def test_a_call_comes_out_as_it_went_in() -> None:
+def test_call_round_trips() -> None:
     call = Call(TASK, 7, b"f", b"aa", (b"", b"1", b"22"), b"s", b"r", "näme", True, True, 1.5, preload="m:f('ü')")
     found = unpack_call(pack_call(call))
     assert (found.task, found.attempt, found.name, found.limit_seconds) == (TASK, 7, "näme", 1.5)
@@ -86,13 +86,13 @@ def test_a_call_comes_out_as_it_went_in() -> None:
     assert [bytes(each) for each in found.inputs] == [b"", b"1", b"22"]
 
 
-def test_large_arrays_come_back_aligned_and_whole() -> None:
+def test_large_arrays_return_aligned_and_complete() -> None:
     result = run(call_of(lambda: np.arange(100_000)))
     assert len(result.parts) > 1
     assert value_of(result).sum() == sum(range(100_000))
 
 
-def test_what_a_task_raises_comes_back_with_the_traceback_from_where_user_code_begins() -> None:
+def test_task_exception_has_the_traceback_from_user_code_on() -> None:
     def fails() -> None:
         raise KeyError("x")
 
@@ -103,12 +103,12 @@ def test_what_a_task_raises_comes_back_with_the_traceback_from_where_user_code_b
     assert "run_call" not in error.__cause__.text
 
 
-def test_a_result_that_cannot_be_pickled_is_a_clear_error() -> None:
+def test_unpicklable_result_raises_a_clear_error() -> None:
     error = error_of(run(call_of(threading.Lock)))
     assert isinstance(error, SerializationError)
 
 
-def test_a_users_serializer_serves_function_arguments_and_result() -> None:
+def test_serializer_serves_function_arguments_and_result() -> None:
     class Hex:
         def serialize(self, value: Any) -> bytes:
             import cloudpickle  # noqa: PLC0415
@@ -135,7 +135,7 @@ def test_a_users_serializer_serves_function_arguments_and_result() -> None:
     assert load_value(result.parts, serializer) == 42
 
 
-def test_all_that_a_task_writes_comes_back_with_its_result_if_asked_for() -> None:
+def test_task_output_is_returned_with_the_result_on_request() -> None:
     def writes() -> None:
         print("out")
         print("err", file=sys.stderr)
@@ -147,7 +147,7 @@ def test_all_that_a_task_writes_comes_back_with_its_result_if_asked_for() -> Non
     assert run(call_of(lambda: None)).stdout == b""
 
 
-def test_what_a_task_prints_comes_back_in_any_case(capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_output_is_always_returned(capsys: pytest.CaptureFixture[str]) -> None:
     def prints() -> None:
         print("out")
         print("err", file=sys.stderr)
@@ -158,7 +158,7 @@ def test_what_a_task_prints_comes_back_in_any_case(capsys: pytest.CaptureFixture
     assert capsys.readouterr() == ("out\n", "err\n")
 
 
-def test_a_child_that_outlives_its_task_does_not_hold_up_the_result() -> None:
+def test_surviving_child_does_not_delay_the_result() -> None:
     def leaves() -> int:
         return os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
 
@@ -168,7 +168,7 @@ def test_a_child_that_outlives_its_task_does_not_hold_up_the_result() -> None:
     os.waitpid(pid, 0)
 
 
-def test_costs_come_back_when_asked_for() -> None:
+def test_costs_are_returned_on_request() -> None:
     result = run(replace(call_of(lambda: sum(range(300_000))), profiling=True))
     assert result.cpu_us > 0
     assert result.peak_bytes > 0
@@ -176,7 +176,7 @@ def test_costs_come_back_when_asked_for() -> None:
     assert run(call_of(lambda: None)).cpu_us == 0
 
 
-def test_a_client_inside_the_task_says_why_it_cannot_be() -> None:
+def test_client_in_a_task_explains_why_it_is_unavailable() -> None:
     def nested() -> None:
         Client()
 
@@ -185,7 +185,7 @@ def test_a_client_inside_the_task_says_why_it_cannot_be() -> None:
     assert "runs as a job of its own" in str(error)
 
 
-def test_a_preload_hook_is_called_once_in_a_process_and_again_when_it_failed(
+def test_preload_hook_runs_once_per_process_and_again_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job_set_up.py").write_text(
@@ -213,12 +213,12 @@ def test_functions_stay_loaded_between_calls_as_in_a_processor() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"scalcall" + bytes(4), pack_call(call_of(len, "x"))[:-40]])
-def test_what_is_no_call_is_a_result_that_says_so(data: bytes) -> None:
+def test_invalid_call_is_a_result_that_says_so(data: bytes) -> None:
     error = error_of(unpack_result(run_call(data)))
     assert isinstance(error, ProtocolError | RefusedError)
 
 
-def test_other_versions_are_refused_by_name_on_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ends_refuse_other_versions_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_module, "python_version", lambda: "3.9")
     call = pack_call(call_of(len, "x"))
     result = pack_result(CallResult(Outcome.SUCCESS, dump_value(1)))

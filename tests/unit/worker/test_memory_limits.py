@@ -41,7 +41,7 @@ def begun(slots: int, count: int, **limits: int) -> Limited:
     return story
 
 
-def test_a_task_above_the_limit_of_its_processor_ends_with_limit_and_peak_and_those_behind_it_run() -> None:
+def test_task_above_the_processor_limit_fails_and_later_tasks_run() -> None:
     story = begun(1, 3, processor=GIB)
     story.measured(p1=GIB + 5)
     assert story.done() == {1: Outcome.MEMORY_LIMIT}
@@ -55,7 +55,7 @@ def test_a_task_above_the_limit_of_its_processor_ends_with_limit_and_peak_and_th
     assert story.pool.memory_kills == 1
 
 
-def test_the_largest_go_first_until_the_others_fit_the_worker() -> None:
+def test_largest_processors_are_killed_until_the_rest_fits_the_worker() -> None:
     story = begun(4, 4, worker=10 * GIB)
     story.measured(p1=2 * GIB, p2=5 * GIB, p3=3 * GIB, p4=4 * GIB)
     assert story.done() == {2: Outcome.OUT_OF_MEMORY}
@@ -64,13 +64,13 @@ def test_the_largest_go_first_until_the_others_fit_the_worker() -> None:
     assert len(story.done()) == 3
 
 
-def test_what_alone_is_above_the_workers_limit_is_not_tried_again() -> None:
+def test_task_alone_above_the_workers_limit_is_not_retried() -> None:
     story = begun(2, 2, worker=GIB)
     story.measured(p1=GIB + 1, p2=5)
     assert story.done() == {1: Outcome.MEMORY_LIMIT}
 
 
-def test_in_a_container_near_its_limit_the_largest_processors_go_until_the_others_fit() -> None:
+def test_largest_processors_are_killed_first_near_a_containers_limit() -> None:
     story = begun(3, 3)
     usage = {1: GIB, 2: GIB // 2, 3: 10}
     story.happened(MemoryMeasured(usage, ContainerMemory(2 * GIB, others_bytes=GIB // 4 - 10)))
@@ -85,13 +85,13 @@ def test_in_a_container_near_its_limit_the_largest_processors_go_until_the_other
     )
 
 
-def test_processors_with_little_memory_are_not_ended_for_what_others_use_in_a_container() -> None:
+def test_small_processors_survive_memory_use_by_others_in_a_container() -> None:
     story = begun(2, 2)
     story.happened(MemoryMeasured({1: 100, 2: 200}, ContainerMemory(2 * GIB, others_bytes=2 * GIB)))
     assert not story.pool.memory_kills
 
 
-def test_a_processor_that_keeps_too_much_between_tasks_is_replaced_and_no_task_is_charged() -> None:
+def test_processor_retaining_memory_is_replaced_without_charging_a_task() -> None:
     story = begun(1, 2, processor=GIB)
     story.work_on(1)
     story.measured(p1=2 * GIB)
@@ -99,7 +99,7 @@ def test_a_processor_that_keeps_too_much_between_tasks_is_replaced_and_no_task_i
     assert story.fed(2) == [2]
 
 
-def test_the_nearer_a_limit_the_sooner_the_next_measurement() -> None:
+def test_next_measurement_is_sooner_near_a_limit() -> None:
     limits = MemoryLimits(2 * GIB, 0)
     assert limits.pause_seconds({}) == MAX_PAUSE_SECONDS
     assert limits.pause_seconds({1: GIB, 2: 0}) == MAX_PAUSE_SECONDS
@@ -117,7 +117,7 @@ class Wearing(Story):
         return [number for number, each in self.hands.processors.items() if not (each.ended or each.killed)]
 
 
-def test_a_processor_is_replaced_after_its_tasks_by_one_that_is_forked_before() -> None:
+def test_worn_processor_is_replaced_by_one_forked_in_advance() -> None:
     story = Wearing(max_tasks=3)
     story.run(1, 2, 3, 4, 5)
     story.work(duration_us=10)
@@ -131,7 +131,7 @@ def test_a_processor_is_replaced_after_its_tasks_by_one_that_is_forked_before() 
     assert story.pool.processors_replaced == 1
 
 
-def test_the_successor_of_a_processor_with_a_long_last_task_is_kept() -> None:
+def test_successor_of_a_processor_with_a_long_last_task_is_kept() -> None:
     story = Wearing(max_tasks=1)
     story.run(1)
     story.hands[1].begin(story.now)
@@ -141,7 +141,7 @@ def test_the_successor_of_a_processor_with_a_long_last_task_is_kept() -> None:
     assert story.alive() == [2]
 
 
-def test_a_processor_that_has_grown_ends_what_it_has_and_gets_no_more() -> None:
+def test_grown_processor_finishes_its_tasks_and_gets_no_more() -> None:
     story = Wearing()
     story.run(1, 2, 3)
     story.happened(ProcessorReported(1, Event.WORN, "it keeps 5 bytes"))

@@ -15,7 +15,7 @@ CUT = b"\n... more is left out ...\n"
 
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["pieces fill the limit exactly", "pieces go beyond the limit"])
-def test_what_is_left_out_is_said_once_wherever_the_pieces_end(ahead: int) -> None:
+def test_omission_is_marked_once_wherever_the_chunks_end(ahead: int) -> None:
     passed = bytearray()
 
     async def story() -> None:

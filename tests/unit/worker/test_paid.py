@@ -11,7 +11,7 @@ from scaler.worker.agent.calls import PaidCalls
 KEY = (b"task", 1)
 
 
-def test_a_call_that_is_cancelled_is_paid_until_then_if_it_has_begun() -> None:
+def test_cancelled_call_is_charged_until_its_cancellation() -> None:
     paid = PaidCalls(60.0)
     paid.begin(KEY, 0.0)
     for key in (KEY, (b"other", 1)):
@@ -20,7 +20,7 @@ def test_a_call_that_is_cancelled_is_paid_until_then_if_it_has_begun() -> None:
     assert (paid.seconds(900.0), len(paid)) == (80.0, 0)
 
 
-def test_a_call_whose_result_tells_how_long_it_took_is_paid_for_that() -> None:
+def test_charges_a_call_for_its_reported_duration() -> None:
     paid = PaidCalls(5.0)
     paid.begin(KEY, 10.0)
     paid.end(KEY, 10.1, 7.0)
@@ -32,7 +32,7 @@ def test_a_call_whose_result_tells_how_long_it_took_is_paid_for_that() -> None:
     st.lists(st.tuples(st.floats(0, 500), st.floats(0, 500)), max_size=20),
     st.lists(st.floats(0, 1000), max_size=10),
 )
-def test_what_is_charged_is_the_sum_over_all_calls_however_often_it_is_reported(
+def test_total_charge_is_the_sum_over_all_calls_counted_once(
     least: float, calls: list[tuple[float, float]], reports: list[float]
 ) -> None:
     paid, ledger = PaidCalls(least), SpendingLedger({}, 0.0)

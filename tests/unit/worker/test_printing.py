@@ -42,7 +42,7 @@ class Task:
         return [(note.is_stderr, note.text) for note in notes]
 
 
-def test_a_line_is_sent_when_it_ends_as_print_writes_it_in_parts() -> None:
+def test_line_printed_in_parts_is_sent_when_complete() -> None:
     task = Task()
     task.say("half ", "a line")
     assert task.sent == []
@@ -51,7 +51,7 @@ def test_a_line_is_sent_when_it_ends_as_print_writes_it_in_parts() -> None:
     assert task.sent == [(False, b"half a line\n"), (False, b"two\nlines\n"), (True, b"wrong\n")]
 
 
-def test_what_has_no_end_is_sent_when_the_task_has_ended() -> None:
+def test_incomplete_last_line_is_sent_at_the_tasks_end() -> None:
     task = Task()
     task.say("no end")
     task.say("nor here", is_stderr=True)
@@ -63,7 +63,7 @@ def test_what_has_no_end_is_sent_when_the_task_has_ended() -> None:
     assert len(task.sent) == 2
 
 
-def test_nothing_is_sent_between_tasks_nor_of_a_task_that_is_captured_nor_in_a_process_that_it_forked() -> None:
+def test_nothing_is_sent_between_tasks_for_captured_tasks_or_after_a_fork() -> None:
     task = Task()
     task.running = b""
     task.say("between\n")
@@ -79,7 +79,7 @@ def test_nothing_is_sent_between_tasks_nor_of_a_task_that_is_captured_nor_in_a_p
     assert task.sent == []
 
 
-def test_a_text_of_any_size_becomes_datagrams_that_know_what_is_missing() -> None:
+def test_text_of_any_size_becomes_datagrams_that_count_omissions() -> None:
     task = Task()
     task.say("a" * HEAD_BYTES + "b" * 1_000_000 + "c" * TAIL_BYTES + "\n")
     assert max(map(len, task.datagrams)) < DATAGRAM_BYTES
@@ -88,7 +88,7 @@ def test_a_text_of_any_size_becomes_datagrams_that_know_what_is_missing() -> Non
     assert (tail.truncated, tail.text) == (1_000_001, b"c" * (TAIL_BYTES - 1) + b"\n")
 
 
-def test_what_threads_of_a_task_print_at_the_same_time_is_sent_once() -> None:
+def test_simultaneous_prints_of_task_threads_are_sent_once() -> None:
     task = Task()
 
     def print_lines(name: str) -> None:
@@ -136,7 +136,7 @@ def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
     return said
 
 
-def test_what_is_printed_within_a_moment_travels_as_one_message() -> None:
+def test_output_within_a_moment_is_one_message() -> None:
     def story(prints: PrintBuffer) -> None:
         for number in range(1000):
             prints.add(TASK, False, 0, b"%d\n" % number)
@@ -147,7 +147,7 @@ def test_what_is_printed_within_a_moment_travels_as_one_message() -> None:
     assert message.texts == [b"".join(b"%d\n" % number for number in range(1000)), b"." * 1000]
 
 
-def test_what_a_task_printed_is_passed_on_when_it_has_ended_and_what_others_did_is_not() -> None:
+def test_only_the_tasks_own_output_is_forwarded_at_its_end() -> None:
     said: list[Printed] = []
 
     async def run() -> None:
@@ -165,7 +165,7 @@ def test_what_a_task_printed_is_passed_on_when_it_has_ended_and_what_others_did_
 # -- at the far end of an offloaded task
 
 
-def test_what_is_printed_in_the_context_is_kept_and_goes_where_it_would_go(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_in_the_context_is_recorded_and_passed_through(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout, sys.stderr
     texts = bytearray(), bytearray()
     with printed_output(texts):

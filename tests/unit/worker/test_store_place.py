@@ -35,7 +35,7 @@ def test_one_process_at_a_time_is_the_store_of_a_host() -> None:
     assert place.find(NAME) is None
 
 
-def test_a_store_is_found_again_after_a_cleaner_has_removed_its_file(tmp_path: Path) -> None:
+def test_store_is_found_again_after_its_file_is_removed(tmp_path: Path) -> None:
     store = started(FIRST)
     shutil.rmtree(tmp_path / "scaler")
     assert place.find(NAME) is None

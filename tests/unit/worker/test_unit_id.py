@@ -56,20 +56,20 @@ def metadata(*answers: tuple[int, bytes]) -> Iterator[str]:
             thread.join()
 
 
-def test_most_workers_are_told() -> None:
+def test_most_workers_are_notified() -> None:
     assert learn_unit_id(config("unit_id", "box-1"), {}) == "box-1"
     with pytest.raises(ConfigError, match="unit_id is empty"):
         learn_unit_id(config("unit_id"), {})
 
 
-def test_in_an_ecs_task_it_is_the_end_of_the_tasks_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_an_ecs_task_it_is_the_last_part_of_the_tasks_arn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with metadata((200, TASK)) as url:
         found = learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
     assert found == "158d1c8083dd49d6b527399fd6414f5c"
 
 
-def test_metadata_that_are_not_there_yet_are_waited_for() -> None:
+def test_waits_for_metadata_that_is_not_available_yet() -> None:
     with metadata((503, b""), (200, b"not yet"), (200, b"{}"), (200, TASK)) as url:
         assert learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url}).startswith("158d")
 
@@ -82,7 +82,7 @@ def test_metadata_that_are_not_there_yet_are_waited_for() -> None:
         ((200, b'{"TaskARN": 5}'), "the answer has no TaskARN"),
     ],
 )
-def test_what_keeps_it_from_learning_is_said(answer: tuple[int, bytes], why: str) -> None:
+def test_lookup_obstacle_is_reported(answer: tuple[int, bytes], why: str) -> None:
     with metadata(answer) as url, pytest.raises(ConfigError, match=f"cannot learn the ECS task from {url}/task: {why}"):
         learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
 
@@ -105,6 +105,6 @@ def test_any_variable_may_have_it() -> None:
         ("pigeon", "'pigeon': must be unit_id, ecs, batch or env:NAME"),
     ],
 )
-def test_without_its_variable_it_is_an_error(where: str, text: str) -> None:
+def test_missing_variable_is_an_error(where: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         learn_unit_id(config(where), {})

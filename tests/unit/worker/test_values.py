@@ -44,7 +44,7 @@ def objects(storage: Storage, waits: list[str] | None = None) -> StoredObjects:
     return made
 
 
-def test_what_a_task_writes_to_its_own_arguments_no_other_task_sees() -> None:
+def test_changes_to_task_arguments_are_invisible_to_other_tasks() -> None:
     storage = Storage(is_shared=True)
     known = objects(storage)
     (mine,) = known.parts(REFERENCE, is_own=True)
@@ -54,7 +54,7 @@ def test_what_a_task_writes_to_its_own_arguments_no_other_task_sees() -> None:
     assert list(map(bytes, known.parts(REFERENCE))) == [b"unaltered"]
 
 
-def test_what_tasks_have_in_common_is_read_only_and_fetched_once() -> None:
+def test_data_shared_by_tasks_is_read_only_and_fetched_once() -> None:
     for is_shared in (True, False):
         storage = Storage(is_shared)
         known = objects(storage)
@@ -70,7 +70,7 @@ def refusal(*, may_pass: bool) -> LimitError:
     return error
 
 
-def test_a_result_waits_for_a_disk_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_waits_for_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "DISK_PAUSE_SECONDS", 0.0)
     storage = Storage(is_shared=False)
     storage.refusals = [refusal(may_pass=True) for _ in range(3)]
@@ -80,7 +80,7 @@ def test_a_result_waits_for_a_disk_that_takes_nothing(monkeypatch: pytest.Monkey
     assert waits == ["its result waits for up to 300 s: no space", ""], "told once, and when it is over"
 
 
-def test_a_result_waits_neither_without_end_nor_for_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_wait_is_bounded_and_ignores_size_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(is_shared=False)
     storage.refusals = [refusal(may_pass=False)]
     with pytest.raises(LimitError, match="no space"):

@@ -35,7 +35,7 @@ def squeue_line(state: str, code: int = 0, left: str = "5:00", nodes: str = "n1"
     ("text", "seconds"),
     [("7", 7), ("1:15", 75), ("0:01:15", 75), ("2-00:00:01", 172_801), ("UNLIMITED", 0), ("NOT_SET", 0), ("", 0)],
 )
-def test_durations_are_read_in_every_form(text: str, seconds: int) -> None:
+def test_durations_are_parsed_in_every_form(text: str, seconds: int) -> None:
     assert seconds_of(text) == seconds
 
 
@@ -57,9 +57,7 @@ def test_durations_are_read_in_every_form(text: str, seconds: int) -> None:
         (squeue_line("NEW_STATE"), UnitState.PENDING, "in the unknown state NEW_STATE (n1)", 0),
     ],
 )
-def test_states_of_slurm_are_states_of_units(
-    line: str, state: UnitState, reason: str, remaining_seconds: float
-) -> None:
+def test_slurm_states_map_to_unit_states(line: str, state: UnitState, reason: str, remaining_seconds: float) -> None:
     seen = SLURM.listed(line, "mine")[0]["7_0"]
     assert (seen.state, seen.reason, seen.remaining_seconds, seen.age_seconds) == (state, reason, remaining_seconds, 70)
 
@@ -73,7 +71,7 @@ def test_states_of_slurm_are_states_of_units(
         (-3, UnitState.FAILED, "job exec failed"),
     ],
 )
-def test_an_exit_status_of_pbs_says_how_a_job_ended(status: int, state: UnitState, reason: str) -> None:
+def test_pbs_exit_status_explains_how_a_job_ended(status: int, state: UnitState, reason: str) -> None:
     output = f"Job Id: 1.server\n    Job_Name = mine\n    job_state = F\n    Exit_status = {status}\n"
     output += "    comment = job \n\texec failed\n" if status < 0 else ""
     output += "\nJob Id: 2.server\n    Job_Name = other\n    job_state = R\n\n"
@@ -83,7 +81,7 @@ def test_an_exit_status_of_pbs_says_how_a_job_ended(status: int, state: UnitStat
     assert (unit_id, seen.state, seen.reason) == ("1.server", state, reason)
 
 
-def test_lsf_says_why_it_ended_a_job() -> None:
+def test_lsf_explains_why_a_job_ended() -> None:
     line = "mine|5|EXIT|143|61 second(s)|-|-|TERM_RUNLIMIT: job killed after reaching LSF run time limit"
     seen, _ = LSF.listed(line, "mine")
     assert seen["5"].state is UnitState.FAILED
@@ -91,12 +89,12 @@ def test_lsf_says_why_it_ended_a_job() -> None:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_an_answer_without_the_id_of_a_job_is_an_error(name: str) -> None:
+def test_answer_without_a_job_id_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match="did not print the id of a job: 'welcome'"):
         SYSTEMS[name].submitted("welcome", 1)
 
 
-def test_what_a_site_prints_around_the_id_does_not_matter() -> None:
+def test_output_of_a_sites_wrapper_around_the_id_is_ignored() -> None:
     assert SLURM.submitted("42\nunread messages\n77;main\n", 2) == ["77_0", "77_1"]
     assert SLURM.submitted("77\n", 1) == ["77"]
     assert SLURM.submitted("Submitted batch job 77 on cluster main\n", 1) == ["77"]
@@ -104,7 +102,7 @@ def test_what_a_site_prints_around_the_id_does_not_matter() -> None:
     assert LSF.submitted("Job <77> is submitted to default queue <normal>.\n", 1) == ["77"]
 
 
-def test_directories_and_documents_are_one_word_of_the_shell_of_a_job() -> None:
+def test_directories_and_documents_are_single_shell_words() -> None:
     config = SlurmConfig(
         scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", slurm_time_minutes=1, slurm_python="my python"
     )
@@ -145,7 +143,7 @@ REVOKED = squeue_line("REVOKED")
         (LSF, "Welcome!\nmine|5|RUN|-|61 second(s)|0:10 L|-|-\nmine|6\n", "5", 2),
     ],
 )
-def test_lines_that_are_no_job_of_the_manager_are_ignored_and_counted(
+def test_lines_about_foreign_jobs_are_ignored_and_counted(
     system: BatchSystem, output: str, unit_id: str, ignored: int
 ) -> None:
     jobs, others = system.listed(output, "mine")
@@ -154,7 +152,7 @@ def test_lines_that_are_no_job_of_the_manager_are_ignored_and_counted(
 
 
 @pytest.mark.parametrize("options", [("-M", "far"), ("-Mfar",), ("--clusters=far",), ("--cluster=far",)])
-def test_jobs_are_listed_and_cancelled_on_the_cluster_that_options_submit_them_to(options: tuple[str, ...]) -> None:
+def test_jobs_are_listed_and_cancelled_on_the_cluster_of_their_options(options: tuple[str, ...]) -> None:
     config = SlurmConfig(
         scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", slurm_time_minutes=1, slurm_options=options
     )
@@ -162,7 +160,7 @@ def test_jobs_are_listed_and_cancelled_on_the_cluster_that_options_submit_them_t
     assert SLURM.cancel(config, ["7"]) == ["scancel", "--clusters=far", "7"]
 
 
-def test_commands_get_no_variable_of_an_allocation_and_keep_the_users_defaults() -> None:
+def test_commands_drop_allocation_variables_but_keep_user_defaults() -> None:
     kept = {
         "SLURM_CONF": "/c",
         "SLURM_JWT": "j",

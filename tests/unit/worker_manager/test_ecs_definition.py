@@ -43,7 +43,7 @@ def config(**settings: Any) -> AwsRawEcsConfig:
 # -- the image
 
 
-def test_without_an_image_and_a_bucket_nothing_starts_and_the_user_is_told_what_to_give() -> None:
+def test_nothing_starts_without_an_image_or_bucket_and_the_error_says_so() -> None:
     with pytest.raises(UsageError) as refused:
         check(config(ecs_task_image=None))
     text = str(refused.value)
@@ -61,7 +61,7 @@ def test_without_an_image_and_a_bucket_nothing_starts_and_the_user_is_told_what_
 EXTRAS = {"executionRoleArn": "arn:e", "taskRoleArn": "arn:t", "logConfiguration": {"logDriver": "awslogs"}}
 
 
-def test_a_definition_is_for_fargate_and_has_the_size_that_is_asked_for() -> None:
+def test_definition_targets_fargate_with_the_requested_size() -> None:
     wanted = wanted_definition(config(ecs_task_cpu=2, ecs_task_memory=8), None, EXTRAS)
     assert {name: wanted[name] for name in ("cpu", "memory", "networkMode", "requiresCompatibilities")} == {
         "cpu": "2048",
@@ -89,7 +89,7 @@ def described(wanted: dict[str, Any]) -> dict[str, Any]:
     return {**wanted, "containerDefinitions": [shown], "volumes": [], "placementConstraints": [], **more}
 
 
-def test_a_definition_that_is_as_it_should_be_stays() -> None:
+def test_up_to_date_definition_is_kept() -> None:
     current = described(wanted_definition(config(), None, EXTRAS))
     assert wanted_definition(config(), current, {}) == registered(current)
     assert wanted_definition(config(), current, EXTRAS) == registered(current)
@@ -103,12 +103,12 @@ def test_a_definition_that_is_as_it_should_be_stays() -> None:
         {"ecs_task_image": "registry.example/worker:2"},
     ],
 )
-def test_a_definition_differs_when_a_setting_does(settings: dict[str, Any]) -> None:
+def test_definition_changes_with_its_settings(settings: dict[str, Any]) -> None:
     current = described(wanted_definition(config(), None, EXTRAS))
     assert wanted_definition(config(**settings), current, {}) != registered(current)
 
 
-def test_what_others_have_put_into_a_definition_stays() -> None:
+def test_foreign_fields_of_a_definition_are_kept() -> None:
     current = described(wanted_definition(config(), None, EXTRAS))
     current["ephemeralStorage"] = {"sizeInGiB": 100}
     current["containerDefinitions"][0]["environment"] = [{"name": "MODE", "value": "night"}]
@@ -124,7 +124,7 @@ def test_what_others_have_put_into_a_definition_stays() -> None:
 # -- what a start adds
 
 
-def test_a_worker_is_told_everything_by_one_document() -> None:
+def test_worker_is_configured_by_one_document() -> None:
     settings = config(
         worker_scheduler_address="tcp://10.0.0.1:8516",
         ecs_task_cpu=8,
@@ -147,7 +147,7 @@ def test_a_worker_is_told_everything_by_one_document() -> None:
     assert (told.logging_paths, told.logging_config_file) == (("/dev/stdout",), None), "files of another machine"
 
 
-def test_what_ecs_would_refuse_as_too_long_is_refused_before() -> None:
+def test_requests_too_long_for_ecs_are_refused_early() -> None:
     def preload(size: int) -> AwsRawEcsConfig:
         return config(preload="x" * size)
 
@@ -157,7 +157,7 @@ def test_what_ecs_would_refuse_as_too_long_is_refused_before() -> None:
         overrides("worker", preload(most + 1))
 
 
-def test_a_request_names_the_network_the_provider_and_whose_it_is() -> None:
+def test_request_names_network_provider_and_owner() -> None:
     request = run_request(
         config(
             ecs_cluster="theirs",
@@ -208,7 +208,7 @@ def stopped(code: str, why: str, exit_code: int | None = None, **container: Any)
         ("SOMETHING_NEW", "RUNNING", UnitState.PENDING),
     ],
 )
-def test_states_of_a_task_are_states_of_a_unit(last: str, desired: str, state: UnitState) -> None:
+def test_task_states_map_to_unit_states(last: str, desired: str, state: UnitState) -> None:
     assert state_of(task(last, desired)) is state
     assert unit_id_of(task()["taskArn"]) == "abc"
 
@@ -258,5 +258,5 @@ def test_states_of_a_task_are_states_of_a_unit(last: str, desired: str, state: U
         (task("STOPPED", "STOPPED"), UnitState.FAILED, ""),
     ],
 )
-def test_the_end_of_a_task_says_whose_doing_it_was(shown: dict[str, Any], state: UnitState, reason: str) -> None:
+def test_task_end_names_the_responsible_party(shown: dict[str, Any], state: UnitState, reason: str) -> None:
     assert (state_of(shown), reason_of(shown)) == (state, reason)

@@ -49,12 +49,12 @@ def calls(*modules: str) -> set[str]:
     return found
 
 
-def test_the_managers_policy_allows_what_the_manager_calls() -> None:
+def test_managers_policy_allows_every_call_of_the_manager() -> None:
     called = calls("aws_raw_ecs.backend", "aws_raw_ecs.definition")
     assert called | {"ecs:TagResource", "iam:PassRole"} == actions(MANAGER)
 
 
-def test_the_policy_of_setup_allows_what_setup_calls() -> None:
+def test_setup_policy_allows_every_call_of_setup() -> None:
     called = calls(
         "aws_raw_ecs.setup",
         "aws_raw_ecs.definition",
@@ -80,7 +80,7 @@ def test_the_policy_of_setup_allows_what_setup_calls() -> None:
     assert called | beside == actions(SETUP)
 
 
-def test_the_execution_role_is_the_one_that_setup_makes() -> None:
+def test_execution_role_is_the_one_that_setup_creates() -> None:
     image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/scaler-worker:1"
     group = "arn:aws:logs:us-east-1:123456789012:log-group:/scaler/scaler-task-definition"
     credential = "arn:aws:ssm:us-east-1:123456789012:parameter/scaler/ecs/scaler-task-definition"
@@ -88,14 +88,14 @@ def test_the_execution_role_is_the_one_that_setup_makes() -> None:
     assert EXECUTION["Statement"][:1] == execution_statements("other.example/worker:1", group, "aws")
 
 
-def test_the_page_names_no_setting_that_is_none() -> None:
+def test_page_names_only_existing_settings() -> None:
     known = set(describe(AwsRawEcsConfig))
     named = {name for name in re.findall(r"`((?:ecs|aws)_[a-z_]+)`", PAGE) if name not in ("aws_raw_ecs", "aws_hpc")}
     assert named <= known
     assert {name for name in known if name.startswith("ecs_")} <= named
 
 
-def test_the_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
+def test_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
     config = launcher_config(read_file(str(ROOT / "config/aws_raw_ecs.toml")), {})
     [manager] = config.worker_managers
     assert isinstance(manager, AwsRawEcsConfig)
@@ -103,7 +103,7 @@ def test_the_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
     assert config.object_storage_server is not None
 
 
-def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there() -> None:
+def test_image_runs_a_worker_and_consists_of_existing_files() -> None:
     text = (ROOT / "docker/worker.Dockerfile").read_text()
     assert "\nFROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim\n" in text
     assert f"CMD {json.dumps(list(WORKER_COMMAND))}" in text
@@ -111,7 +111,7 @@ def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there() -> None:
         assert all((ROOT / name).exists() for name in files.split())
 
 
-def test_the_image_reads_its_requirements_with_nothing_but_packaging_installed() -> None:
+def test_image_reads_its_requirements_with_only_packaging_installed() -> None:
     program = (
         "import sys; old = {*sys.modules}; from scaler.worker_manager import wheel; wheel.requirements_of('worker');"
         "print(*{*sys.modules} - old)"

@@ -30,19 +30,19 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(24, 500))
-def test_every_call_comes_out_as_it_went_in_however_much_is_read_first(calls: list[bytes], first: int) -> None:
+def test_every_call_round_trips_at_any_first_read_size(calls: list[bytes], first: int) -> None:
     data = pack_bundle(calls)
     assert [call_of(Store(data).read, index, first) for index in range(len(calls))] == calls
 
 
-def test_calls_that_share_their_function_take_the_room_of_one() -> None:
+def test_calls_with_a_shared_function_take_the_space_of_one() -> None:
     function = noise(5000)
     calls = [function + noise(20, seed) for seed in range(100)]
     assert len(pack_bundle(calls)) < 5000 + 100 * 120
     assert len(pack_bundle(calls[:1])) < 5100
 
 
-def test_a_small_bundle_is_read_once_and_of_a_large_one_only_a_part() -> None:
+def test_reads_a_small_bundle_whole_and_a_large_one_in_part() -> None:
     small = Store(pack_bundle([b"a" * 100, b"b" * 100]))
     call_of(small.read, 1, 1000)
     assert small.reads == [(0, 1000)]
@@ -52,7 +52,7 @@ def test_a_small_bundle_is_read_once_and_of_a_large_one_only_a_part() -> None:
     assert sum(end - begin for begin, end in large.reads) < 200_000
 
 
-def test_what_does_not_become_smaller_is_not_compressed() -> None:
+def test_data_that_does_not_shrink_is_not_compressed() -> None:
     assert compress(noise(1000)) == b"\0" + noise(1000)
     assert len(compress(bytes(1_000_000))) < 10_000
     mixed = bytes(64 * 1024) + noise(1_000_000)
@@ -68,12 +68,12 @@ def test_what_does_not_become_smaller_is_not_compressed() -> None:
         (pack_bundle([b"a" * 50, b"b" * 50])[:-3], "the calls end at"),
     ],
 )
-def test_damaged_calls_are_said_to_be(damaged: bytes, text: str) -> None:
+def test_damaged_calls_are_reported_as_such(damaged: bytes, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         call_of(Store(damaged).read, 1, 1000)
 
 
-def test_what_would_become_larger_than_an_object_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_data_that_would_exceed_the_object_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "MAX_DATA_BYTES", 1_000_000)
     assert decompress(compress(bytes(1_000_000))) == bytes(1_000_000)
     with pytest.raises(ProtocolError, match="has more than 1000000 bytes decompressed"):

@@ -49,7 +49,7 @@ def call(number: int, *, once: bool = False, size: int = 10) -> PackedCall:
 # -- names
 
 
-def test_names_of_jobs_are_what_batch_allows_and_tell_whose_they_are() -> None:
+def test_job_names_are_valid_for_batch_and_identify_their_owner() -> None:
     mine = config(name="a b/c")
     name = job_name(mine, "0a1b2c3d", 12)
     assert name == f"a_b_c-{mark_of(mine)}-0a1b2c3d-12"
@@ -64,7 +64,7 @@ def test_names_of_jobs_are_what_batch_allows_and_tell_whose_they_are() -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:8816", "tcp://localhost:8816", "ipc:///tmp/scheduler"])
-def test_the_same_file_on_two_machines_makes_two_managers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_file_on_two_machines_creates_two_managers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = config(scheduler_address=address)
     name, keys = job_name(mine, "0a1b2c3d", 1), keys_of(mine)
     assert owns(config(scheduler_address=address), name), "the next one on this machine finds what this one has left"
@@ -76,14 +76,14 @@ def test_the_same_file_on_two_machines_makes_two_managers(address: str, monkeypa
 # -- requests
 
 
-def test_a_lone_call_is_a_plain_job_and_several_are_an_array() -> None:
+def test_one_call_is_a_plain_job_and_several_are_an_array() -> None:
     assert "arrayProperties" not in request()
     assert request(size=7)["arrayProperties"] == {"size": 7}
     assert request()["timeout"] == {"attemptDurationSeconds": 3600}
     assert request()["tags"] == {"scaler:manager": "burst", "scaler:cluster": "tcp://h:1"}
 
 
-def test_batch_repeats_only_what_may_run_again_and_only_when_a_host_is_lost() -> None:
+def test_batch_reruns_only_repeatable_calls_after_a_host_loss() -> None:
     assert request(repeat=False)["retryStrategy"] == {"attempts": 1}
     strategy = request()["retryStrategy"]
     assert strategy["attempts"] > 1
@@ -91,7 +91,7 @@ def test_batch_repeats_only_what_may_run_again_and_only_when_a_host_is_lost() ->
     assert strategy["evaluateOnExit"][-1] == {"onReason": "*", "action": "EXIT"}
 
 
-def test_the_module_is_named_by_the_command_or_by_a_parameter_that_the_definition_asks_for() -> None:
+def test_module_is_named_by_the_command_or_a_definition_parameter() -> None:
     assert request()["containerOverrides"]["command"] == ["python", "-P", "-m", "module"]
     described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
     definition = Definition.of(described)
@@ -127,13 +127,13 @@ def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
 # -- batches
 
 
-def test_calls_that_arrive_together_are_one_job_except_those_that_may_run_once_only() -> None:
+def test_simultaneous_calls_share_a_job_except_run_once_ones() -> None:
     calls = [call(number, once=number == 2) for number in range(5)]
     made = list(batches_of(calls))
     assert [[each.call.task[-1] for each in batch] for batch in made] == [[0, 1, 3, 4], [2]]
 
 
-def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_respects_array_length_and_byte_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [call(0)] * 10_001
     assert [len(batch) for batch in batches_of(calls)] == [10_000, 1]
     monkeypatch.setattr(tracking, "MAX_TOGETHER_BYTES", 1000)
@@ -146,7 +146,7 @@ def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(m
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "null", '{"input_from": "pigeon"}', '{"input_from": "s3", "x": 1}', "[" * 100_000]
 )
-def test_a_variable_that_is_no_job_spec_is_an_error(text: str) -> None:
+def test_invalid_job_spec_variable_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError, match="SCALER_JOB is no job of this version of scaler"):
         JobSpec.from_environment({"SCALER_JOB": text})
 
@@ -189,7 +189,7 @@ EXITED = "Essential container in task exited"
         ({"jobId": "j:1", "status": "FAILED"}, Outcome.NOT_STARTED, "did not start: no reason given"),
     ],
 )
-def test_what_the_end_of_a_job_without_a_result_means(job: dict[str, Any], outcome: Outcome, text: str) -> None:
+def test_meaning_of_a_jobs_end_without_a_result(job: dict[str, Any], outcome: Outcome, text: str) -> None:
     found, said = classify_exit(job, 60)
     assert found is outcome
     assert said.startswith("the AWS Batch job j:1 ")

@@ -41,7 +41,7 @@ def read_back(packed: PackedCall) -> Call:
 
 
 @given(st.lists(st.sampled_from([10, MIN_SHARED_BYTES, ALWAYS_SHARED_BYTES]), max_size=4), st.integers(1, 3))
-def test_every_call_comes_back_whole(sizes: list[int], count: int) -> None:
+def test_every_call_returns_complete(sizes: list[int], count: int) -> None:
     calls = [call(number, *map(noise, sizes), arguments=noise(50_000, number)) for number in range(count)]
     for made, packed in zip(calls, SharedObjects().pack(calls), strict=True):
         found = read_back(packed)
@@ -57,20 +57,20 @@ def test_every_call_comes_back_whole(sizes: list[int], count: int) -> None:
         (ALWAYS_SHARED_BYTES, 1, True),
     ],
 )
-def test_what_comes_twice_and_what_is_large_leaves_its_call(size: int, times: int, is_shared: bool) -> None:
+def test_repeated_and_large_blocks_are_moved_out_of_their_call(size: int, times: int, is_shared: bool) -> None:
     packed = SharedObjects().pack([call(number, bytearray(noise(size))) for number in range(times)])
     assert [len(each.blocks) for each in packed] == [int(is_shared)] * times
     assert (len(packed[0].data) < size) is is_shared
     assert packed[0].new_bytes == (size if is_shared and times == 1 else 0)
 
 
-def test_bytes_of_a_client_do_not_pass_for_a_reference() -> None:
+def test_client_bytes_cannot_pass_for_a_reference() -> None:
     block = b"\xfe" + bytes(32)
     [packed] = SharedObjects().pack([call(1, block)])
     assert list(read_back(packed).inputs) == [block]
 
 
-def test_an_object_is_uploaded_once_and_again_after_half_a_day_or_when_it_was_lost() -> None:
+def test_object_is_uploaded_again_after_half_a_day_or_a_loss() -> None:
     objects = SharedObjects()
     assert objects.use(1, ["a", "b"], 0.0) == ["a", "b"]
     objects.uploaded("a", 10, 0.0)
@@ -83,7 +83,7 @@ def test_an_object_is_uploaded_once_and_again_after_half_a_day_or_when_it_was_lo
     objects.check()
 
 
-def test_unused_objects_are_evicted_beyond_a_limit_the_least_recently_used_first(
+def test_unused_objects_beyond_a_limit_are_evicted_lru_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(objects_module, "MAX_UNUSED_BYTES", 20)
@@ -100,13 +100,13 @@ def test_unused_objects_are_evicted_beyond_a_limit_the_least_recently_used_first
     assert objects.use(10, ["b"], 1.0) == ["b"]
 
 
-def test_a_block_that_is_not_what_its_name_says_is_refused() -> None:
+def test_rejects_a_block_that_does_not_match_its_name() -> None:
     [packed] = SharedObjects().pack([call(1, noise(ALWAYS_SHARED_BYTES))])
     with pytest.raises(ProtocolError, match="has another content than its name says"):
         restored(unpack_call(packed.data), lambda _: noise(ALWAYS_SHARED_BYTES, 1))
 
 
-def test_a_result_is_accepted_with_the_key_and_place_for_which_it_was_signed_only() -> None:
+def test_result_is_accepted_only_with_its_signed_key_and_place() -> None:
     data = signed(KEY, 12, 3, b"result")
     assert bytes(verified(KEY, 12, 3, data)) == b"result"
     for key, number, index, found in (

@@ -38,7 +38,7 @@ def submitted(tracking: Tracking, number: int, *calls: int, job_id: str = "") ->
     return made
 
 
-def test_calls_are_obsolete_when_all_have_ended_and_not_before() -> None:
+def test_calls_become_obsolete_once_all_have_ended() -> None:
     tracking = tracking_of()
     submitted(tracking, 1, 10, 11, job_id="a")
     tracking.over(1, 0, 1.0, has_result=True)
@@ -48,7 +48,7 @@ def test_calls_are_obsolete_when_all_have_ended_and_not_before() -> None:
     assert tracking.is_idle()
 
 
-def test_children_are_terminated_one_by_one_and_the_array_when_nothing_else_is_left_of_it() -> None:
+def test_terminates_single_children_and_the_array_when_none_is_left() -> None:
     tracking = tracking_of()
     submitted(tracking, 1, 10, 11, 12, job_id="a")
     submitted(tracking, 2, 20, job_id="b")
@@ -59,7 +59,7 @@ def test_children_are_terminated_one_by_one_and_the_array_when_nothing_else_is_l
     tracking.check()
 
 
-def test_what_was_cancelled_before_batch_had_answered_is_terminated_then() -> None:
+def test_submission_cancelled_before_batch_answered_is_terminated_then() -> None:
     tracking = tracking_of()
     one, two = submitted(tracking, 1, 10, 11), submitted(tracking, 2, 20)
     tracking.cancel(keys(10, 20))
@@ -72,7 +72,7 @@ def test_what_was_cancelled_before_batch_had_answered_is_terminated_then() -> No
     tracking.check()
 
 
-def test_calls_of_a_job_that_is_not_there_may_be_submitted_again() -> None:
+def test_calls_of_a_missing_job_may_be_resubmitted() -> None:
     tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11)
     tracking.unanswered(made, 1.0)
@@ -88,7 +88,7 @@ def test_calls_of_a_job_that_is_not_there_may_be_submitted_again() -> None:
     tracking.check()
 
 
-def test_jobs_of_earlier_sessions_are_searched_until_all_of_them_must_have_been_listed() -> None:
+def test_jobs_of_earlier_sessions_are_searched_until_surely_listed() -> None:
     tracking = Tracking(0.0)
     assert tracking.is_search_due(0.0)
     assert tracking.listed({"a": "old-1", "mine": "job-1"}, own, 0.0) == 1
@@ -102,7 +102,7 @@ def test_jobs_of_earlier_sessions_are_searched_until_all_of_them_must_have_been_
     assert tracking.is_idle()
 
 
-def test_whatever_happens_every_call_ends_once() -> None:
+def test_every_call_ends_once_whatever_happens() -> None:
     for seed in range(30):
         chance = random.Random(seed)
         tracking = tracking_of()

@@ -46,7 +46,7 @@ def worker(found: Fields) -> Fields:
 # -- what the settings make of a pod
 
 
-def test_a_pod_has_what_the_settings_say() -> None:
+def test_pod_matches_the_settings() -> None:
     found = pod(
         k8s_image="registry.example/scaler:7",
         k8s_image_pull_policy="Always",
@@ -83,7 +83,7 @@ def test_a_pod_has_what_the_settings_say() -> None:
     assert found["metadata"]["annotations"]["example.com/cost"] == "a,b"
 
 
-def test_a_worker_in_a_pod_gets_its_document_and_offers_the_gpus_of_the_pod() -> None:
+def test_worker_in_a_pod_gets_its_document_and_offers_the_pods_gpus() -> None:
     found = pod(k8s_cpu=2.9, k8s_gpus=2, k8s_stop_seconds=45, logging_paths=["/here"])
     [variable] = worker(found)["env"]
     assert variable["name"] == WORKER_CONFIG_VARIABLE
@@ -95,17 +95,17 @@ def test_a_worker_in_a_pod_gets_its_document_and_offers_the_gpus_of_the_pod() ->
     assert (slots_of(config(k8s_cpu=0.5)), slots_of(config(k8s_cpu=0.5, k8s_slots=3))) == (1, 3)
 
 
-def test_a_pod_gets_no_token_of_the_cluster_unless_it_has_a_service_account() -> None:
+def test_pod_gets_an_api_token_only_with_a_service_account() -> None:
     assert pod()["spec"]["automountServiceAccountToken"] is False
 
 
-def test_a_pod_leaves_a_lost_node_sooner_than_by_default() -> None:
+def test_pod_leaves_a_lost_node_sooner_than_by_default() -> None:
     lost = [each for each in pod()["spec"]["tolerations"] if "tolerationSeconds" in each]
     assert {each["key"] for each in lost} == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
     assert {each["tolerationSeconds"] for each in lost} == {30}
 
 
-def test_the_credential_is_in_the_secret_and_the_pod_has_only_its_name() -> None:
+def test_credential_is_in_the_secret_and_the_pod_has_only_its_name() -> None:
     found = pod(has_credential=True)
     variable = worker(found)["env"][-1]
     name = secret_name(config())
@@ -116,7 +116,7 @@ def test_the_credential_is_in_the_secret_and_the_pod_has_only_its_name() -> None
     assert secret["metadata"]["labels"][OWNER_LABEL] == found["metadata"]["labels"][OWNER_LABEL]
 
 
-def test_the_settings_are_put_into_a_template_and_the_rest_of_it_stays() -> None:
+def test_settings_are_merged_into_a_template() -> None:
     template: Fields = {
         "metadata": {"generateName": "x-", "namespace": "y", "labels": {"team": "blue", OWNER_LABEL: "other"}},
         "spec": {
@@ -158,7 +158,7 @@ def test_the_settings_are_put_into_a_template_and_the_rest_of_it_stays() -> None
 
 
 @pytest.mark.parametrize("name", ["Team A: burst_1", "x" * 200, "---", "Ünï"])
-def test_names_and_labels_are_such_as_the_api_takes(name: str) -> None:
+def test_names_and_labels_are_valid_for_the_api(name: str) -> None:
     made = config(worker_manager_id=name)
     assert len(f"{slug_of(made)}-{'0' * 12}") <= 63
     assert slug_of(made).strip("-") == slug_of(made) != ""
@@ -176,7 +176,7 @@ def test_names_and_labels_are_such_as_the_api_takes(name: str) -> None:
         ("k8s_cpu", 0, "greater than 0"),
     ],
 )
-def test_a_value_that_kubernetes_cannot_take_is_refused(key: str, value: object, text: str) -> None:
+def test_rejects_a_value_that_kubernetes_does_not_accept(key: str, value: object, text: str) -> None:
     with pytest.raises(ConfigError, match=text.replace("'", ".")):
         config(**{key: value})
 
@@ -248,7 +248,7 @@ def test_state_and_reason_of_a_pod(found: Fields, state: UnitState, reason: str)
     assert (now.state, now.reason) == (state, reason)
 
 
-def test_a_pod_that_this_manager_has_stopped_ended_in_order_however_it_ended() -> None:
+def test_pod_stopped_by_this_manager_counts_as_an_orderly_exit() -> None:
     for found in (described(terminated(137), "Failed"), described(terminated(0), "Succeeded", conditions=DISRUPTED)):
         ended = seen(found, NOW, is_stopped=True)
         assert (ended.state, ended.reason) == (UnitState.STOPPED, "stopped")

@@ -57,7 +57,7 @@ def until(backend: OffloadBackend, fits: Callable[[Unit], bool]) -> Unit:
     return unit
 
 
-def test_the_agent_is_told_its_executor_and_its_settings(backend: OffloadBackend, tmp_path: Path) -> None:
+def test_agent_gets_its_executor_and_settings(backend: OffloadBackend, tmp_path: Path) -> None:
     [unit_id] = backend.start(1)
     until(backend, lambda unit: unit.state is UnitState.RUNNING)
     config = OffloadConfig.from_environment({WORKER_CONFIG_VARIABLE: (tmp_path / "document").read_text()})
@@ -66,7 +66,7 @@ def test_the_agent_is_told_its_executor_and_its_settings(backend: OffloadBackend
     assert isinstance(load_executor(config), ProcessExecutor)
 
 
-def test_what_keeps_a_running_agent_from_its_work_is_shown_as_its_reason(backend: OffloadBackend) -> None:
+def test_obstacle_of_a_running_agent_is_shown_as_its_reason(backend: OffloadBackend) -> None:
     [unit_id] = backend.start(1)
     unit = until(backend, lambda unit: unit.state is UnitState.RUNNING)
     assert unit.reason == "jobs wait for capacity"
@@ -75,7 +75,7 @@ def test_what_keeps_a_running_agent_from_its_work_is_shown_as_its_reason(backend
 
 
 @pytest.mark.parametrize("executor", ["scaler.testing.executors:Nothing", "scaler.nothing:Executor", "nothing", ":"])
-def test_an_executor_that_is_not_there_is_a_clear_error(executor: str) -> None:
+def test_missing_executor_raises_a_clear_error(executor: str) -> None:
     config = OffloadConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id="u", executor=executor)
     with pytest.raises(ConfigError, match="cannot be loaded as module:factory"):
         load_executor(config)

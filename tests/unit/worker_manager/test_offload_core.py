@@ -147,14 +147,14 @@ def key(number: int) -> tuple[bytes, int]:
     return task(number), 1
 
 
-def test_as_many_are_handed_on_as_there_are_slots_and_the_next_when_one_ends() -> None:
+def test_fills_all_slots_and_dispatches_the_next_call_when_one_ends() -> None:
     stage = Stage(slots=2)
     assert stage.run(1, 2, 3) == ["start 1", "start 2"]
     assert stage.finish(1) == ["start 3"]
     assert stage.outcomes() == {"1": Outcome.SUCCESS}
 
 
-def test_a_recall_that_kills_withdraws_what_is_out_and_drops_what_it_still_says() -> None:
+def test_killing_recall_cancels_running_calls_and_ignores_their_reports() -> None:
     stage = Stage(slots=1)
     stage.run(1, 2)
     assert stage.recall(1, kill=True) == ["cancel 1", "start 2"]
@@ -163,7 +163,7 @@ def test_a_recall_that_kills_withdraws_what_is_out_and_drops_what_it_still_says(
     assert stage.outcomes() == {"1": Outcome.CANCELLED}
 
 
-def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_later_each_time() -> None:
+def test_refused_calls_are_retried_first_with_growing_delays() -> None:
     stage = Stage(slots=2)
     stage.run(1, 2, 3)
     assert stage.refuse(1, 2, text="throttled") == ["start 1", "start 2"]
@@ -177,7 +177,7 @@ def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_l
     assert stage.outcomes() == {}
 
 
-def test_tasks_that_come_after_a_refusal_do_not_wait_out_its_long_pause() -> None:
+def test_tasks_after_a_refusal_do_not_wait_out_its_long_pause() -> None:
     stage = Stage(slots=9)
     stage.run(1)
     for _ in range(6):
@@ -197,7 +197,7 @@ def test_tasks_that_come_after_a_refusal_do_not_wait_out_its_long_pause() -> Non
     assert stage.pass_time(NEW_TASKS_SECONDS) == ["start 1", "start 2", "start 3", "start 4"]
 
 
-def test_lost_executions_are_told_as_they_are_and_charged_only_where_they_may_have_run() -> None:
+def test_lost_executions_are_reported_and_charged_only_if_they_may_have_run() -> None:
     stage = Stage(slots=3)
     stage.run(1)
     stage.run(2)
@@ -209,7 +209,7 @@ def test_lost_executions_are_told_as_they_are_and_charged_only_where_they_may_ha
     assert stage.text(2) == "host lost"
 
 
-def test_tasks_that_are_lost_again_and_again_are_handed_on_less_often_until_one_ends_well() -> None:
+def test_repeatedly_lost_tasks_back_off_until_one_succeeds() -> None:
     stage = Stage(slots=2)
     for number in range(1, 5):
         stage.run(number)
@@ -227,7 +227,7 @@ def test_tasks_that_are_lost_again_and_again_are_handed_on_less_often_until_one_
     assert stage.run(11) == ["start 11"]
 
 
-def test_the_time_limit_counts_from_the_start_and_not_from_when_it_was_handed_on() -> None:
+def test_time_limit_counts_from_the_start_not_from_dispatch() -> None:
     stage = Stage()
     stage.run(1, timeout_seconds=5.0)
     assert stage.pass_time(20.0) == []
@@ -240,7 +240,7 @@ def test_the_time_limit_counts_from_the_start_and_not_from_when_it_was_handed_on
     assert stage.text(1) == "the task ran longer than its time limit of 5 s and was stopped"
 
 
-def test_what_still_runs_after_the_grace_is_withdrawn_and_charged_to_nobody() -> None:
+def test_calls_still_running_after_the_grace_are_cancelled_without_charge() -> None:
     stage = Stage()
     stage.run(1)
     stage.run(2, retries=0)
@@ -251,7 +251,7 @@ def test_what_still_runs_after_the_grace_is_withdrawn_and_charged_to_nobody() ->
     assert stage.ending is not None
 
 
-def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_afresh_when_not() -> None:
+def test_forgotten_agent_exits_with_running_calls_and_otherwise_starts_over() -> None:
     idle, busy = Stage(), Stage()
     idle.run(1)
     idle.finish(1)
@@ -271,7 +271,7 @@ def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_a
     assert busy.outcomes() == {}
 
 
-def test_calls_outlive_a_restart_of_the_scheduler_and_it_hears_of_them() -> None:
+def test_calls_survive_a_scheduler_restart_and_are_reported() -> None:
     stage = Stage()
     stage.run(1, 2)
     stage.arrive(1)

@@ -70,9 +70,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     return Service(monkeypatch)
 
 
-def test_units_that_were_started_are_there_before_the_service_shows_them(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_started_units_exist_before_the_service_reports_them(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     service.start(1)
     assert service.at(1.0) == {"a": PENDING}
     hidden = Service(monkeypatch, first_state=None)
@@ -81,14 +79,14 @@ def test_units_that_were_started_are_there_before_the_service_shows_them(
     assert hidden.at(2.0, a=SeenUnit(RUNNING, 1.0)) == {"a": RUNNING}
 
 
-def test_a_unit_that_is_listed_late_is_adopted_with_its_age(service: Service) -> None:
+def test_unit_listed_late_is_adopted_with_its_age(service: Service) -> None:
     service.at(100.0, late=SeenUnit(RUNNING, 50.0))
     service.now = 101.0
     [unit] = service.list()
     assert (unit.unit_id, unit.age_seconds, unit.slots) == ("late", 51.0, 2)
 
 
-def test_an_ended_unit_is_shown_for_a_while_with_its_reason(service: Service) -> None:
+def test_ended_unit_is_shown_for_a_while_with_its_reason(service: Service) -> None:
     service.start(1)
     service.at(10.0, a=SeenUnit(FAILED, 9.0, "killed"))
     service.now = 300.0
@@ -99,7 +97,7 @@ def test_an_ended_unit_is_shown_for_a_while_with_its_reason(service: Service) ->
     assert service.stops == []
 
 
-def test_a_stop_outranks_what_the_service_shows_after_it(service: Service) -> None:
+def test_stop_outranks_later_answers_of_the_service(service: Service) -> None:
     service.start(2)
     service.stop(["a"])
     assert service.at(5.0, a=SeenUnit(RUNNING, 5.0)) == {"a": STOPPING, "b": PENDING}
@@ -108,7 +106,7 @@ def test_a_stop_outranks_what_the_service_shows_after_it(service: Service) -> No
     assert sorted(service.stops) == ["b", "unknown"]
 
 
-def test_a_unit_that_is_not_found_for_a_minute_has_ended(service: Service) -> None:
+def test_unit_not_found_for_a_minute_has_ended(service: Service) -> None:
     service.start(2)
     assert service.at(10.0) == {"a": PENDING, "b": PENDING}, "one listing is no proof"
     service.at(40.0, b=SeenUnit(RUNNING, 40.0))
@@ -116,7 +114,7 @@ def test_a_unit_that_is_not_found_for_a_minute_has_ended(service: Service) -> No
     assert service.at(71.0) == {"a": FAILED, "b": RUNNING}
 
 
-def test_a_stop_is_repeated_as_long_as_the_service_may_not_know_the_unit(service: Service) -> None:
+def test_stop_is_repeated_while_the_service_may_not_know_the_unit(service: Service) -> None:
     service.outcome = "not found"
     service.start(1)
     with pytest.raises(BackendError, match="S does not know a newly started unit yet"):
@@ -127,7 +125,7 @@ def test_a_stop_is_repeated_as_long_as_the_service_may_not_know_the_unit(service
     assert service.at(61.0) == {}
 
 
-def test_a_unit_with_a_time_limit_says_how_long_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_with_a_time_limit_reports_its_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Service(monkeypatch)
     backend.shown["a"] = SeenUnit(UnitState.RUNNING, 5.0, remaining_seconds=60.0)
     backend.shown["b"] = SeenUnit(UnitState.WAITING, 5.0, "Resources")
@@ -144,7 +142,7 @@ def test_a_unit_with_a_time_limit_says_how_long_it_has_left(monkeypatch: pytest.
 # -- the scheduler says which workers are connected
 
 
-def test_a_unit_whose_worker_is_connected_exists_whatever_the_service_shows(service: Service) -> None:
+def test_unit_with_a_connected_worker_exists_whatever_the_service_reports(service: Service) -> None:
     service.start(2)
     service.at(1.0, a=SeenUnit(RUNNING, 1.0), b=SeenUnit(RUNNING, 1.0))
     service.connected = frozenset({"a", "b"})
@@ -180,7 +178,7 @@ class Limited(Service):
 @pytest.mark.parametrize(
     ("room", "asked", "started"), [(2, [6, 3, 1, 1, 1], 2), (0, [6, 3, 1], 0), (5, [6, 3, 3, 1, 1, 1], 5), (6, [6], 6)]
 )
-def test_a_start_that_is_refused_is_tried_again_with_half_of_the_units(
+def test_refused_start_is_retried_with_half_of_the_units(
     room: int, asked: list[int], started: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Limited(monkeypatch)

@@ -13,7 +13,7 @@ from scaler.worker_manager.aws_hpc.executor import offload_backend
 from scaler.worker_manager.backend import Capacity
 
 
-def test_a_fargate_task_costs_its_cpus_and_its_memory() -> None:
+def test_fargate_task_costs_its_cpus_and_memory() -> None:
     assert fargate_price("us-east-1", 1, 0) == pytest.approx(0.04048)
     assert fargate_price("us-east-1", 4, 30) == pytest.approx(4 * 0.04048 + 30 * 0.004445)
     assert fargate_price("us-east-1", 1, 2, "ARM64") == pytest.approx(0.03238 + 2 * 0.00356, rel=0.01)
@@ -33,14 +33,14 @@ def test_spot_capacity_costs_a_share() -> None:
         ("ap-northeast-1", "m7g.xlarge", 0.2108),
     ],
 )
-def test_instances_cost_what_their_family_and_size_do(region: str, instance_type: str, price: float) -> None:
+def test_instance_price_follows_family_and_size(region: str, instance_type: str, price: float) -> None:
     assert ec2_price(region, instance_type) == pytest.approx(price, rel=0.002)
 
 
 @pytest.mark.parametrize(
     "instance_type", ["p9.large", "m7g", "m7g.huge", "m7g.metal", "g5.large", "g5.3xlarge", ".large"]
 )
-def test_an_unknown_type_or_region_has_no_price(instance_type: str) -> None:
+def test_unknown_type_or_region_has_no_price(instance_type: str) -> None:
     assert ec2_price("us-east-1", instance_type) is None
     assert ec2_price("moon-1", "m7g.large") is None
     assert fargate_price("moon-1", 1, 2) is None
@@ -53,13 +53,13 @@ def capacity(**values: Any) -> Capacity:
 
 
 @pytest.mark.parametrize(("cpus", "memory"), [(1, 2), (4, 16)])
-def test_a_task_costs_what_a_fargate_task_of_its_size_does(cpus: int, memory: int) -> None:
+def test_task_costs_as_much_as_a_fargate_task_of_its_size(cpus: int, memory: int) -> None:
     found = capacity(batch_cpu=cpus, batch_memory=memory)
     assert found.unit_price == fargate_price("eu-west-1", cpus, memory)
     assert found.charges_tasks
     assert found.unit_minimum_seconds == FARGATE_MINIMUM_SECONDS
 
 
-def test_on_instances_the_price_of_a_job_is_not_known() -> None:
+def test_job_price_on_instances_is_unknown() -> None:
     found = capacity(batch_capacity="EC2")
     assert (found.unit_price, found.unit_minimum_seconds, found.charges_tasks) == (0.0, 0.0, True)

@@ -20,7 +20,7 @@ def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, re
     return Unit(name, state, 1, age, reason)
 
 
-def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while() -> None:
+def test_started_units_not_listed_yet_count_for_a_while() -> None:
     reconciler = ReconcilerDriver()
     reconciler.started(["a", "b"], 50.0)
     assert reconciler.step(UnitsWanted(2), [], 51.0).start == 0
@@ -29,7 +29,7 @@ def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while(
     assert reconciler.step(UnitsWanted(2), [], 50.0 + LISTING_GRACE_SECONDS).start == 2
 
 
-def test_units_whose_worker_is_connected_are_counted_though_the_listing_leaves_them_out() -> None:
+def test_units_with_a_connected_worker_count_even_if_unlisted() -> None:
     reconciler = ReconcilerDriver(2)
     connected = UnitsWanted(2, connected=("a", "b"))
     assert reconciler.step(connected, [], 0.0).start == 0
@@ -39,14 +39,14 @@ def test_units_whose_worker_is_connected_are_counted_though_the_listing_leaves_t
 
 
 @pytest.mark.parametrize("state", [UnitState.PENDING, UnitState.RUNNING])
-def test_units_stay_until_they_are_named(state: UnitState) -> None:
+def test_units_are_kept_until_named(state: UnitState) -> None:
     reconciler = ReconcilerDriver()
     units = [unit("a", state), unit("b", state)]
     assert reconciler.step(UnitsWanted(1), units, 0.0).stop == ()
     assert reconciler.step(UnitsWanted(1, frozenset({"a"})), units, 1.0).stop == ("a",)
 
 
-def test_a_unit_that_does_not_stop_is_asked_again_and_takes_up_room_meanwhile() -> None:
+def test_unit_that_does_not_stop_is_asked_again_and_keeps_its_capacity() -> None:
     reconciler = ReconcilerDriver(max_units=1)
     units, drain = [unit("a")], UnitsWanted(1, frozenset({"a"}))
     assert reconciler.step(drain, units, 50.0).stop == ("a",)
@@ -65,7 +65,7 @@ def test_surplus_that_does_not_drain_is_stopped_at_the_deadline() -> None:
     assert reconciler.step(UnitsWanted(1), units, 50.0 + DRAIN_DEADLINE_SECONDS).stop == ("coming", "young")
 
 
-def test_units_of_the_backlog_are_not_too_many() -> None:
+def test_backlog_units_do_not_count_as_surplus() -> None:
     reconciler = ReconcilerDriver(backlog=1)
     units = [unit("first", UnitState.WAITING, 90.0), unit("second", UnitState.WAITING, 80.0), unit("a"), unit("b")]
     assert reconciler.step(UnitsWanted(3), units, 0.0).start == 0
@@ -74,7 +74,7 @@ def test_units_of_the_backlog_are_not_too_many() -> None:
     assert reconciler.step(UnitsWanted(1), units, 2 * DRAIN_DEADLINE_SECONDS).stop == ("second", "a")
 
 
-def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_a_degraded_reason() -> None:
+def test_lost_proven_unit_is_replaced_at_once_without_a_degraded_reason() -> None:
     reconciler = ReconcilerDriver()
     for second in range(0, 100, 10):
         name = f"unit-{second}"
@@ -85,7 +85,7 @@ def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_a_degraded_reaso
         assert (actions.start, actions.reason) == (1, "")
 
 
-def test_containers_that_run_and_never_reach_the_scheduler_are_failures_however_long_they_ran() -> None:
+def test_containers_that_never_reach_the_scheduler_count_as_failures() -> None:
     reconciler = ReconcilerDriver()
     now = 0.0
     for attempt in range(5):
@@ -98,7 +98,7 @@ def test_containers_that_run_and_never_reach_the_scheduler_are_failures_however_
     assert "no contact with the scheduler" in actions.reason
 
 
-def test_what_had_ended_before_the_manager_began_is_no_failure() -> None:
+def test_units_that_ended_before_the_manager_started_are_not_failures() -> None:
     reconciler = ReconcilerDriver()
     ended = [unit(f"unit-{number}", UnitState.FAILED, 0.0, "exit code 1") for number in range(20)]
     actions = reconciler.step(UnitsWanted(4), ended, 0.0)
@@ -106,7 +106,7 @@ def test_what_had_ended_before_the_manager_began_is_no_failure() -> None:
     assert reconciler.step(UnitsWanted(4), [*ended, unit("new", UnitState.FAILED)], 1.0).start == 4
 
 
-def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
+def test_repeated_failures_pause_starts_and_are_reported() -> None:
     reconciler = ReconcilerDriver()
     now = 0.0
     for attempt in range(5):
@@ -119,7 +119,7 @@ def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
     assert actions.again == 30.0
 
 
-def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -> None:
+def test_failing_units_are_tried_one_at_a_time_until_one_is_proven() -> None:
     reconciler = ReconcilerDriver()
     reconciler.step(UnitsWanted(4), [], 0.0)
     for now in (0.0, 10.0):
@@ -132,7 +132,7 @@ def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -
     assert reconciler.step(UnitsWanted(4), [unit("a", age=6.0)], 26.0).start == 3
 
 
-def test_a_unit_from_before_the_failures_makes_up_for_only_one_of_them() -> None:
+def test_unit_older_than_the_failures_cancels_only_one() -> None:
     reconciler = ReconcilerDriver()
     reconciler.step(UnitsWanted(4), [unit("old")], 0.0)
     for now in (1.0, 2.0, 3.0):
@@ -142,9 +142,7 @@ def test_a_unit_from_before_the_failures_makes_up_for_only_one_of_them() -> None
 
 
 @pytest.mark.parametrize(("state", "start"), [(UnitState.FAILED, 1), (UnitState.STOPPED, 4)])
-def test_the_early_end_of_a_connected_worker_is_a_failure_unless_it_ended_in_order(
-    state: UnitState, start: int
-) -> None:
+def test_early_exit_of_a_connected_worker_is_a_failure_unless_orderly(state: UnitState, start: int) -> None:
     reconciler = ReconcilerDriver()
     for now in (0.0, 10.0):
         reconciler.step(UnitsWanted(4), [unit(f"unit-{now}", age=0.0)], now)
@@ -152,7 +150,7 @@ def test_the_early_end_of_a_connected_worker_is_a_failure_unless_it_ended_in_ord
     assert reconciler.step(UnitsWanted(4), [], 20.0).start == start
 
 
-def test_a_worker_that_connects_before_its_unit_is_listed_is_remembered() -> None:
+def test_worker_connected_before_its_unit_is_listed_is_remembered() -> None:
     reconciler = ReconcilerDriver()
     reconciler.step(UnitsWanted(2), [], 0.0, joined=["a", "b"])
     reconciler.step(UnitsWanted(2), [unit("a"), unit("b")], 1.0, joined=[])
@@ -160,7 +158,7 @@ def test_a_worker_that_connects_before_its_unit_is_listed_is_remembered() -> Non
     assert reconciler.step(UnitsWanted(2), ended, 2.0, joined=[]).start == 2
 
 
-def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -> None:
+def test_failed_start_is_retried_later_and_forgotten_after_a_success() -> None:
     reconciler = ReconcilerDriver()
     reconciler.failed("throttled", 0.0)
     assert reconciler.step(UnitsWanted(4), [], 0.0).start == 4
@@ -172,7 +170,7 @@ def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -
     assert reconciler.step(UnitsWanted(4), [unit("a", UnitState.PENDING, 0.0)], 0.6).start == 3
 
 
-def test_a_refused_start_is_tried_again_with_one_unit_and_at_once_when_a_unit_has_ended() -> None:
+def test_refused_start_is_retried_with_one_unit_and_when_a_unit_ends() -> None:
     reconciler = ReconcilerDriver()
     units = [unit("a"), unit("b")]
     now = 10.0
@@ -189,12 +187,12 @@ def test_a_refused_start_is_tried_again_with_one_unit_and_at_once_when_a_unit_ha
     assert reconciler.step(UnitsWanted(6), [*ended, unit("c")], now).start == 4
 
 
-def test_without_a_wish_units_are_left_as_they_are() -> None:
+def test_units_are_unchanged_without_a_target() -> None:
     actions = ReconcilerDriver().step(UnitsWanted(None), [unit("a"), unit("b", UnitState.PENDING, 0.0)], 0.0)
     assert (actions.start, actions.stop) == (0, ())
 
 
-def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
+def test_stopped_units_are_not_failures() -> None:
     reconciler = ReconcilerDriver()
     for second in range(5):
         name = f"unit-{second}"
@@ -208,7 +206,7 @@ def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
     assert reconciler.step(UnitsWanted(3), ended, 7.0 + DRAIN_DEADLINE_SECONDS).start == 3
 
 
-def test_no_more_units_start_at_the_same_time_than_the_machine_can_start_well() -> None:
+def test_concurrent_starts_never_exceed_the_machines_capacity() -> None:
     reconciler = ReconcilerDriver(max_starting=2)
     assert reconciler.step(UnitsWanted(4), [], 0.0).start == 2
     reconciler.started(["a", "b"], 0.0)

@@ -34,7 +34,7 @@ def config(**values: Any) -> SshConfig:
         ("10.0.0.7", Host("10.0.0.7")),
     ],
 )
-def test_hosts_are_written_as_ssh_takes_them(text: str, expected: Host) -> None:
+def test_hosts_use_the_syntax_of_ssh(text: str, expected: Host) -> None:
     assert parse_host(text) == expected
 
 
@@ -54,7 +54,7 @@ def test_hosts_are_written_as_ssh_takes_them(text: str, expected: Host) -> None:
         "",
     ],
 )
-def test_what_is_no_host_or_would_be_an_option_of_ssh_is_refused(text: str) -> None:
+def test_rejects_invalid_hosts_and_ssh_options(text: str) -> None:
     with pytest.raises(UsageError, match=r"^host '"):
         parse_host(text)
 
@@ -69,12 +69,12 @@ def test_what_is_no_host_or_would_be_an_option_of_ssh_is_refused(text: str) -> N
         ({"ssh_python": "/p", "ssh_packages": ["numpy"]}, "leave ssh_packages out"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_what_to_change(values: dict[str, Any], expected: str) -> None:
+def test_unworkable_settings_are_rejected_with_a_remedy(values: dict[str, Any], expected: str) -> None:
     with pytest.raises((ScalerError, ValueError), match=expected):
         config(**values)
 
 
-def test_a_tunnel_is_used_when_the_scheduler_is_on_loopback_unless_the_settings_say_otherwise() -> None:
+def test_loopback_scheduler_is_tunnelled_unless_configured_otherwise() -> None:
     assert config().tunnel
     assert not config(tunnel=False).tunnel
     assert not config(scheduler_address="tcp://10.0.0.1:1").tunnel
@@ -82,14 +82,14 @@ def test_a_tunnel_is_used_when_the_scheduler_is_on_loopback_unless_the_settings_
     assert not config(worker_scheduler_address="tcp://10.0.0.1:1").tunnel
 
 
-def test_options_of_the_user_come_first_and_the_host_is_never_one() -> None:
+def test_user_options_come_first_and_the_host_is_never_an_option() -> None:
     command = ssh_command(Host("ann@a", 2222), ["-i", "key"], "", "true; echo 'x'")
     assert command.index("-i") < command.index("BatchMode=yes")
     assert command[-7:-1] == ["-S", "none", "-p", "2222", "--", "ann@a"]
     assert shlex.split(command[-1]) == ["exec", "sh", "-c", "true; echo 'x'"]
 
 
-def test_a_connection_that_takes_forwards_has_a_socket_of_its_own_whatever_the_user_configures() -> None:
+def test_connection_with_forwards_ignores_the_users_multiplexing() -> None:
     command = ssh_command(Host("a"), ["-o", "ControlMaster=auto", "-S", "shared"], "/tmp/50% of/0", "true")
     assert command.index("ControlMaster=yes") < command.index("ControlMaster=auto")
     assert command[-5:-1] == ["-S", "/tmp/50%% of/0", "--", "a"]  # of two -S, the last one counts
@@ -104,7 +104,7 @@ def test_a_connection_that_takes_forwards_has_a_socket_of_its_own_whatever_the_u
 @pytest.mark.parametrize(
     "environment", ["", "~/my venv", Wheel("scaler-1.whl", b"12", "abc", "[uvloop]", ("numpy>=2", "a;b"))]
 )
-def test_the_script_is_one_line_that_every_login_shell_passes_on_as_it_is(environment: str | Wheel) -> None:
+def test_script_is_one_line_that_every_login_shell_passes_unchanged(environment: str | Wheel) -> None:
     script = watch_script("m", 5.0, "3.11", environment)
     assert "\n" not in script
     assert "!" not in script
@@ -114,7 +114,7 @@ def test_the_script_is_one_line_that_every_login_shell_passes_on_as_it_is(enviro
         assert "P=\"$HOME\"'/my venv'" in script
 
 
-def test_a_problem_is_one_line_without_noise_and_says_what_to_do() -> None:
+def test_problem_is_one_clean_line_with_a_remedy() -> None:
     lines = ["Warning: Permanently added 'a'", "@@@@@@@@", "", "no route", "Host key verification failed."]
     assert problem_text(Host("ann@a", 22), lines, "exit code 255") == (
         "ann@a:22: no route; Host key verification failed.: log in once with `ssh ann@a` and accept its key, "

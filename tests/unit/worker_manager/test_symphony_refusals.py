@@ -22,7 +22,7 @@ def names(found: list[Call]) -> str:
     return " ".join(call.task.decode() for call in found)
 
 
-def test_what_is_refused_while_a_later_one_is_taken_is_given_up_in_the_end() -> None:
+def test_repeatedly_refused_call_fails_while_later_ones_are_accepted() -> None:
     refusals = RefusalCounts()
     for _ in range(MAX_REFUSALS_OF_ONE - 1):
         assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {}
@@ -30,14 +30,14 @@ def test_what_is_refused_while_a_later_one_is_taken_is_given_up_in_the_end() -> 
     assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {}, "it is forgotten"
 
 
-def test_a_service_that_is_full_or_down_costs_no_call_its_life() -> None:
+def test_full_or_unavailable_service_fails_no_call() -> None:
     refusals = RefusalCounts()
     for _ in range(100):
         assert refusals.note(calls("a", "b"), tried(a=TAKEN, b=NO)) == {}
         assert refusals.note(calls("a", "b"), tried(a=NO, b=NO)) == {}
 
 
-def test_one_that_was_refused_is_tried_before_the_new_ones_and_each_in_turn() -> None:
+def test_refused_call_is_retried_before_new_ones_in_turn() -> None:
     refusals = RefusalCounts()
     refusals.note(calls("a", "b", "c"), tried(a=NO, b=NO, c=NO))
     assert names(refusals.order(calls("a", "b", "c", "d", "e"))) == "a d e b c"
