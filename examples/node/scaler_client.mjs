@@ -34,6 +34,7 @@ class Task {
   constructor(id, call) {
     this.id = id;
     this.call = call;
+    this.wasSent = false;
     this.result = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
     this.result.catch(() => {}); // whoever awaits it gets the error
   }
@@ -73,7 +74,6 @@ export class Client {
     this.uploads = 0;
     this.restarts = 0;
     this.resolved = this.acknowledged = 0n; // numbers of Finished
-    this.workers = new Map();
     this.isWelcome = new Promise((resolve, reject) => (this.answered = { resolve, reject }));
     this.scheduler = new Session(address, this.peer, this.#keys("scheduler_key"), (hello) => {
       hello.role = Role.CLIENT;
@@ -188,9 +188,10 @@ export class Client {
   #flush() {
     while (this.ready.length) {
       const groups = new Map();
+      const isAgain = this.ready[0].wasSent; // a Submit has only new tasks, or only tasks of an earlier session
       let size = 0;
       let count = 0;
-      while (this.ready.length && count < BATCH_TASKS && size < BATCH_BYTES) {
+      while (this.ready[0]?.wasSent === isAgain && count < BATCH_TASKS && size < BATCH_BYTES) {
         const task = this.ready.shift();
         const key = JSON.stringify([task.call.name, task.call.options]);
         if (!groups.has(key)) groups.set(key, []);
@@ -199,11 +200,11 @@ export class Client {
         size += task.wire.payload.length;
         count += 1;
       }
-      this.scheduler.send((body) => this.#submit(body._initSubmit(), [...groups.values()]));
+      this.scheduler.send((body) => this.#submit(body._initSubmit(), [...groups.values()], isAgain));
     }
   }
 
-  #submit(submit, groups) {
+  #submit(submit, groups, isAgain) {
     const unknown = groups.map(([first]) => first.wire).filter(({ functionId }) => this.#announce(functionId));
     const functions = submit._initFunctions(unknown.length);
     unknown.forEach(({ functionId, code }, index) => {
@@ -226,7 +227,7 @@ export class Client {
       Object.assign(spec, { name: tasks[0].call.name, deliver: true, retries: 3, ...tasks[0].call.options });
     });
     submit.acknowledged = this.#acknowledge();
-    submit.again = BigInt(this.restarts);
+    submit.again = BigInt(isAgain ? this.restarts : 0);
   }
 
   #announce(id) {
@@ -267,14 +268,12 @@ export class Client {
     this.answered.resolve();
   }
 
-  /** The scheduler has forgotten the session: tell it so, and send all that is unfinished again, oldest first. */
+  /** The scheduler has forgotten the session: send all that is unfinished again, oldest first. */
   #restart() {
     this.restarts += 1;
     this.announced.clear();
     this.ready = [];
     this.resolved = this.acknowledged = 0n;
-    const workers = Buffer.concat([...this.workers.values()]);
-    this.scheduler.send((body) => setData(body._initSessionLost(), "Workers", workers));
     const isOver = [...this.unfinished.values()].filter((task) => task.isCancelled);
     const ids = Buffer.concat(isOver.map(({ id }) => id));
     if (ids.length) this.scheduler.send((body) => setData(body._initCancel(), "Ids", ids)); // workers may have them still
@@ -284,7 +283,6 @@ export class Client {
 
   #received(which, body) {
     if (which === Body_Which.FINISHED) this.#finished(body.finished);
-    else if (which === Body_Which.ROSTER) this.#roster(body.roster);
     else if (which === Body_Which.OBJECTS_MISSING) this.#restore(dataOf(body.objectsMissing.ids));
     else if (which === Body_Which.NOTICE) console.warn(body.notice.text);
   }
@@ -323,18 +321,6 @@ export class Client {
     } catch (error) {
       this.#fail(task, error);
     }
-  }
-
-  /** Note the workers that may run tasks with retries = 0, to tell them to a scheduler that was restarted. */
-  #roster({ number, joined, left }) {
-    for (let index = 0; index < joined.length; index += 1) {
-      const id = dataOf(joined.get(index).id);
-      this.workers.set(id.toString("hex"), id);
-    }
-    for (let index = 0; index < left.length; index += 1) {
-      this.workers.delete(dataOf(left.get(index).id).toString("hex"));
-    }
-    this.scheduler.send((body) => (body._initRosterNoted().number = number));
   }
 
   /** Put objects into the storage again that it has lost. */

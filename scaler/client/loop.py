@@ -45,10 +45,6 @@ REST_SECONDS = 30.0
 """Maintenance interval (seconds) while the program only waits, because a host may run a thousand such clients."""
 LOST_LEASES = 10.0
 """Leases without contact after which the client gives up."""
-SAFE_LEASE_SHARE = 2 / 3
-"""Share of the lease without contact after which the scheduler may have given this client up."""
-UNKNOWN_INCARNATION = 0
-"""Incarnation in a Welcome to a client inside a task whose worker may have been given up."""
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 MIN_ASK_SECONDS = 0.01
@@ -279,8 +275,6 @@ class ClientLoop:
         resolved: list[Resolved] = []
         for event in received:
             match event:
-                case Received(message=m.Roster() as message):
-                    inputs.append(message)
                 case Received(message=m.Finished() as message):
                     inputs.append(message)
                     if self._has_printed:  # print output before resolving the result
@@ -349,7 +343,6 @@ class ClientLoop:
         rests = self._may_rest()
         next_time = self._loop.call_later(REST_SECONDS if rests else MAINTENANCE_SECONDS, self._maintain)
         now = self._loop.time()
-        self._contact.maintained(now, 2 * MAINTENANCE_SECONDS)
         self._iterate()
         self._rest = next_time if rests else None
         if self._freed_memory.is_due(self.futures.released, now):
@@ -375,16 +368,14 @@ class ClientLoop:
         self.futures.step(events.ClientGaveUp(errors.SchedulerLostError(why), cancel=True))
 
     def _welcomed(self, welcome: m.Welcome) -> None:
-        before, self._welcome = self._welcome, welcome
-        silent = self._contact.reached(self._loop.time())
+        is_first, self._welcome = self._welcome is None, welcome
+        self._contact.back(self._loop.time())
         self.futures.max_pending_tasks = welcome.max_pending_tasks
         self.transfers.welcomed(welcome)
-        if before is None:
+        if is_first:
             self._connected.set_result(None)
             return
-        is_same = welcome.incarnation in (UNKNOWN_INCARNATION, before.incarnation)
-        expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
-        self.futures.step(events.SchedulerRestarted(self.transfers.stand_ins(), expired))
+        self.futures.step(events.SchedulerRestarted(self.transfers.stand_ins()))
         self.calls.tell_again()
         self._loop.call_soon(self._results.tell_again)  # after the first messages of the session
         self._questions.ask_again()

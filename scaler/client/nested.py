@@ -122,7 +122,7 @@ class NestedConnector:
         with contextlib.suppress(ClientClosedError):  # the next read reports it
             self.send(m.Acknowledge())
         storage_address = welcome.object_storage_address or self._welcome.object_storage_address
-        self._welcome = replace(self._welcome, incarnation=welcome.incarnation, object_storage_address=storage_address)
+        self._welcome = replace(self._welcome, object_storage_address=storage_address)
         return Welcomed(self._welcome)
 
     def _end(self) -> None:

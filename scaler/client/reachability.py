@@ -30,7 +30,6 @@ class Contact:
         self._address = address
         self.broken_at: float | None = now
         """None while connected."""
-        self._maintained_at = self._contact_at = now
 
     def broken(self, now: float) -> None:
         if self.broken_at is None:
@@ -44,18 +43,6 @@ class Contact:
             _reached_at[self._address] = now
         if lost is not None and lost.due_seconds > FIRST_SECONDS and now - lost.called_at <= STALE_SECONDS:
             _log.warning("scaler: connected to %s, after %.0f s", self._address, now - lost.since)
-
-    def reached(self, now: float) -> float:
-        """Note a Welcome; return the seconds since the last contact."""
-        self.back(now)
-        silent, self._contact_at = now - self._contact_at, now
-        return silent
-
-    def maintained(self, now: float, most_seconds: float) -> None:
-        """Count a connection as contact, unless the loop has stalled for so long that the connection may be stale."""
-        if self.broken_at is None and now - self._maintained_at < most_seconds:
-            self._contact_at = now
-        self._maintained_at = now
 
     def warn(self, now: float, text: str) -> None:
         """Warn that no scheduler answers, if due. Called every second during a wait. text: why, and what happens

@@ -46,10 +46,6 @@ class TaskSession:
         self._unsent_count = 0
         """Number of unsent pending tasks, including tasks that wait for an upload."""
         self._epoch = 1
-        self._workers: dict[bytes, None] = {}
-        """Workers that may run tasks with retries=0, as announced by the scheduler."""
-        self._noted = 0
-        """Number of the last Roster until it is acknowledged, then 0."""
         self._objects: dict[bytes, ObjectUpload] = {}
         self._failed_uploads: list[ObjectUpload] = []
         self._unsent: deque[ClientTask] = deque()
@@ -93,14 +89,15 @@ class TaskSession:
                     self._upload_ended(upload, error, commands)
                 case events.ReferencesReleased(ids):
                     self._released += ids
-                case events.ObjectPinned() | m.Roster():
-                    self._note(each)
+                case events.ObjectPinned(upload):
+                    self._objects[upload.id] = upload
+                    self._unpinned.append(upload.id)
                 case events.ClientCleared():
                     self._clear(commands)
                 case events.ClientGaveUp(error, cancel):
                     commands.append(events.DropTasks(self._take_all(cancel), error))
-                case events.SchedulerRestarted(stand_ins, expired):
-                    self._restart(stand_ins, expired=expired)
+                case events.SchedulerRestarted(stand_ins):
+                    self._restart(stand_ins)
                 case _:
                     assert_never(each)
         while self._failed_uploads:  # after all adds: later tasks may reference waiting ones
@@ -179,17 +176,6 @@ class TaskSession:
             _forget(task)
         return events.DropTasks(tasks, error)
 
-    def _note(self, message: events.ObjectPinned | m.Roster) -> None:
-        match message:
-            case events.ObjectPinned(upload):
-                self._objects[upload.id] = upload
-                self._unpinned.append(upload.id)
-            case m.Roster(number, joined, left):
-                self._workers.update(dict.fromkeys(joined))
-                for peer in left:
-                    self._workers.pop(peer, None)
-                self._noted = number
-
     def _finish(self, message: m.Finished) -> None:
         pending = self.pending
         for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
@@ -264,9 +250,6 @@ class TaskSession:
     def _send(self, commands: list[events.SessionCommand], ready: events.ConnectionReady, now: float) -> None:
         commands += self._clearing
         self._clearing.clear()
-        if self._noted:
-            commands.append(m.RosterNoted(self._noted))
-            self._noted = 0
         if self._unpinned:
             commands += _in_slices(m.Pin, self._unpinned)
         if self._unasked:
@@ -372,7 +355,7 @@ class TaskSession:
 
     # -- after the scheduler has lost its state
 
-    def _restart(self, stand_ins: events.StandIns, *, expired: bool) -> None:
+    def _restart(self, stand_ins: events.StandIns) -> None:
         """Queue everything to be sent again, oldest first. The scheduler determines which tasks may have run."""
         self._unsent.clear()
         self._naming.clear()
@@ -380,9 +363,7 @@ class TaskSession:
         self.cancelling.clear()
         self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)
-        # Keep the workers: if the next scheduler ends before it receives this, the one after it needs them.
-        self._clearing = [m.SessionLost(expired, list(self._workers))]
-        self._noted = 0
+        self._clearing.clear()
         self._epoch += 1
         for _, missing in self._gated.values():
             for upload in missing:

@@ -63,10 +63,9 @@ class ClientGaveUp(NamedTuple):
 
 
 class SchedulerRestarted(NamedTuple):
-    """The scheduler was restarted, or gave this client up (expired). stand_ins: available values of `lost_values`."""
+    """The scheduler was restarted, or gave this client up. stand_ins: available values of `lost_values`."""
 
     stand_ins: StandIns
-    expired: bool = False
 
 
 class ConnectionReady(NamedTuple):
@@ -81,7 +80,6 @@ SessionInput = (
     | TasksAdopted
     | TaskSettled
     | m.Finished
-    | m.Roster
     | UploadEnded
     | ObjectPinned
     | ReferencesReleased
@@ -90,7 +88,7 @@ SessionInput = (
     | SchedulerRestarted
     | ConnectionReady
 )
-"""Finished and Roster are messages of the scheduler."""
+"""Finished is a message of the scheduler."""
 
 
 class DropTasks(NamedTuple):

@@ -1193,33 +1193,6 @@ class SessionEnded(Reply):
     number: f.Count64 = 0
 
 
-@message(64, to_scheduler=CLIENTS)
-class SessionLost(Message):
-    """First message of a client after a lost session. Its unfinished tasks follow, with Submit.again."""
-
-    expired: bool  # disconnected longer than its lease: its retries=0 tasks may have ended
-    workers: PeerIds  # workers listed in earlier Roster messages
-
-
-@message(65, from_scheduler=CLIENTS)
-class Roster(Message):
-    """Workers to which this client's retries=0 tasks may be sent after its RosterNoted.
-
-    After a restart of the scheduler, the client can name the workers that may run them.
-    """
-
-    number: f.Count64  # counts the Rosters of this client from 1
-    joined: PeerIds
-    left: PeerIds  # workers without any of its tasks
-
-
-@message(66, to_scheduler=CLIENTS)
-class RosterNoted(Message):
-    """Answers Roster."""
-
-    number: f.Count64  # number of the last received Roster
-
-
 @message(67, to_scheduler=(WORKER,), batch=True)
 class WorkerReport(Message):
     """All attempts of a worker: its first message in every session except its first.

@@ -104,9 +104,9 @@ struct Body {
     sessionTasks @61 :SessionTasks;
     endSession @62 :EndSession;
     sessionEnded @63 :SessionEnded;
-    sessionLost @64 :SessionLost;
-    roster @65 :Roster;
-    rosterNoted @66 :RosterNoted;
+    removed64 @64 :Void;
+    removed65 @65 :Void;
+    removed66 @66 :Void;
     workerReport @67 :WorkerReport;
     releaseResults @68 :ReleaseResults;
     useStore @69 :UseStore;
@@ -980,29 +980,6 @@ struct SessionEnded {
   cancelled @1 :UInt64;
   error @2 :Text;                # reason of a failure, or empty
   number @3 :UInt64;
-}
-
-struct SessionLost {
-  # First message of a client after a lost session. Its unfinished tasks follow, with Submit.again.
-  # client, admin -> scheduler.
-  expired @0 :Bool;              # disconnected longer than its lease: its retries=0 tasks may have ended
-  workers @1 :List(PeerName);    # workers listed in earlier Roster messages
-}
-
-struct Roster {
-  # Workers to which this client's retries=0 tasks may be sent after its RosterNoted.
-  #
-  # After a restart of the scheduler, the client can name the workers that may run them.
-  # scheduler -> client, admin.
-  number @0 :UInt64;             # counts the Rosters of this client from 1
-  joined @1 :List(PeerName);
-  left @2 :List(PeerName);       # workers without any of its tasks
-}
-
-struct RosterNoted {
-  # Answers Roster.
-  # client, admin -> scheduler.
-  number @0 :UInt64;             # number of the last received Roster
 }
 
 struct WorkerReport {

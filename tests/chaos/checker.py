@@ -27,6 +27,7 @@ LOSSES = frozenset({"WorkerLostError", "ProcessorDiedError", "PoisonTaskError"})
 REFUSALS = frozenset({"LimitError", "TaskRejectedError"})
 POISON_STARTS = 3
 CANCELLED = "CancelledError"
+UNREPORTED = "no worker has reported the task"
 WORKERS_ENDED = frozenset({"kill", "stop", "long stop", "terminate"})
 """Faults after which tasks of a worker may end as lost, when one of these is struck:"""
 WORKER_PROCESSES = frozenset({"agent", "fork server", "processor", "manager", "launcher"})
@@ -56,6 +57,8 @@ class Verdict:
     """Starts of tasks of durable sessions in memory that had lost them when scheduler and program were killed."""
     resubmitted: int = 0
     """Further starts of tasks of durable sessions whose loss no program was told of."""
+    unreported: int = 0
+    """Futures of tasks with retries=0 that were in the memory of a scheduler that was killed, and on no worker."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -82,6 +85,7 @@ class Verdict:
             "refused": self.refused,
             "forgotten": self.forgotten,
             "resubmitted": self.resubmitted,
+            "unreported": self.unreported,
             "repeated starts": self.repeated_starts,
             "lost": len(self.lost),
             "duplicated": len(self.duplicated),
@@ -99,7 +103,7 @@ class _Task:
 
 @dataclass(slots=True)
 class _Strikes:
-    """When durable sessions were struck."""
+    """When durable sessions and tasks with retries=0 were struck."""
 
     in_memory: bool
     """They do not outlive the scheduler."""
@@ -121,6 +125,10 @@ class _Strikes:
             struck.fault in CONNECTIONS_BROKEN and "proxy of the scheduler" in targets
         ):
             self.worker.append(struck.at)
+
+    def has_lost(self, submitted_at: float, ended_at: float) -> bool:
+        """Return whether a task was in the memory of a scheduler that was killed."""
+        return self.in_memory and any(submitted_at < time < ended_at for time in self.scheduler)
 
     def excuse(self, before: float, at: float, *, was_delivered: bool) -> str:
         """Return the figure that counts a start at this time of a task that had started before; empty: none does."""
@@ -181,7 +189,7 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
                 for each in task.submitted.inputs
                 if each in tasks and tasks[each].outcomes
             }
-            _check_outcome(verdict, name, task, task.submitted, gone, owners, failed_inputs)
+            _check_outcome(verdict, name, task, task.submitted, gone, owners, failed_inputs, strikes)
         elif task.outcomes:
             verdict.wrong.append(f"{name} was delivered and never submitted")
     for each in failed:
@@ -247,6 +255,7 @@ def _check_outcome(
     gone: Mapping[str, float],
     owners: dict[str, str],
     failed_inputs: Collection[str],
+    strikes: _Strikes,
 ) -> None:
     """failed_inputs: the errors of the tasks whose values this one needs. It ends with the error of one of them."""
     if len(task.outcomes) > 1:
@@ -273,7 +282,7 @@ def _check_outcome(
     elif outcome.error in LOSSES and outcome.error in failed_inputs:
         verdict.exhausted += 1
     elif outcome.error in LOSSES:
-        _check_loss(verdict, name, task, submitted, outcome)
+        _check_loss(verdict, name, task, submitted, outcome, strikes)
     elif outcome.at >= gone.get(submitted.client, math.inf):
         verdict.excused += 1
     elif outcome.error in REFUSALS and not task.starts:
@@ -286,13 +295,17 @@ def _shown(outcome: Delivered) -> str:
     return f"{outcome.error}: {outcome.text}" if outcome.error else outcome.text
 
 
-def _check_loss(verdict: Verdict, name: str, task: _Task, submitted: Submitted, outcome: Delivered) -> None:
+def _check_loss(
+    verdict: Verdict, name: str, task: _Task, submitted: Submitted, outcome: Delivered, strikes: _Strikes
+) -> None:
     attempts = len({start.by for start in task.starts})
     needed = submitted.retries + 1
     if outcome.error == "PoisonTaskError":
         needed = min(needed, POISON_STARTS)
     if attempts >= needed:
         verdict.exhausted += 1
+    elif not submitted.retries and UNREPORTED in outcome.text and strikes.has_lost(submitted.at, outcome.at):
+        verdict.unreported += 1
     elif attempts == needed - 1:
         verdict.doubtful += 1
     else:

@@ -40,6 +40,9 @@ GOOD: list[Line] = [
 ]
 
 
+UNREPORTED = "the scheduler was restarted, and no worker has reported the task"
+
+
 def lost(task: str, error: str, starts: int, retries: int) -> list[Line]:
     started: list[Line] = [Started(2.0 + number, task, f"{number}@2") for number in range(starts)]
     return [
@@ -64,6 +67,7 @@ def test_history_that_keeps_all_promises_has_no_violation() -> None:
         "refused": 0,
         "forgotten": 0,
         "resubmitted": 0,
+        "unreported": 0,
         "repeated starts": 1,
         "lost": 0,
         "duplicated": 0,
@@ -122,6 +126,17 @@ def test_finds_a_planted_fault(lines: list[Line], violation: str) -> None:
 )
 def test_outcomes_confirmed_by_the_history_are_not_violations(lines: list[Line], figure: str) -> None:
     verdict = check(lines)
+    assert verdict.violations == []
+    assert verdict.figures()[figure] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "in_memory", "figure"),
+    [(UNREPORTED, True, "unreported"), (UNREPORTED, False, "doubtful"), ("some words", True, "doubtful")],
+)
+def test_run_once_task_may_be_lost_with_the_memory_of_its_scheduler(text: str, in_memory: bool, figure: str) -> None:
+    lines: list[Line] = [*lost("e", "WorkerLostError", 0, 0)[:-1], Struck(5.0, "kill", "scheduler")]
+    verdict = check([*lines, Delivered(9.0, "e", "WorkerLostError", text)], in_memory=in_memory)
     assert verdict.violations == []
     assert verdict.figures()[figure] == 1
 

@@ -68,7 +68,7 @@ class Scheduler:
             case m.Release(ids):
                 self.released.update(ids)
                 self.functions.difference_update(ids)
-            case m.Pin() | m.SessionLost():
+            case m.Pin():
                 pass
             case _:
                 raise AssertionError(f"a client does not send {message}")

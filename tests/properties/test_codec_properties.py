@@ -108,9 +108,6 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Goodbye: st.builds(m.Goodbye, TEXT),
     m.Acknowledge: st.builds(m.Acknowledge),
     m.Submit: st.builds(m.Submit, FUNCTIONS, st.lists(TASKS, max_size=3), U64, U64),
-    m.SessionLost: st.builds(m.SessionLost, st.booleans(), st.lists(PEER, max_size=3)),
-    m.Roster: st.builds(m.Roster, U64, st.lists(PEER, max_size=3), st.lists(PEER, max_size=3)),
-    m.RosterNoted: st.builds(m.RosterNoted, U64),
     m.WorkerReport: columns(attempts=ATTEMPT, suspended=st.booleans(), once=st.booleans()).map(
         lambda drawn: m.WorkerReport(**drawn)
     ),

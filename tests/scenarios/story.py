@@ -32,7 +32,6 @@ from scaler.protocol.messages import (
     Outcome,
     Recall,
     ReleaseResults,
-    Roster,
     Run,
     Suspended,
 )
@@ -224,9 +223,6 @@ class Story:
 
     def _message(self, message: Message) -> str:
         match message:
-            case Roster(_, joined, left):
-                changes = [*(f"+{self._peer(peer)}" for peer in joined), *(f"-{self._peer(peer)}" for peer in left)]
-                return f"roster {' '.join(changes)}"
             case ReleaseResults(numbers):
                 return f"release results {', '.join(map(str, numbers))}"
             case Run(definitions, groups):

@@ -20,6 +20,7 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.net.connection import Closed, Opened
+from scaler.protocol.messages import Role
 from scaler.scheduler.core.commands import Command, Input, JournalChanged, Recovered, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
@@ -59,8 +60,6 @@ class RestartingWorld(WholeWorld):
 
     def __init__(self, *, faults: Faults, machine: Machine | None = None, **others: Any) -> None:
         self._machine = machine
-        self._given_up: set[bytes] = set()
-        """Clients that the scheduler has given up and that have not come back."""
         self._is_down = self._is_over = False
         self._process: SimulatedProcess | None = None
         self._durable: DurableSteps | None = None
@@ -84,6 +83,11 @@ class RestartingWorld(WholeWorld):
     @cached_property
     def _storage(self) -> SimulatedStorage:
         return SimulatedStorage(self, Random(self._seed + 1), self._chances.delay_seconds, self._machine)
+
+    def delivered(self) -> dict[bytes, tuple[int, bytes]]:
+        """Return outcome and payload of the tasks that ended."""
+        clients = [each for each in self._clients if isinstance(each, StoringClient)]
+        return {task: ended for client in clients for task, ended in client.delivered.items()}
 
     def run(self) -> SimulationReport:
         report = super().run()
@@ -209,18 +213,13 @@ class RestartingWorld(WholeWorld):
     def _arrive(self, item: Input) -> None:
         if self._is_down:
             return
-        if isinstance(item, Opened):
+        if isinstance(item, Opened) and item.hello.role is Role.WORKER:
             item.hello.resume = self._incarnation > 1
         super()._arrive(item)
-
-    def _expelled(self, peer: bytes) -> None:
-        self._given_up.add(peer)
-        super()._expelled(peer)
 
     def _client_returns(self, client: SimulatedClient) -> None:
         if not self._is_down:
             super()._client_returns(client)
-            self._given_up.discard(client.id)
 
     def _connect(self, actor: Actor) -> None:
         if not self._is_down:
@@ -235,7 +234,7 @@ class RestartingWorld(WholeWorld):
         if actor.alive:
             self._connect(actor)
             if isinstance(actor, SimulatedClient) and actor.id in self._links:
-                actor.restart(expired=False)
+                actor.restart()
 
     def _return_later(self, actor: Actor) -> None:
         seconds = self._random.uniform(*RETURN_SECONDS)
@@ -251,5 +250,4 @@ class RestartingWorld(WholeWorld):
             self._said_again.update(actor.expected)
         self._connect(actor)
         if isinstance(actor, SimulatedClient):
-            actor.restart(expired=actor.id in self._given_up)
-        self._given_up.discard(actor.id)
+            actor.restart()

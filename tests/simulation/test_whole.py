@@ -18,7 +18,11 @@ from tests.simulation.worlds import run
 
 FAULTS: dict[str, Fault] = {
     "a repeated envelope is delivered again": Fault(
-        Session, "receive", "if sequence <= self.received:", "if False:", "come in order|ended twice|runs again"
+        Session,
+        "receive",
+        "if sequence <= self.received:",
+        "if False:",
+        "come in order|ended twice|runs again|starts after",
     ),
     "what was in flight when a connection broke is not repeated": Fault(
         Session,

@@ -298,9 +298,9 @@ class StoringClient(SimulatedClient):
         self._storage = storage
         self._was_given_up = False
 
-    def restart(self, *, expired: bool) -> None:
+    def restart(self) -> None:
         self._was_given_up = True
-        super().restart(expired=expired)
+        super().restart()
 
     def hear(self, message: Message) -> None:
         if isinstance(message, ObjectsMissing):

@@ -273,7 +273,6 @@ class SchedulerCore:
                     self._outbox.send(peer, messages.Named(called))
                     self._placement.add(record)
                     self._scaling.worker_joined(record, now)
-                    self._recovery.rosters.worker_joined(record)
                 case ManagerDetails():
                     record = self.state.managers[peer] = self._manager_joined(peer, details, now)
                 case ClientDetails() | None:
@@ -281,7 +280,7 @@ class SchedulerCore:
                     title = details.name if details is not None else ""
                     if hello.role is messages.Role.ADMIN:
                         identity = identity._replace(is_admin=True)
-                    record = ClientRecord(peer, title or name, now, None, identity)
+                    record = ClientRecord(peer, title or name, now, None, identity, is_back=hello.resume)
                     if details is not None and details.session:
                         record = self._sessions.attach(record, details.session, name, identity, now)
                         self._came_back(record)
@@ -344,7 +343,6 @@ class SchedulerCore:
         return True
 
     def _came_back(self, client: ClientRecord) -> None:
-        self._recovery.rosters.client_came_back(client)
         for identifier in self.state.data.missing:
             if owner_of(identifier) == client.id:
                 self._outbox.ask_for(client, identifier)
@@ -387,7 +385,6 @@ class SchedulerCore:
             if not client.is_detached:
                 self.state.changes.pass_on(peer_incident(kind, client, why))
                 self._sessions.detach(client, now)
-                self._recovery.rosters.client_detached(client)
             return
         del self.state.clients[client.id]
         if retain:
@@ -436,7 +433,6 @@ class SchedulerCore:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
         self._recovery.worker_left(worker, why)
         self._tasks.worker_lost(worker, why, not worker.draining, limit_seconds, now)
-        self._recovery.rosters.worker_left(worker)
         self._outbox.discard(worker)
         self.state.changes.pass_on(peer_incident(kind, worker, why))
 
@@ -466,7 +462,6 @@ class SchedulerCore:
             del self._retained_until[owner]
             self._recovery.client_left(owner)
             self._forget_owner(owner)
-        self._recovery.rosters.send_left()
         releasing = [worker for worker in state.workers.values() if worker.results.released]
         if len(releasing) > MAX_RELEASING:
             releasing = nlargest(MAX_RELEASING, releasing, key=lambda worker: len(worker.results.released))
@@ -527,8 +522,6 @@ class SchedulerCore:
                 self._acknowledge(client, number)
             case messages.Redeliver(ids) if client.session is not None:
                 self._sessions.redeliver(client, ids)
-            case messages.SessionLost() | messages.RosterNoted():
-                self._recovery.hear(client, message)
             case messages.Cancel(ids):
                 self._cancel(client, ids)
             case messages.Release() | messages.Pin() | messages.PersistResults():

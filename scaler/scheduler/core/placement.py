@@ -29,7 +29,7 @@ from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.reservations import Reservations
-from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, ClientRecord, Task, Worker, WorkerPool
+from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_PLACED_PER_STEP = 4096
@@ -52,10 +52,6 @@ MAX_OVERLOADED_COMPARED = 64
 MAX_TASKS_COMPARED = 512
 MAX_TRIED = 256
 POLL_AGAIN_SECONDS = 0.005
-
-
-def _knows(client: ClientRecord, worker: Worker) -> bool:
-    return client.roster is not None and worker.id in client.roster.known
 
 
 def _worker_of(pin: str) -> bytes:
@@ -307,15 +303,10 @@ class Placement:
             task = take()
             if task is None:
                 break
-            spec = task.group.spec
-            if not spec.retries and count > slots - 1:
+            if not task.group.spec.retries and count > slots - 1:
                 queue.put_back(task)
                 break
-            if (
-                task.id in tasks
-                or (task.errors is not None and not is_only_worker and task.avoids(worker, now))
-                or not (spec.retries or _knows(task.group.client, worker))
-            ):
+            if task.id in tasks or (task.errors is not None and not is_only_worker and task.avoids(worker, now)):
                 avoiding.append(task)
                 if len(avoiding) == MAX_AVOIDING:
                     break

@@ -1,16 +1,16 @@
-"""Recovery of a restarted scheduler from its peers, without a journal. Pure.
+"""Recovery of a restarted scheduler from the reports of its peers and its journal. Pure.
 
 Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. A resubmitted task
 is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has not
 been resubmitted yet is a *claim*. Once task and claim are both here, the scheduler adopts the task: it is assigned to
-that worker in that attempt, or gets its result.
+that worker in that attempt, or gets its result. The journal resubmits the tasks of its clients, and claims those with
+retries=0 that were sent to a worker. A client that was given up leaves claims, too, in case it returns.
 
-Held tasks are released after RECOVERY_SECONDS, with two exceptions. A task with retries=0 waits until every worker that
-its client names, or the worker named in the journal, has reported; a worker that does not report within its lease has
-killed such tasks itself, so they end as lost. A task whose value only other tasks need stays held until one of them
-waits for the value.
-
-The same claims tell a client that returns after it was given up which of its tasks with retries=0 may have run.
+Held tasks are released after RECOVERY_SECONDS, with two exceptions. A task with retries=0 may have run if a worker to
+which it was sent has not reported. A client is *exact* if claims name these tasks: it was given up in its first
+session, or is in the journal. Tasks with retries=0 of other clients may all have run. A worker that does not report
+within its lease has killed such tasks itself, so they end as lost then. A task whose value only other tasks need stays
+held until one of them waits for the value.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from scaler.protocol.messages import (
     Outcome,
     Recall,
     Returned,
-    Roster,
-    RosterNoted,
-    SessionLost,
     Suspended,
     WorkerReport,
     is_stored,
@@ -37,7 +34,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Relayed
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.rules import Rules
-from scaler.scheduler.core.state import ClientRecord, ClientRoster, ResultBatch, Task, Terminated, Waiting, Worker
+from scaler.scheduler.core.state import ClientRecord, ResultBatch, Task, Terminated, Waiting, Worker
 from scaler.scheduler.core.tasks import Tasks
 
 RECOVERY_SECONDS = 1.5
@@ -51,10 +48,11 @@ MAX_SESSIONS = 60
 
 Their result ids therefore differ from results of attempts that earlier schedulers dispatched.
 """
-_FENCED = "the scheduler was restarted, and a worker that may have run it did not report within its lease; retries=0"
-_UNKNOWN = (
-    "the scheduler ended the session of its client, which was out of contact; retries=0, and the task may have run"
+_UNREPORTED = (
+    "the scheduler was restarted or its client was out of contact, and no worker has reported the task; retries=0, and "
+    "the task may have run"
 )
+_REMEDY = "; with [scheduler] state_directory, a restarted scheduler knows what was sent to workers"
 
 
 @dataclass(slots=True, eq=False)
@@ -80,74 +78,6 @@ class Claim:
         return self.worker is not None or self.result is not None
 
 
-class Rosters:
-    """Ensures that a client has acknowledged a worker before any of its retries=0 tasks is sent there."""
-
-    def __init__(self, state: ClusterState, outbox: Outbox) -> None:
-        self._state = state
-        self._outbox = outbox
-        self._left: list[bytes] = []
-
-    def begin(self, client: ClientRecord) -> None:
-        """Call when a client submits its first task with retries=0."""
-        if client.roster is None:
-            client.roster = ClientRoster()
-            self._send(client, list(self._state.workers), [])
-
-    def client_came_back(self, client: ClientRecord) -> None:
-        """Call when a new program continues a session: it knows no workers yet."""
-        if client.roster is not None:
-            client.roster = None
-            self.begin(client)
-
-    def client_detached(self, client: ClientRecord) -> None:
-        """Call when a durable session loses its client, so that no acknowledgement will arrive."""
-        if client.roster is not None:
-            client.roster.known.update(*(joined for _, joined in client.roster.unanswered))
-            client.roster.unanswered.clear()
-
-    def worker_joined(self, worker: Worker) -> None:
-        for client in self._state.clients.values():
-            self._send(client, [worker.id], [])
-
-    def worker_left(self, worker: Worker) -> None:
-        self._left.append(worker.id)
-        for client in self._state.clients.values():
-            if client.roster is not None:
-                client.roster.known.discard(worker.id)
-                for _, joined in client.roster.unanswered:
-                    joined.discard(worker.id)
-
-    def send_left(self) -> None:
-        """Report departed workers, in a later step than the results of their tasks."""
-        left = [peer for peer in self._left if peer not in self._state.workers]
-        self._left.clear()
-        for client in self._state.clients.values():
-            self._send(client, [], left)
-
-    def forget(self, client: ClientRecord) -> None:
-        """Report that workers which missed their lease have no tasks of a client any more."""
-        if client.awaited:
-            silent, client.awaited = client.awaited, set()
-            self._send(client, [], [peer for peer in silent if peer not in self._state.workers])
-
-    def noted(self, client: ClientRecord, number: int) -> None:
-        roster = client.roster
-        while roster is not None and roster.unanswered and roster.unanswered[0][0] <= number:
-            roster.known |= roster.unanswered.popleft()[1]
-
-    def _send(self, client: ClientRecord, joined: list[bytes], left: list[bytes]) -> None:
-        roster = client.roster
-        if roster is None:
-            return
-        if client.is_detached or client.is_recovered:  # no client that could acknowledge, or resubmit elsewhere
-            roster.known.update(joined)
-        elif joined or left:
-            roster.number += 1
-            roster.unanswered.append((roster.number, {*joined}))
-            self._outbox.send_to_client(client, Roster(roster.number, joined, left))
-
-
 class Recovery:
     """Claims and held tasks; both are empty outside of recovery."""
 
@@ -164,38 +94,31 @@ class Recovery:
         self._state = state
         self._tasks = tasks
         self._outbox = outbox
-        self.rosters = Rosters(state, outbox)
         self._touched = touched
         self._relayed = relayed
         self._opens_at = tasks.recovers_until = state.now + RECOVERY_SECONDS
         self._fenced_at = state.now + config.worker_timeout_seconds
         self._dropped_at = state.now + config.client_timeout_seconds
+        self._lost_text = (_UNREPORTED if config.state_directory else _UNREPORTED + _REMEDY).encode()
         self.claims: dict[bytes, Claim] = {}
         self._stashed: dict[bytes, Claim] = {}
-        self._exact: set[bytes] = set()
-        """Clients whose tasks with retries=0 have not run unless a claim exists."""
+        self._kept: dict[bytes, bool] = {}
+        """Clients that are in the journal or were given up. Their claims are kept until they leave. The value: whether
+        the client is exact."""
         self._reported: set[bytes] = set()
         """Workers that reconnected from an earlier scheduler within their lease."""
         self._batches: deque[tuple[float, list[Task]]] = deque()
         self._later: dict[Task, None] = {}
         """Held tasks past their release time that wait because of an exception in the module docstring."""
+        self._unreported: dict[Task, None] = {}
+        """Held tasks with retries=0 of clients that are not exact. They run nowhere unless a worker reports them."""
         self.next_at = math.inf
 
     # -- clients
 
-    def hear(self, client: ClientRecord, message: SessionLost | RosterNoted) -> None:
-        match message:
-            case RosterNoted(number):
-                self.rosters.noted(client, number)
-            case SessionLost(expired, workers):
-                client.in_doubt = expired and client.id not in self._exact
-                client.awaited = {peer for peer in workers if peer not in self._reported}
-                if client.awaited:
-                    self.next_at = min(self.next_at, self._fenced_at)
-
     def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, bytes]) -> int:
         """Prepare for a journaled client. Returns `again` for its Submit. dispatched: worker by retries=0 task."""
-        self._exact.add(client.id)
+        self._kept[client.id] = True
         self.claims.update((task, Claim(None, 0, once=True, sent_to=worker)) for task, worker in dispatched.items())
         return 1 + int(self._state.now) % (MAX_SESSIONS - 1)
 
@@ -212,13 +135,15 @@ class Recovery:
                 continue  # an input has failed
             self._state.held[task] = None
             claim = self.claims.get(task.id)
-            is_once = task.group.spec.retries == 0
             if claim is not None and claim.is_known:
                 del self.claims[task.id]
                 self._apply(task, claim, now)
-            elif is_once and client.in_doubt:
-                self._lose(task, _UNKNOWN)
-            if task in self._state.held:
+            if task not in self._state.held:
+                continue
+            if task.group.spec.retries == 0 and not self._kept.get(client.id):
+                self._unreported[task] = None
+                self.next_at = min(self.next_at, self._fenced_at)
+            else:
                 held.append(task)
         if held:
             self._batches.append((max(self._opens_at, now + SETTLE_SECONDS), held))
@@ -231,7 +156,7 @@ class Recovery:
 
     def client_given_up(self, client: ClientRecord, why: str) -> None:
         """Keep the unacknowledged results and the retries=0 tasks that may have run, in case the client returns."""
-        self._exact.add(client.id)
+        self._kept.setdefault(client.id, not client.is_back)
         lost = f"its client {why}; retries=0, and the task may have run".encode()
         for task in client.tasks.values():
             if task.group.spec.retries == 0 and not task.is_queued:
@@ -243,7 +168,7 @@ class Recovery:
                 self.claims[identifier] = Claim(None, 1, once=True, result=result)
 
     def client_left(self, peer: bytes) -> None:
-        self._exact.discard(peer)
+        self._kept.pop(peer, None)
         if self.claims:
             for identifier in [each for each in self.claims if owner_of(each) == peer]:
                 self._drop(identifier)
@@ -270,11 +195,8 @@ class Recovery:
 
     def _reported_all(self, worker: Worker, message: WorkerReport, now: float) -> None:
         worker.reports.came()
-        if now < self._fenced_at:  # later, no client waits for a worker
+        if now < self._fenced_at:  # later, no task waits for a worker
             self._reported.add(worker.id)
-        for client in self._state.clients.values():
-            if client.awaited is not None:
-                client.awaited.discard(worker.id)
         devices = message.devices or [()] * len(message.ids)
         answer, unstarted = Recall([], [], True), Recall([], [], False)
         columns = zip(message.ids, message.attempts, message.once, message.suspended, devices, strict=True)
@@ -358,6 +280,11 @@ class Recovery:
 
     def tick(self, now: float) -> None:
         """Release held tasks that are due, and drop claims of clients that have not returned."""
+        if now >= self._fenced_at:
+            unreported, self._unreported = self._unreported, {}
+            for task in unreported:
+                if task in self._state.held:
+                    self._lose(task)
         due, self._later = list(self._later), {}
         while self._batches and self._batches[0][0] <= now:
             due += self._batches.popleft()[1]
@@ -367,13 +294,10 @@ class Recovery:
             clients = self._state.clients
             for identifier, claim in list(self.claims.items()):
                 owner = owner_of(identifier)
-                if owner not in self._exact and (owner not in clients or not claim.once):
+                if owner not in self._kept and (owner not in clients or not claim.once):
                     self._drop(identifier)
-        if now >= self._fenced_at:
-            for client in self._state.clients.values():
-                self.rosters.forget(client)
         self.next_at = self._batches[0][0] if self._batches else math.inf
-        if now < self._fenced_at and any(client.awaited for client in self._state.clients.values()):
+        if self._unreported:
             self.next_at = min(self.next_at, self._fenced_at)
         if self._later:
             self.next_at = min(self.next_at, now + SWEEP_SECONDS)
@@ -386,9 +310,10 @@ class Recovery:
         for task in reversed(tasks):
             if task not in self._state.held:
                 continue
-            if task.group.spec.retries == 0 and self._may_be_elsewhere(task):
+            claim = self.claims.get(task.id)
+            if claim is not None and claim.sent_to and claim.sent_to not in self._reported:
                 if now >= self._fenced_at:
-                    self._lose(task, _FENCED)
+                    self._lose(task)
                 else:
                     self._later[task] = None
             elif self._is_needed(task):
@@ -405,17 +330,13 @@ class Recovery:
                 self._unhold(task)
                 self._tasks.release_hold(task)
 
-    def _may_be_elsewhere(self, task: Task) -> bool:
-        client = task.group.client
-        if client.id in self._exact:
-            claim = self.claims.get(task.id)
-            return claim is not None and claim.sent_to not in self._reported
-        return bool(client.awaited)
-
     def _is_needed(self, task: Task) -> bool:
         if task.group.spec.deliver or not task.dependents:
             return True
-        return any(type(each.state) is Waiting and each not in self._later for each in task.dependents)
+        later, unreported = self._later, self._unreported
+        return any(
+            type(each.state) is Waiting and each not in later and each not in unreported for each in task.dependents
+        )
 
     # -- one task
 
@@ -442,11 +363,12 @@ class Recovery:
 
     def _unhold(self, task: Task) -> None:
         self._state.held.pop(task, None)
+        self._unreported.pop(task, None)
 
-    def _lose(self, task: Task, why: str) -> None:
+    def _lose(self, task: Task) -> None:
         self.claims.pop(task.id, None)
         self._unhold(task)
-        self._tasks.end(task, Outcome.WORKER_LOST, why.encode())
+        self._tasks.end(task, Outcome.WORKER_LOST, self._lost_text)
 
     def _claim_of(self, worker: Worker, identifier: bytes, attempt: int) -> Claim | None:
         claim = self.claims.get(identifier)

@@ -392,15 +392,6 @@ class PeerRecord:
 
 
 @dataclass(slots=True, eq=False)
-class ClientRoster:
-    """Workers that may get a client's tasks with retries=0, and announcements that await acknowledgement."""
-
-    known: set[bytes] = field(default_factory=set)
-    number: int = 0
-    unanswered: deque[tuple[int, set[bytes]]] = field(default_factory=deque)
-
-
-@dataclass(slots=True, eq=False)
 class ClientRecord(PeerRecord):
     """A client process, or a client inside a task (`via`: the worker that relays its messages)."""
 
@@ -420,12 +411,8 @@ class ClientRecord(PeerRecord):
     cancelled: int = 0
     terminated: bool = False
     is_recovered: bool = False
-    roster: ClientRoster | None = None
-    """None until the client submits a task with retries=0."""
-    awaited: set[bytes] | None = None
-    """Workers that have not reported since a restart and may have its tasks with retries=0; None: not known yet."""
-    in_doubt: bool = False
-    """Resubmitted tasks with retries=0 may have run if nothing is known about them."""
+    is_back: bool = False
+    """It had an earlier session, with this scheduler or the one before a restart."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     warned: set[Needs] = field(default_factory=set)

@@ -221,8 +221,6 @@ class Submission:
         timings[timing] = None
         if len(timings) > MAX_DEFINITIONS:
             del timings[next(iter(timings))]
-        if not spec.retries:
-            self._recovery.rosters.begin(client)
         client.account.size_bytes += group.size_bytes
         for identifier in group.functions:
             self._state.objects.use(identifier)

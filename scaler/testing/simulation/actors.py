@@ -24,10 +24,7 @@ from scaler.protocol.messages import (
     Recall,
     Release,
     Returned,
-    Roster,
-    RosterNoted,
     Run,
-    SessionLost,
     Spec,
     Started,
     Submit,
@@ -295,18 +292,15 @@ class SimulatedClient:
         self._seen = 0
         self._sessions = 0
         """Number of times it has resubmitted everything."""
-        self._workers: dict[bytes, None] = {}
-        """Workers that may have this client's tasks that may start at most once."""
 
     @property
     def unfinished(self) -> int:
         return self._left + len(self.expected)
 
-    def restart(self, *, expired: bool) -> None:
+    def restart(self) -> None:
         """Resubmit unfinished tasks, without ended dependencies, whose values a real client embeds."""
         self._number = self._seen = 0
         self._sessions += 1
-        self.say(SessionLost(expired, list(self._workers)))
         groups: dict[Spec, TaskGroup] = {}
         for identifier, spec in self.expected.items():
             group = groups.setdefault(spec, TaskGroup(spec, [], [], []))
@@ -374,11 +368,6 @@ class SimulatedClient:
         return tuple(self._random.choice(alive) for _ in range(self._random.randrange(1, 4))) if alive else ()
 
     def hear(self, message: Message) -> None:
-        if isinstance(message, Roster):
-            self._workers.update(dict.fromkeys(message.joined))
-            for peer in message.left:
-                self._workers.pop(peer, None)
-            self.say(RosterNoted(message.number))
         if not isinstance(message, Finished):
             return
         if message.number:

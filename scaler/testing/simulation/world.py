@@ -219,7 +219,9 @@ class World(SteppedCore):
         self._links[actor.id] = link
         self._actors[actor.id] = actor
         actor.say = lambda message: link.send(link.peer, message, self.now)
-        self._arrive(Opened(actor.id, _hello(actor)))
+        greeting = _hello(actor)
+        greeting.resume = isinstance(actor, SimulatedClient) and not fresh
+        self._arrive(Opened(actor.id, greeting))
         if fresh:
             self._beat(actor)
 
@@ -252,7 +254,7 @@ class World(SteppedCore):
     def _client_returns(self, client: SimulatedClient) -> None:
         if client.alive:
             self._connect(client)
-            client.restart(expired=True)
+            client.restart()
             self._said_again.update(client.expected)
 
     # -- failures

@@ -145,9 +145,6 @@ class AgentCore:
     def queued(self) -> int:
         return self.executor.queue.waiting + self.executor.unstarted
 
-    def may_be_given_up(self, now: float) -> bool:
-        return now - self._heard_at >= self._lease_seconds * KILL_ONCE_AT
-
     def check(self) -> None:
         self.executor.check()
 

@@ -162,7 +162,7 @@ class ProcessorAgent(Agent):
 
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
         if is_restarted:
-            self._relays.restart(welcome, is_expired=self._core.may_be_given_up(time.monotonic()))
+            self._relays.restart(welcome)
         else:
             self._relays.close_all()
         self._store.use(self.config.object_storage_address or welcome.object_storage_address)

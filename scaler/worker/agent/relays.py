@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from scaler.errors import ProtocolError
@@ -57,9 +57,9 @@ class Relays:
             self._ban(channel, f"its client does not read, and more than {MAX_UNREAD_BYTES} bytes wait for it")
         return True
 
-    def restart(self, welcome: Welcome, *, is_expired: bool) -> None:
-        """Make clients resend after a scheduler restart. is_expired: the worker was given up."""
-        body = encode(replace(welcome, incarnation=0) if is_expired else welcome)
+    def restart(self, welcome: Welcome) -> None:
+        """Make clients resend after a scheduler restart."""
+        body = encode(welcome)
         for channel in self._channels.values():
             channel.is_stale = True
             channel.sender.send([body])

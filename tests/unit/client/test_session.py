@@ -29,9 +29,6 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Pin,
-    Roster,
-    RosterNoted,
-    SessionLost,
     Spec,
     Submit,
     stored_reference,
@@ -281,18 +278,6 @@ def test_after_a_restart_pending_tasks_are_resent_with_their_functions() -> None
     (twice,) = client.submits()
     assert twice.again == 2
     assert sent([twice]) == [sent_before.task_id, unsent.task_id]
-
-
-def test_client_names_workers_with_its_tasks_after_losing_its_session() -> None:
-    client = Client()
-    client.step(Roster(1, [b"worker-1", b"worker-2"], []))
-    client.step(Roster(2, [b"worker-3"], [b"worker-1"]))
-    assert client.send() == [RosterNoted(2)]
-    assert client.send() == []
-    client.step(SchedulerRestarted({}, expired=True))
-    assert client.send() == [SessionLost(True, [b"worker-2", b"worker-3"])]
-    client.step(SchedulerRestarted({}))
-    assert client.send() == [SessionLost(False, [b"worker-2", b"worker-3"])]
 
 
 def test_after_a_restart_a_value_replaces_an_ended_dependency() -> None:

@@ -29,8 +29,6 @@ from scaler.protocol.messages import (
     Refused,
     Returned,
     Role,
-    Roster,
-    RosterNoted,
     Run,
     Spec,
     StoreDetails,
@@ -127,8 +125,6 @@ class Cluster(SchedulerPart):
         self.said: list[tuple[str, Message]] = []
         self.commands: list[Command] = []
         self._factories: dict[str, IdFactory] = {}
-        self.clients_answer = True
-        """Clients answer each Roster at once."""
 
     def on_changes(self, changes: Sequence[Any], _now: Now) -> tuple[()]:
         self.facts += changes
@@ -146,8 +142,6 @@ class Cluster(SchedulerPart):
                 case Send():
                     peer, message = delivered(command)
                     self.said.append((peer.rstrip(b".").decode(), message))
-                    if isinstance(message, Roster) and self.clients_answer:
-                        commands += self._answer(peer, RosterNoted(message.number))
                 case SendToStorage(message):
                     self.said.append(("storage", message))
                 case Publish(facts):
@@ -157,12 +151,6 @@ class Cluster(SchedulerPart):
                 case _:
                     pass
         return commands
-
-    def _answer(self, client: bytes, message: Message) -> list[Command]:
-        via = self.state.clients[client].via if client in self.state.clients else None
-        if via is None:
-            return self.step(Received(client, message))
-        return self.step(Relayed(via.id, client, b"", message))
 
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = self.core.step(list(inputs), self.now)

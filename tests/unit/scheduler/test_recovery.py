@@ -6,16 +6,14 @@ import pytest
 
 from scaler.net.connection import Opened
 from scaler.protocol.messages import (
+    ClientDetails,
     Done,
     Message,
     Outcome,
     Recall,
     ReleaseResults,
     Role,
-    Roster,
-    RosterNoted,
     Run,
-    SessionLost,
     Spec,
     Submit,
     TaskGroup,
@@ -35,6 +33,12 @@ class Restarted(Cluster):
         """A worker comes back, and reports that it has these attempts."""
         self.silent(name, slots)
         self.report(name, *attempts, once=once)
+
+    def comes_back(self, name: str) -> None:
+        """A client comes back that has not submitted again yet."""
+        hello = self._hello(Role.CLIENT, ClientDetails(name))
+        hello.resume = True
+        self.step(Opened(self.peer(name), hello))
 
     def silent(self, name: str, slots: int = 1, offers: dict[str, float | None] | None = None) -> None:
         """A worker comes back, and has not reported yet."""
@@ -64,8 +68,6 @@ class Restarted(Cluster):
     def again(
         self,
         *tasks: bytes,
-        workers: tuple[str, ...] = (),
-        expired: bool = False,
         references: tuple[tuple[bytes, ...], ...] = (),
         again: int = 1,
         **options: object,
@@ -73,7 +75,6 @@ class Restarted(Cluster):
         """The client submits tasks again that it had sent to the scheduler before this one."""
         spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
         group = TaskGroup(spec, list(tasks), [b"\x80 arguments"] * len(tasks), list(references))
-        self.say("client", SessionLost(expired, [self.peer(name) for name in workers]))
         self.say("client", Submit([(FUNCTION, CODE)], [group], 0, again))
 
     def sent(self, name: str, kind: type[Message]) -> list[Message]:
@@ -132,10 +133,8 @@ def test_restarted_program_finds_running_tasks_of_its_session(
     cluster.client("s", session="nightly")
     running, other, new = (cluster.task_id("s") for _ in range(3))
     cluster.returning("w", (running, 1), (other, 1), slots=3)
-    cluster.say("s", SessionLost(True, [cluster.peer("gone")]))
     cluster.submit("s", ids=[running, new], retries=0)
     cluster.wait(AFTER, alive=["w", "s"])
-    cluster.say("s", RosterNoted(1))
     cluster.finish("w", running)
     assert cluster.outcomes("s") == {running: (Outcome.SUCCESS, VALUE)}
     assert [task for task, _, _ in cluster.runs("w")] == [new]
@@ -176,28 +175,21 @@ def test_failed_attempt_is_followed_by_a_later_reported_one(cluster: Restarted, 
     assert cluster.runs("old") == cluster.runs("new") == []
 
 
-def test_run_once_tasks_wait_for_all_workers_that_may_have_them(cluster: Restarted) -> None:
-    here, queued = cluster.ids(2)
+def test_run_once_tasks_continue_where_reported_and_are_lost_if_no_report_can_come(
+    cluster: Restarted,
+) -> None:
+    here, later, gone = cluster.ids(3)
     cluster.worker("idle")
-    cluster.again(here, queued, workers=("w1", "w2"), retries=0)
+    cluster.again(here, later, gone, retries=0)
     cluster.returning("w1", (here, 1), once=True)
-    cluster.wait(10.0, alive=["w1", "idle", "client"])
-    assert cluster.runs("idle") == []
-    assert cluster.on("w1") == [here]
-    cluster.returning("w2")
-    cluster.wait(0.5, alive=["w1", "w2", "idle", "client"])
-    assert [*cluster.on("idle"), *cluster.on("w2")] == [queued]
-
-
-def test_run_once_task_ends_if_its_worker_does_not_report_back(cluster: Restarted) -> None:
-    (task,) = cluster.ids(1)
-    cluster.worker("idle")
-    cluster.again(task, workers=("gone",), retries=0)
-    cluster.wait(61.0, alive=["idle", "client"])
-    ((outcome, text),) = cluster.outcomes("client").values()
-    assert outcome is Outcome.WORKER_LOST
-    assert b"may have run" in text
-    assert cluster.runs("idle") == []
+    (new,) = cluster.submit("client", retries=0)
+    cluster.wait(55.0, alive=["w1", "idle", "client"])
+    cluster.returning("w2", (later, 1), once=True)
+    cluster.wait(6.0, alive=["w1", "w2", "idle", "client"])
+    assert [cluster.on(worker) for worker in ("w1", "w2", "idle")] == [[here], [later], [new]]
+    ((task, (outcome, text)),) = cluster.outcomes("client").items()
+    assert (task, outcome) == (gone, Outcome.WORKER_LOST)
+    assert b"may have run; with [scheduler] state_directory" in text
 
 
 def test_tasks_that_no_client_wants_are_ended_on_their_worker(cluster: Restarted) -> None:
@@ -258,20 +250,6 @@ def test_results_are_released_once_neither_client_nor_task_needs_them(cluster: R
     assert cluster.sent("w", ReleaseResults)[1:] == [ReleaseResults([2, 3])]
 
 
-def test_run_once_tasks_go_only_to_workers_noted_by_the_client(cluster: Restarted) -> None:
-    cluster.clients_answer = False
-    cluster.client()
-    cluster.worker("w")
-    (task,) = cluster.submit("client", retries=0)
-    assert cluster.sent("client", Roster) == [Roster(1, [cluster.peer("w")], [])]
-    assert cluster.runs("w") == []
-    cluster.say("client", RosterNoted(1))
-    assert cluster.on("w") == [task]
-    cluster.leave("w")
-    cluster.wait(1.0, alive=["client"])
-    assert cluster.sent("client", Roster)[1:] == [Roster(2, [], [cluster.peer("w")])]
-
-
 def test_dropped_client_learns_which_tasks_ended_or_may_have_run(cluster: Restarted) -> None:
     cluster.client()
     cluster.worker("w", slots=2)
@@ -286,7 +264,7 @@ def test_dropped_client_learns_which_tasks_ended_or_may_have_run(cluster: Restar
     cluster.finish("w", running, queued, outcome=Outcome.CANCELLED)
     cluster.said.clear()
     cluster.client()
-    cluster.again(ended, running, queued, last, retries=0, expired=True)
+    cluster.again(ended, running, queued, last, retries=0)
     cluster.wait(AFTER, alive=["w", "client"])
     outcomes = cluster.outcomes("client")
     assert outcomes[ended] == (Outcome.SUCCESS, VALUE)
@@ -294,11 +272,17 @@ def test_dropped_client_learns_which_tasks_ended_or_may_have_run(cluster: Restar
     assert [task for task, _, _ in cluster.runs("w")] == [last]
 
 
-def test_client_unknown_to_the_scheduler_runs_nothing_twice(cluster: Restarted) -> None:
+@pytest.mark.parametrize("is_given_up", [True, False])
+def test_client_unknown_to_the_scheduler_runs_nothing_twice(cluster: Restarted, is_given_up: bool) -> None:
     once, ordinary = cluster.ids(2)
+    cluster.leave("client")
     cluster.worker("w")
-    cluster.again(once, expired=True, retries=0)
-    cluster.again(ordinary, expired=True)
+    cluster.comes_back("client")
+    cluster.wait(61.0, alive=["w"] if is_given_up else ["w", "client"])
+    if is_given_up:
+        cluster.client()
+    cluster.again(once, retries=0)
+    cluster.again(ordinary)
     assert cluster.outcome("client", once) is Outcome.WORKER_LOST
     cluster.wait(AFTER, alive=["w", "client"])
     assert cluster.on("w") == [ordinary]
