@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
@@ -47,6 +48,8 @@ def _iterated(
     def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResults:
         return AsyncResults(partial(method, calls._open, *args, **kwargs))
 
+    shown = inspect.signature(public or method).replace(return_annotation="AsyncResults")
+    call.__signature__ = shown  # type: ignore[attr-defined]  # for `help`
     return call
 
 
