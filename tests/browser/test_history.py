@@ -1,4 +1,4 @@
-"""What the pages show of another time than now, and the page of the history."""
+"""The page of the history."""
 
 from __future__ import annotations
 
@@ -33,10 +33,6 @@ def at(hours_ago: float) -> int:
 
 def local(hours_ago: float, form: str) -> str:
     return time.strftime(form, time.localtime(at(hours_ago)))
-
-
-def clock(hours_ago: float) -> str:
-    return local(hours_ago, "%H:%M")
 
 
 COLOURED = """canvas => {
@@ -91,43 +87,16 @@ def test_scheduler_downtime_is_a_gap_in_the_charts(told: Told, windows: Windows)
     assert all(shown[part : part + part // 2])
 
 
-def test_selected_time_applies_to_every_page_until_reset(told: Told, windows: Windows) -> None:
+def test_a_chosen_time_is_shown_in_the_history(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/"))
     page.get_by_role("heading", name="Overview").wait_for()
     page.keyboard.press("t")
     dialog = page.get_by_role("dialog", name="Show another time")
     dialog.wait_for()
-    wanted = local(7.0, "%Y-%m-%dT%H:%M")
-    dialog.get_by_label("Day and time").fill(wanted)
+    dialog.get_by_label("Day and time").fill(local(7.0, "%Y-%m-%dT%H:%M"))
     dialog.get_by_role("button", name="Show").click()
-    line = page.get_by_role("region", name="Time shown")
-    line.get_by_text(clock(7.0)).wait_for()
-    page.get_by_role("region", name="Decisions and runs").get_by_text("412 tasks wait").first.wait_for()
-    page.keyboard.press("6")
-    page.get_by_role("table", name="Failures").get_by_text("no curve for XYZ").wait_for()
-    page.get_by_role("link", name="Clients").click()
-    page.get_by_role("table", name="Functions").get_by_text("load_market").wait_for()
-    page.get_by_role("link", name="Workers").click()
-    page.get_by_text(re.compile("[0-9]+ workers, and .* slots busy. What each worker did is not kept")).wait_for()
-    page.get_by_role("link", name="Timeline").click()
-    page.get_by_text("The timeline is not kept for so long").wait_for()
-    page.get_by_role("link", name="the history of that time").click()
     page.get_by_role("heading", name="History", level=1).wait_for()
-    line.get_by_text(clock(7.0)).wait_for()
-    page.keyboard.press("1")
-    page.get_by_text("Done in the minute").wait_for()
-    line.get_by_role("button", name="10 minutes later").click()
-    line.get_by_text(clock(7.0 - 1 / 6)).wait_for()
-    line.get_by_role("button", name="Back to now").click()
-    line.wait_for(state="hidden")
-    page.locator(".tile-workers", has_text="6 slots").wait_for()
-    assert "at=" not in page.url
-
-
-def test_scheduler_downtime_is_reported_with_the_runs_around_it(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url(f"/#/?at={at(4.5)}"))
-    page.get_by_text(f"No scheduler ran at {clock(4.5)}").wait_for()
-    said = page.locator("main [role=status]").inner_text()
-    assert re.search(f"the next one began at {clock(4.0)[:3]}", said), said
-    page.goto(told.url(f"/#/?at={at(80)}"))
+    page.wait_for_url(re.compile(f"at={at(7.0) // 60 * 60}"))
+    page.get_by_role("region", name="Runs and decisions").get_by_text("412 tasks wait").first.wait_for()
+    page.goto(told.url(f"/#/history?at={at(80)}"))
     page.get_by_text("Nothing is kept from before").wait_for()

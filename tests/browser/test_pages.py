@@ -36,10 +36,7 @@ PATHS = (
     "/#/clients",
     "/#/network",
     "/#/history",
-    "/#/?at={then}",
-    "/#/workers?at={then}",
-    "/#/failures?at={then}",
-    "/#/clients?at={then}",
+    "/#/history?at={then}",
     "/#/profile",
     "/#/profile?function=price_swaption",
 )

@@ -47,7 +47,7 @@ from scaler.scheduler.tables import rows_document
 TASK = bytes(range(16))
 OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
 SECONDS = 20.0
-WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is so far\n"
+WATCHING = b"scaler trace: watching for SECONDS s; press Ctrl-C to write the data so far\n"
 COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "began_us"]
 LARGE = ["11" * 16, 80 * 2**20, "make\x1b", TASK.hex(), "alice", ["alpha", "beta"]]
 WAITING = [

@@ -56,4 +56,4 @@ function network(store) {
   return { title: "Network", element, update, close() { asking.abort(); times.close(); } };
 }
 
-export const extension = { pages: [{ name: "network", title: "Network", after: "clients", open: network, notKept: "Round trips are not kept" }] };
+export const extension = { pages: [{ name: "network", title: "Network", after: "clients", open: network }] };

@@ -425,4 +425,4 @@ function timeline(store) {
   return { title: "Timeline", element, update, close };
 }
 
-export const extension = { pages: [{ name: "timeline", title: "Timeline", after: "workers", open: timeline, notKept: "The timeline is not kept for so long" }] };
+export const extension = { pages: [{ name: "timeline", title: "Timeline", after: "workers", open: timeline }] };

@@ -3,33 +3,32 @@
 import { clients } from "./clients.js";
 import { data } from "./data.js";
 import { history } from "./history.js";
-import { drawMoment, pageAt, placeAt, timeDialog } from "./moment.js";
-import { code, fill, h, setText } from "./dom.js";
-import { age, clock } from "./format.js";
-import { moment, momentOf } from "./past.js";
+import { code, fill, h, href, setText } from "./dom.js";
+import { age } from "./format.js";
+import { momentOf } from "./past.js";
 import { schedulerAddress } from "./notices.js";
 import { overview } from "./overview.js";
 import { addedPages } from "./panels.js";
 import { profile } from "./profile.js";
 import { Store } from "./store.js";
 import { task, tasks } from "./tasks.js";
+import { timeDialog } from "./time.js";
 import { worker, workers } from "./workers.js";
 
 /**
  * open(store, place): creates the page. title: menu entry, opened by `key` or else by the number of its position.
- * after: name of the preceding page. menu: for a page without a menu entry, returns the entry to mark. notKept:
- * text for another time, about data that is not kept.
+ * after: name of the preceding page. menu: for a page without a menu entry, returns the entry to mark.
  */
 const OWN = [
   { name: "overview", title: "Overview", open: overview },
   { name: "workers", title: "Workers", open: workers },
-  { name: "tasks", title: "Tasks", open: tasks, notKept: "Single tasks are not kept" },
-  { name: "data", title: "Data", open: data, notKept: "Where objects were is not kept" },
+  { name: "tasks", title: "Tasks", open: tasks },
+  { name: "data", title: "Data", open: data },
   { name: "clients", title: "Clients", open: clients },
   { name: "history", title: "History", open: history, key: "h" },
-  { name: "worker", title: "Worker", open: worker, menu: () => "workers", notKept: "What a worker did is not kept" },
-  { name: "task", title: "Task", open: task, menu: () => "tasks", notKept: "Single tasks are not kept" },
-  { name: "profile", title: "Profile", open: profile, menu: ({ query }) => (query.has("task") ? "tasks" : "clients"), notKept: "Profiles are those of now only" },
+  { name: "worker", title: "Worker", open: worker, menu: () => "workers" },
+  { name: "task", title: "Task", open: task, menu: () => "tasks" },
+  { name: "profile", title: "Profile", open: profile, menu: ({ query }) => (query.has("task") ? "tasks" : "clients") },
 ];
 const UPDATE_MS = 250;
 
@@ -45,7 +44,6 @@ let planned = false;
 let saidState = "connecting";
 let restarted = 0;
 let banner = "";
-let shownAt = null;  // the shown time, null for now
 let pages = OWN;
 let menuDrawn = "";
 let numbered = [];
@@ -84,14 +82,9 @@ function drawMenu() {
 
 function go(first) {
   const place = placeOf(location.hash);
-  const then = momentOf(place.query);
-  const isPast = then !== null && place.name !== "history";
-  const same = here !== null && here.name === place.name && here.id === place.id && here.isPast === isPast && !isPast;
-  here = { ...place, isPast };
-  showMoment(then);
-  for (const link of document.querySelectorAll("nav a, a.brand")) {
-    link.href = placeAt(link.getAttribute("href"), then);
-    if (link.dataset.page === undefined) continue;
+  const same = here !== null && here.name === place.name && here.id === place.id;
+  here = place;
+  for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === (pageOf(place.name).menu?.(place) ?? place.name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -99,7 +92,7 @@ function go(first) {
   page?.close();
   page = null;
   if (store.connection === null) return undefined;  // the first event brings the connection
-  page = isPast ? pageAt(pageOf(place.name), then) : pageOf(place.name).open(store, place);
+  page = pageOf(place.name).open(store, place);
   fill(main, page.element);
   page.update(["all"]);
   document.title = `${page.title} · Scaler`;
@@ -110,17 +103,8 @@ function go(first) {
   return undefined;
 }
 
-/** Show another time: unix seconds, null for now. */
-function choose(at) {
-  const wanted = placeAt(location.hash, at);
-  announce(at === null ? "Showing now" : `Showing ${moment(at)}`);
-  if (wanted !== (location.hash || "#/")) location.hash = wanted;
-}
-
-function showMoment(at) {
-  if (at === shownAt) return;
-  shownAt = at;
-  drawMoment(document.getElementById("moment"), at, choose);
+function chooseTime() {
+  openTime(momentOf(here.query));
 }
 
 /** Schedule a redraw, at most every UPDATE_MS, and none while the page is hidden. */
@@ -209,12 +193,12 @@ function pressed(event) {
   const number = Number(event.key);
   if (event.key === "?") at("help").showModal();
   else if (event.key === "p") pause();
-  else if (event.key === "t") openTime(shownAt);
+  else if (event.key === "t") chooseTime();
   else if (event.key === "/" && page?.filter) page.filter.focus();
   else {
     const name = pages.find(({ key }) => key === event.key)?.name ?? numbered[number - 1];
     if (name === undefined) return;
-    location.hash = placeAt(name === "overview" ? "#/" : `#/${name}`, shownAt);
+    location.hash = name === "overview" ? "#/" : `#/${name}`;
   }
   event.preventDefault();
 }
@@ -224,8 +208,8 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 at("pause").addEventListener("click", pause);
-const openTime = timeDialog(at("time-dialog"), choose);
-at("time").addEventListener("click", () => openTime(shownAt));
+const openTime = timeDialog(at("time-dialog"), (then) => { location.hash = href(["history"], { at: Math.floor(then) }); });
+at("time").addEventListener("click", chooseTime);
 addEventListener("keydown", pressed);
 addEventListener("hashchange", () => go(false));
 drawMenu();

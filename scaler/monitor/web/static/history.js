@@ -13,9 +13,9 @@ const NEWEST = 50;
 const NAMED = 5;  // clients named in a folded line
 const RANGES = [[3600, "1 h"], [21_600, "6 h"], [86_400, "24 h"], [604_800, "7 d"], [2_592_000, "30 d"]];
 const DEFAULT_RANGE = 86_400;  // or the available range, if shorter
-export const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
-export const TIMES = columns("times", { function: { class: "name" }, failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) } });
-export const FIGURES = [
+const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
+const TIMES = columns("times", { function: { class: "name" }, failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) } });
+const FIGURES = [
   ["Throughput", [{ name: "tasks_per_second", title: "tasks/s", colour: "blue", fill: true }, { name: "tasks_per_second_least", title: "least", colour: "blue", dash: true, least: true }], short],
   ["Failed tasks", [{ name: "failed_per_second", title: "failed/s", colour: "bad", fill: true }], short],
   ["Busy slots", [{ name: "slots", title: "slots", colour: "violet", dash: true }, { name: "running", title: "busy", colour: "blue", fill: true }, { name: "running_least", title: "least", colour: "blue", dash: true, least: true }], short],
@@ -23,20 +23,6 @@ export const FIGURES = [
   ["Memory of scheduler and workers", [{ name: "memory_bytes", title: "memory", colour: "violet", fill: true }, { name: "memory_bytes_least", title: "least", colour: "violet", dash: true, least: true }], bytes],
   ["Workers", [{ name: "workers", title: "workers", colour: "teal", fill: true }, { name: "workers_least", title: "least", colour: "teal", dash: true, least: true }], short],
 ];
-
-/** The charts of a history. picked(at): called with the time of a click. */
-export function historyCharts(picked) {
-  const charts = FIGURES.map(([title, lines, show]) => chart(title, lines, show, { picked, isWhole: true }));
-  return {
-    element: h("div", { class: "grid charts" }, charts.map((each) => each.element)),
-    draw(found, at) {
-      const names = FIGURES.flatMap(([, lines]) => lines.map((line) => line.name));
-      const shown = columnsOf(found.points, names);
-      for (const each of charts) each.update(shown, found.since, found.until, marksOf(found.events, at));
-    },
-    close() { for (const each of charts) each.close(); },
-  };
-}
 
 export function history(store, place) {
   const asking = new AbortController();
@@ -46,7 +32,8 @@ export function history(store, place) {
   let askedAt = -Infinity;
   let newest = 0;
 
-  const charts = historyCharts((picked) => { location.hash = href([], { at: Math.floor(picked) }); });
+  const picked = (then) => { location.hash = href(["history"], { range, at: Math.floor(then) }); };
+  const charts = FIGURES.map(([title, lines, show]) => chart(title, lines, show, { picked, isWhole: true }));
   const ranges = choice("Time shown", RANGES, range, (value) => { location.hash = href(["history"], { range: value, at }); });
   const said = h("p", { class: "muted", role: "status" }, "Asking the scheduler.");
   const trouble = h("p", { class: "bad", hidden: true });
@@ -54,7 +41,7 @@ export function history(store, place) {
   const incidents = h("ol", { class: "notes" });
   const failureTable = table("Failures of this time", FAILURES, (row) => `${row.function} ${row.text}`, { empty: nothing("No task has failed in this time", "Failures are counted by function and text.") });
   const times = table("Functions of this time", TIMES, (row) => row.function, { empty: nothing("No tasks have ended in this time", "Functions are listed with the tasks that ended.") });
-  const body = h("div", { class: "page", hidden: true }, charts.element,
+  const body = h("div", { class: "page", hidden: true }, h("div", { class: "grid charts" }, charts.map((each) => each.element)),
     h("div", { class: "grid" }, panel("Runs and decisions", {}, decisions), panel("Incidents, workers and managers", {}, incidents)),
     panel("Failures", {}, failureTable.element), panel("Functions", {}, times.element));
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "History"), h("div", { class: "tools" },
@@ -102,8 +89,9 @@ export function history(store, place) {
     const left = found.left_out ? ` ${counted(found.left_out, "further event")} left out.` : "";
     const from = found.oldest > found.since ? ` Nothing is kept from before ${moment(found.oldest)}.` : "";
     const thin = found.points.some((point) => point.seconds > 90) ? " A point stands for several minutes: the highest of them, and dashed the lowest." : "";
-    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} A click on a chart shows that moment.`);
-    charts.draw(found, at);
+    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} A click on a chart moves to that time.`);
+    const shown = columnsOf(found.points, FIGURES.flatMap(([, lines]) => lines.map((line) => line.name)));
+    for (const each of charts) each.update(shown, found.since, found.until, marksOf(found.events, at));
     list(decisions, found.events.filter(isDecision), "Nothing was decided", "Starts and ends of the scheduler, and decisions of the scaling policy.");
     list(incidents, folded(found.events.filter((event) => !isDecision(event))), "Nothing went wrong", "Lost workers, retried tasks, and peers that came and left.");
     failureTable.update(found.failures);
@@ -144,5 +132,5 @@ export function history(store, place) {
     void load();
   }
 
-  return { title: "History", element, update, moved, close() { asking.abort(); charts.close(); } };
+  return { title: "History", element, update, moved, close() { asking.abort(); for (const each of charts) each.close(); } };
 }

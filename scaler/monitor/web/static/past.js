@@ -7,7 +7,7 @@ const DAY = 86_400;
 const NEAR_SECONDS = 5;  // shorter gaps between points are ignored
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
-export const WHAT = { started: "scheduler started", ended: "scheduler ended", scaling: "decision" };
+const WHAT = { started: "scheduler started", ended: "scheduler ended", scaling: "decision" };
 
 /** A moment in words: 03:00 yesterday. */
 export function moment(at, now = Date.now() / 1000) {
@@ -47,21 +47,9 @@ export function columnsOf(points, names) {
   return columns;
 }
 
-/** The point at a moment; null if no scheduler ran. */
-export const pointAt = (points, at) => points.find((point) => point.at - NEAR_SECONDS <= at && at < point.at + point.seconds + NEAR_SECONDS) ?? null;
-
-/** Why a moment has no point. */
-export function absence(found, at) {
-  if (!found.oldest || at < found.oldest) return `Nothing is kept from before ${moment(found.oldest || found.until)}.`;
-  const before = found.points.findLast((point) => point.at <= at);
-  const after = found.points.find((point) => point.at > at);
-  const parts = [before && `the one before was last there at ${moment(before.at + before.seconds)}`, after && `the next one began at ${moment(after.at)}`].filter(Boolean);
-  return `No scheduler ran at ${moment(at)}${parts.length ? `: ${parts.join(", ")}` : ""}.`;
-}
-
 /** A list entry for an event. */
 export function eventLine(event) {
-  return h("li", {}, h("a", { href: href([], { at: Math.floor(event.at) }), title: `Show ${moment(event.at)}` }, h("time", {}, clock(event.at))),
+  return h("li", {}, h("a", { href: href(["history"], { at: Math.floor(event.at) }), title: `Show ${moment(event.at)}` }, h("time", {}, clock(event.at))),
     h("span", {}, h("b", {}, WHAT[event.kind] ?? stateName(event.kind)), event.subject === "scheduler" ? "" : ` ${event.subject}`, event.times > 1 ? ` (${count(event.times)} ×)` : ""),
     event.text && h("span", { class: "reason" }, event.text));
 }
