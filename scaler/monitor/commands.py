@@ -32,8 +32,8 @@ from scaler.texts import aligned, escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
-ALL = {"audit": "2000", "logs": "1000", "objects": "20", "costs": ""}
-"""Tables with a command of their own, and the default row limit of that command."""
+LIMITS = {"audit": "2000", "logs": "1000", "objects": "20"}
+"""Default row limits of the commands of single tables."""
 
 Environment = Mapping[str, str]
 
@@ -95,7 +95,7 @@ def show(program: str, arguments: Sequence[str], environment: Environment) -> in
 
 def show_alias(program: str, arguments: Sequence[str], environment: Environment) -> int:
     name = program.rsplit(maxsplit=1)[-1]
-    return _show(table_named(name), {"limit": ALL[name]} if ALL[name] else {}, program, arguments, environment)
+    return _show(table_named(name), {"limit": LIMITS[name]} if name in LIMITS else {}, program, arguments, environment)
 
 
 def _show(
@@ -149,7 +149,7 @@ def explain(program: str, arguments: Sequence[str], environment: Environment) ->
 def logs(program: str, arguments: Sequence[str], environment: Environment) -> int:
     task, rest = split_subject(arguments)
     if not task and not {"-h", "--help"}.intersection(arguments):
-        return _show(table_named("logs"), {"limit": ALL["logs"]}, program, arguments, environment)
+        return _show(table_named("logs"), {"limit": LIMITS["logs"]}, program, arguments, environment)
     purpose = (
         "Print a task's output. Without a task, print the workers' latest warnings. Accepts the beginning of an id."
     )
