@@ -3,8 +3,8 @@
 A *call* contains all that its task needs: function, serializer, code, arguments, and inputs, each as an inline payload
 without references to the object storage. A *result* contains the value or exception, resource usage, and output.
 
-Both are an inline payload (see `scaler.serialization`) after a head: magic (8 bytes), format (u32, little endian), and
-4 zeros. The first part is JSON with the versions of the writer and all values that are not bytes.
+Both are an inline payload (see `scaler.serialization`) preceded by a head: magic (8 bytes), format (u32, little
+endian), and 4 zeros. The first part is JSON with the versions of the writer and all values that are not bytes.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ _text = ""
 def take_credential(hash_seed: str = "") -> None:
     """Remove the credential from the environment. Call before anything is forked.
 
-    Restarts the program in two cases. First, if hash_seed is given and PYTHONHASHSEED is not set, as the interpreter
-    only reads it at its start. Second, if the environment contains the credential itself, as the kernel shows the
-    initial environment of a program for its lifetime, including in forked processes.
+    Restarts the program in two cases. First, if hash_seed is given and PYTHONHASHSEED is not set, because the
+    interpreter reads it only at startup. Second, if the environment contains the credential itself, because the kernel
+    shows a program's initial environment for its lifetime, including in forked processes.
     """
     global _text  # noqa: PLW0603 (a worker process is one peer)
     environment = os.environ

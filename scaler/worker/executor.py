@@ -1,8 +1,7 @@
 """Interface of executors, which run an agent's tasks as calls to a service. Pure.
 
 The agent calls all methods from a dedicated thread, one at a time; they may block. Reports may come from any thread,
-including that of the method, in any order, late or repeated. The agent drops reports about calls that it does not
-expect.
+including that of the method, in any order, late or repeated. The agent drops reports about unexpected calls.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class CallFailed(NamedTuple):
 
 
 class ExecutorDegraded(NamedTuple):
-    """Reason that calls cannot run, as one line for display, shown until an empty text clears it."""
+    """Why calls cannot run: one line for display, shown until an empty text clears it."""
 
     text: str
 

@@ -54,9 +54,9 @@ _REQUEST = struct.Struct("<I")
 _REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
-"""Seconds that a signalled processor waits for the agent to receive the same signal, as the order is undefined."""
+"""Seconds that a signalled processor waits for the agent to receive the same signal (in undefined order)."""
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
-"""First module imported by a task that has a client. Named as text, as workers do not depend on clients."""
+"""First module imported by a task that has a client. Named as text, because workers do not depend on clients."""
 _NESTED_MODULE = "scaler.client.nested"
 _CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE, _NESTED_MODULE, "scaler.client.clusters")
 """Modules used by tasks with a client. Each waiting task has to import a module that is missing here."""
@@ -153,7 +153,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
     """Run until the agent closes its socket. In a forked processor: run it and return its exit code."""
     usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     _close_all_but(requests.fileno(), agent_stops)
-    with _shared_imports():  # imported here, so that the agent need not
+    with _shared_imports():  # imported here, not in the agent
         import encodings.ascii  # noqa: F401, PLC0415
 
         from scaler.plugins import extensions, load  # noqa: PLC0415
@@ -175,7 +175,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
         if not ready:
             is_client_new = False
             _prepare_large_values()
-        if client_sign in ready:  # before any request, as the next processor most likely needs the client
+        if client_sign in ready:  # before any request, because the next processor probably needs the client
             ready.remove(client_sign)
             poll.unregister(client_sign)
             os.close(client_sign)
@@ -193,7 +193,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                 data = b""
             if not data:
                 end_descendants()
-                end_others_born_with(*config.own_variables)  # the agent's manager may be dead as well
+                end_others_born_with(*config.own_variables)  # the agent's manager may also be dead
                 return 0
             leave_removed_directory()
             if not (pid := _fork(descriptors[-1])):
@@ -225,7 +225,7 @@ def _report_start(requests: socket.socket, processors: dict[int, int], number: i
     report = _REPORT.pack(number, True, pid, 0)
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:  # the agent watches the process instead, as `end_of` would start a thread here
+    except OSError:  # the agent watches the process instead, because `end_of` would start a thread here
         _report(requests, report)
     else:
         _report(requests, report, [pidfd])
@@ -233,7 +233,7 @@ def _report_start(requests: socket.socket, processors: dict[int, int], number: i
 
 
 def _report(requests: socket.socket, report: bytes, descriptors: Sequence[int] = ()) -> None:
-    with contextlib.suppress(ConnectionError):  # the agent is dead, as the next read shows
+    with contextlib.suppress(ConnectionError):  # the agent is dead, as the next read will show
         socket.send_fds(requests, [report], descriptors)
 
 
@@ -320,8 +320,8 @@ def _detach(*descriptors: int) -> None:
 def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> None:
     """Make a new processor survive signals sent to all processes of a unit by a service manager or batch system.
 
-    The agent receives them as well and ends the processors after a grace period. A signal sent to this process alone
-    has its usual effect after AGENT_SECONDS. Programs and forks started by tasks have the usual handlers.
+    The agent also receives them and ends the processors after a grace period. A signal sent to this process alone has
+    its usual effect after AGENT_SECONDS. Programs and forks started by tasks have the usual handlers.
     """
 
     def take_back() -> None:
@@ -330,7 +330,7 @@ def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> Non
                 signal.signal(number, action)
 
     def share(number: int, frame: FrameType | None) -> None:
-        """A handler, since programs would inherit SIG_IGN."""
+        """A handler, because programs would inherit SIG_IGN."""
         if is_readable(agent_stops, AGENT_SECONDS):
             return
         action = usual[signal.Signals(number)]

@@ -1,11 +1,11 @@
 """Protocol between agent and processor: datagrams on three socket pairs, and a shared memory page.
 
-Tasks have a separate socket, so that the agent can take them back. Specs, definitions, and storage addresses are
+Tasks have a separate socket, so that the agent can reclaim them. Specs, definitions, and storage addresses are
 announced on another socket before the tasks that need them.
 
 The agent writes tuples of a kind and values. A processor runs user code, so its datagrams are untrusted: structs with
 checked lengths (ProtocolError). Results are rows of `RESULT` followed by all payloads, so that a processor can send the
-bytes of the page unchanged. All other datagrams are a `Note`.
+page's bytes unchanged. All other datagrams are a `Note`.
 
 The page shows the running task and contains unsent results, so that the agent can read results that are held up behind
 a long task or left by a dead processor. Its words (u64, little endian): tasks begun, start of the last one (monotonic
@@ -219,7 +219,7 @@ class Sender:
 
     def _send_unsent(self) -> bool:
         """Returns False if datagrams remain."""
-        with contextlib.suppress(ConnectionError):  # the processor has exited, as will be reported
+        with contextlib.suppress(ConnectionError):  # the processor has exited, which will be reported
             while self.unsent:
                 try:
                     send(self.end, self.unsent[0], socket.MSG_DONTWAIT)

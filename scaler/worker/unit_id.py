@@ -83,7 +83,7 @@ def claim_gpus(
     """Claim as many GPUs as the capabilities offer, exclusively among the workers of a host. Returns their names.
 
     Chooses from CUDA_VISIBLE_DEVICES, or all GPUs. Shares GPUs if too few are free. On a host without GPUs, returns
-    numbers from 0. A claim is a socket in the abstract namespace, which the kernel releases when the worker exits.
+    numbers from 0. A claim is an abstract socket, which the kernel releases when the worker exits.
     """
     count = math.ceil(capabilities.get(GPU) or 0)
     if count <= 0:

@@ -1,4 +1,4 @@
-"""State of both executors: queue, specs, functions, retained results, and commands of the current step. Pure."""
+"""State shared by both executors: queue, specs, functions, retained results, and the current step's commands. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
 
 
 class RetainedResults:
-    """Reported results, kept so that they can be reported again to a restarted scheduler.
+    """Reported results, retained to be reported again to a restarted scheduler.
 
     A scheduler may stop after acknowledging results that no client has received or that other tasks still need, so an
     agent keeps each Done until the scheduler releases it. Both sides number the Done messages of a session from 1.
@@ -107,9 +107,9 @@ class ExecutorBase(ABC):
         """Address of the store that tasks use: the host's store or the object storage."""
         self.object_storage_address = ""
         self.degraded_reason = ""
-        """Reason that tasks cannot run now, or ""."""
+        """Why tasks cannot run now, or ""."""
         self.broken = ""
-        """Reason that no task can ever start here again, or ""."""
+        """Why no task can ever start here again, or ""."""
         self.wake_at = now
         self.memory_kills = self.processors_replaced = 0
         self.dispatch_seconds = 0.0
@@ -195,7 +195,7 @@ class ExecutorBase(ABC):
         self._forgotten([self._specs.pop(spec) for spec in stale], identifiers)
 
     def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:  # noqa: B027
-        """Drop what an executor has derived from these specs and functions."""
+        """Drop everything that an executor has derived from these specs and functions."""
 
     def forget_all(self) -> str:
         """Drop all attempts, functions, and specs. Returns the reason that the agent cannot continue, or ""."""
@@ -223,7 +223,7 @@ class ExecutorBase(ABC):
             if item.is_sent_with_follower:
                 cast("Attempt", item.follower).is_reported = True
             else:
-                item.follower = None  # the scheduler does not know about it and sends it again
+                item.follower = None  # the scheduler does not know the task and resends it
         self.forget_functions(self.functions.keys() - {each for item in items for each in item.spec.wire.registered})
         report = WorkerReport(
             [item.id for item in items],
@@ -330,13 +330,13 @@ class ExecutorBase(ABC):
         self.commands.append(WriteLog(text, task, level))
 
     def show_degraded(self, text: str) -> None:
-        """Show the reason that tasks cannot run, also in heartbeats; "" clears it."""
+        """Show why tasks cannot run, also in heartbeats; "" clears the reason."""
         if text != self.degraded_reason:
             self.degraded_reason = text
             self.commands.append(ShowDegradedReason(text))
 
     def obstacle(self) -> str:
-        """Return the reason that tasks cannot run right now, even briefly, or ""."""
+        """Return why tasks cannot run right now, even briefly, or ""."""
         return self.degraded_reason
 
     def take_commands(self) -> list[Command]:

@@ -1,7 +1,7 @@
 """Executor that runs attempts as calls to a service. Pure.
 
 An attempt is queued, *in flight*, or *arriving*: finished, with a large result still being uploaded. Whether a call in
-flight has started is unknown, so it counts as started. Refused calls return to the queue without a charge to any task.
+flight has started is unknown, so it counts as started. Refused calls return to the queue, and no task is charged.
 Invariant: at most `slots` calls are in flight.
 """
 
@@ -24,7 +24,7 @@ from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
 NEW_TASKS_SECONDS = 5.0
-"""Maximum seconds that a refusal delays tasks enqueued after it, since its cause may not concern them."""
+"""Maximum seconds that a refusal delays later tasks, which its cause may not affect."""
 DISPATCH_WEIGHT = 0.1
 """Weight of one task in the moving average of dispatch times."""
 _LOSSES = "losses"
@@ -35,7 +35,7 @@ class CallsAccepted(NamedTuple):
 
 
 class CallsRefused(NamedTuple):
-    """The executor refused these calls and may accept them later."""
+    """The executor refused these calls, but may accept them later."""
 
     keys: Sequence[CallKey]
     text: str
@@ -85,7 +85,7 @@ CallCommand = StartCall | CancelCall | DeliverResult | UseStorage
 
 
 class PaidCalls:
-    """Paid seconds of calls: the duration of each call, but at least a minimum. Invariant: `seconds` never
+    """Paid seconds of calls: the sum of their durations, each at least a minimum. Invariant: `seconds` never
     decreases."""
 
     def __init__(self, least_seconds: float = 0.0) -> None:
@@ -131,8 +131,8 @@ class ServiceCalls(ExecutorBase):
         """Moving average of the seconds from dispatch to start."""
         self.paid = PaidCalls()
         self._added_at_refusal = 0
-        # Refusals and losses back off separately: the scheduler resends a lost task at once, so a service that loses
-        # every call must be tried less and less often.
+        # Refusals and losses back off separately. The scheduler resends a lost task at once, so a service that loses
+        # every call must be tried ever less often.
         self._refusals = BackoffByCause()
         self._losses = BackoffByCause()
         self._refused_at = 0.0
@@ -253,7 +253,7 @@ class ServiceCalls(ExecutorBase):
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         if self._dispatched is not None:
-            # Shows a service queue that starts nothing, even before its first call starts.
+            # Shows a service queue that starts no calls, even before its first call starts.
             oldest = (now - call.dispatched_at for call in self._in_flight.values() if not call.started_at)
             self.dispatch_seconds = max(self._dispatched, next(oldest, 0.0))
         self.paid_seconds, self.paid_tasks = self.paid.seconds(now), len(self.paid)

@@ -2,8 +2,8 @@
 
 Attempts run in one of two executors: processors of this host (`pool.py`) or calls to a service (`calls.py`). The core
 has the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants, checked by `check`: an attempt is
-in one place; every received attempt is answered by exactly one Done or Returned(started=False), unless the scheduler
-has forgotten this worker.
+in exactly one place; every received attempt is answered by exactly one Done or Returned(started=False), unless the
+scheduler has dropped this worker.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ DRAIN_ANSWER_SECONDS = 2.0
 
 
 class LeaseStage(IntEnum):
-    """What a worker does, by the time since the scheduler's last message. docs/design.md derives the times."""
+    """Actions of a worker by the time since the scheduler's last message. docs/design.md derives the times."""
 
     NORMAL = 0
     START_NOTHING = 1
     """The scheduler may soon reassign queued tasks, or the connection is broken."""
     KILL_ONCE = 2
-    """Running tasks that may not run twice are killed before the scheduler gives the worker up."""
+    """Running tasks that may not run twice are killed before the scheduler drops the worker."""
     DEATH = 3
     """Death timeout: the worker exits."""
 
@@ -48,9 +48,9 @@ class LeaseStage(IntEnum):
 class AgentCore:
     """Decides for one agent. `wake_at`: time at which the next `TimeElapsed` is due.
 
-    A drain never stops once it has begun. A worker that stops for a reason other than a scheduler's Drain sends a Drain
-    and waits for the answer, so that it can return tasks that were already on their way. Otherwise these tasks would be
-    lost with the worker and charged for the loss.
+    A drain, once begun, never stops. A worker that stops for a reason other than a scheduler's Drain sends a Drain and
+    waits for the answer, so that it can return tasks already in flight. Otherwise these tasks would be lost with the
+    worker and charged for the loss.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class AgentCore:
         self.executor.wake_by(self._drain_answer_until)
 
     def _drained(self, message: m.Drain, _now: float) -> None:
-        """Handle a Drain, which is either a request or the scheduler's answer: it sends no more tasks."""
+        """Handle a Drain: a request, or the scheduler's answer that it sends no more tasks."""
         self._drain_text = self._drain_text or message.text or "drained"
         self._drain_answer_until = 0.0
         self.executor.reclaim()
@@ -178,18 +178,17 @@ class AgentCore:
             self.executor.log(f"unexpected message {kind} from the scheduler, {counted(count, 'time')} so far")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
-        """Handle a new session: the first, after the scheduler gave this worker up, or after a scheduler restart.
+        """Handle a new session: the first, after the scheduler dropped this worker, or after a scheduler restart.
 
-        Tasks of a worker that was given up run elsewhere. After a restart, running tasks continue, and queued tasks
-        wait until the scheduler has recalled the ones that it assigned elsewhere.
+        Tasks of a dropped worker run elsewhere. After a restart, running tasks continue, and queued tasks wait until
+        the scheduler has recalled those it assigned elsewhere.
         """
         welcome = event.welcome
         if welcome.incarnation == self.incarnation:
             text = "the scheduler no longer knows this worker"
             why_not = self.executor.forget_all()
             if why_not:
-                # The agent stays until it has returned the tasks that are still on their way, so that no task is
-                # charged.
+                # The agent keeps running until it has returned the tasks still in flight, so that no task is charged.
                 self._drain_text = self._drain_text or f"{text}, {why_not}"
                 self._drain_deadline = now
             else:
@@ -242,7 +241,7 @@ class AgentCore:
         for function, code in message.functions:
             if m.is_function_id(function, code):
                 executor.functions[function] = code
-            else:  # its tasks end as lost, so no processor unpickles wrong code for this id
+            else:  # its tasks are lost, so no processor unpickles wrong code for this id
                 executor.log(f"the scheduler sent a different function under id {show(function)}")
         attempts = queue.attempts
         limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)

@@ -53,9 +53,9 @@ class ResultsReceived(NamedTuple):
 class TasksReclaimed(NamedTuple):
     """Answer to RECLAIM, also generated when a processor exits.
 
-    unread: ids of the tasks taken back, in order. The processor cannot read them any more. It may read a task during
-    the reclaim, so these need not be the last dispatched tasks. results: batches received since, with True, and the
-    unsent batch in the processor's page, with False.
+    unread: ids of the reclaimed tasks, in order. The processor can no longer read them. It may read a task during the
+    reclaim, so these need not be the last dispatched tasks. results: batches received since, with True, and the unsent
+    batch in the processor's page, with False.
     """
 
     number: int
@@ -136,7 +136,7 @@ class ActOnProcessor(NamedTuple):
 
 
 class ShowDegradedReason(NamedTuple):
-    """Show the reason that tasks cannot run as the state of the unit; empty clears it."""
+    """Show why tasks cannot run as the state of the unit; empty clears the reason."""
 
     text: str
 

@@ -1,7 +1,7 @@
 """Memory limits: decides which processors to kill and when to measure next. Pure.
 
 Counts private memory: anonymous pages, resident or swapped out, of a processor and all its descendants. Shared memory
-does not count, because stored objects outlive the processors that map them. A cgroup limit would charge shared memory
+is not counted, because stored objects outlive the processors that map them. A cgroup limit would charge shared memory
 to its first writer and kill a processor for the results of earlier tasks.
 """
 
@@ -97,7 +97,7 @@ class MemoryLimits(NamedTuple):
         return found
 
     def pause_seconds(self, usage: Mapping[int, int], container_left: float = math.inf) -> float:
-        """Return how many seconds no limit can be exceeded. container_left: bytes left in the container."""
+        """Return for how many seconds no limit can be exceeded. container_left: bytes left in the container."""
         used = (self.worker_bytes, sum(usage.values())), (self.processor_bytes, max(usage.values(), default=0))
         left = min([container_left, *(limit - each for limit, each in used if limit)])
         return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, left / GROWTH_BYTES_PER_SECOND))

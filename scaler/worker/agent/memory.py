@@ -26,7 +26,7 @@ class MemoryWatch:
 
     In a cgroup with a limit, reports only if the largest process is a processor of this worker, and not while usage
     falls, since an exiting process takes a while to free its memory. The kernel's cheap counters count shared pages
-    twice. If they exceed a limit, the watch reads exact shares, for which the kernel visits all pages.
+    twice. If they exceed a limit, exact shares are read, for which the kernel visits all pages.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MemoryWatch:
             pids = self._pids()
             usage = {
                 number: min(used, counted_bytes(pid)) for number, pid in pids.items()
-            }  # exact shares take too long here
+            }  # exact shares would take too long here
             others = cgroup.pids().difference(*map(_with_descendants, pids.values()))
             if max(usage.values(), default=0) > max(map(_private_bytes, others), default=0):
                 container = whole._replace(others_bytes=max(0, used - sum(usage.values())))
@@ -109,7 +109,7 @@ class KernelKills:
 
 
 def counted_bytes(pid: int) -> int:
-    """Return the private bytes of a process and its descendants, counting shared pages repeatedly. 0: it has exited."""
+    """Return the private bytes of a process and its descendants, counting shared pages repeatedly; 0 if exited."""
     return sum(map(_private_bytes, _with_descendants(pid)))
 
 
@@ -140,7 +140,7 @@ def _with_descendants(pid: int) -> Iterator[int]:
     pids = [pid]
     for each in pids:
         yield each
-        with contextlib.suppress(OSError):  # it has exited, or the kernel does not list children
+        with contextlib.suppress(OSError):  # exited, or the kernel does not list children
             for thread in Path("/proc", str(each), "task").iterdir():
                 with contextlib.suppress(OSError):
                     pids += map(int, (thread / "children").read_bytes().split())

@@ -14,7 +14,7 @@ from scaler.protocol.messages import Output, Printed
 from scaler.worker.processor.capture import HEAD_BYTES, MAX_OUTPUT_BYTES, OMITTED_TEXT, TAIL_BYTES
 
 MAX_PIPES = 256
-"""Maximum number of open pipes. A child process may hold a task's pipe open for long, so the oldest are closed."""
+"""Maximum number of open pipes. Child processes may hold pipes open for long, so the oldest are closed."""
 CHUNK_BYTES = 32 * 1024
 GATHER_SECONDS = 0.1
 """Maximum seconds that printed output waits while its task runs."""
@@ -28,7 +28,7 @@ class _Pipe:
     is_stderr: bool
     passed: int = 0
     partial_character: bytes = b""
-    """Head of a character that has not been read completely."""
+    """First bytes of an incomplete character."""
 
 
 class OutputPipes:
@@ -68,7 +68,7 @@ class OutputPipes:
                 self._close(descriptor)
                 return
             left = MAX_OUTPUT_BYTES - pipe.passed
-            if left >= 0:  # at 0 nothing was omitted yet; below 0 the mark was sent
+            if left >= 0:  # at 0, nothing has been omitted yet; below 0, the mark has been sent
                 pipe.passed += len(text)
                 text = pipe.partial_character + text
                 end = whole_characters(text)

@@ -1,9 +1,9 @@
 """Executor that runs attempts in the processors of a host. Pure.
 
 An attempt is queued or dispatched to one processor, which runs its attempts in order. Unread attempts can be reclaimed
-at any time without the processor's co-operation. So only the running attempt is charged for a processor's death, and no
-unstarted attempt is lost or started twice. A recall, a time limit, or a lost scheduler marks attempts, and the marks
-are acted on when `TasksReclaimed` arrives with the latest results.
+at any time without the processor's cooperation. Therefore only the running attempt is charged for a processor's death,
+and no unstarted attempt is lost or started twice. A recall, a time limit, or a lost scheduler marks attempts, and
+`TasksReclaimed`, which arrives with the latest results, acts on the marks.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SHARE_AFTER_SECONDS = 0.01
 """Give tasks queued behind a running task to an idle processor after this long."""
 SPARE_SECONDS = 10.0
 UNREAD_SECONDS = 5.0
-"""Replace a processor that has tasks, runs none, and reads none for this long."""
+"""Replace a processor that has tasks but neither runs nor reads one for this long."""
 PAUSE_SECONDS = 1.0
-"""Length of one pause of a suspended processor. Its own threads may have something to send."""
+"""Length of one pause of a suspended processor, between which its threads may send."""
 _MAX_OUTCOME = Outcome.OBJECT_LOST
 _INPUT_MISSING = Outcome.INPUT_MISSING
 _WORK_OF = attrgetter("work_us")
@@ -128,7 +128,7 @@ class ProcessorPool(ProcessorTable):
     def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
         numbers = {spec.number for spec in specs}
         for processor in self.processors.values():
-            # The processor may still run what was dispatched before it reads the message, so these specs stay
+            # The processor may still run earlier dispatched tasks before it reads the message, so these specs remain
             # announced.
             stale = numbers & processor.specs - {item.spec.number for item in processor.runs}
             self._forget(processor, stale, processor.functions & functions)
@@ -214,7 +214,7 @@ class ProcessorPool(ProcessorTable):
             and each.has_capacity()
         ]
         queue = self.queue
-        # Reserve half of max_suspended_tasks for nested tasks, since their parents cannot finish without them.
+        # Reserve half of max_suspended_tasks for nested tasks, because their parents cannot finish without them.
         crowd = self.config.max_suspended_tasks // 2
         is_crowded = len(self.processors) > crowd and len(self._in_state(ProcessorState.SUSPENDED)) > crowd
         sent: dict[int, e.DispatchTasks] = {}
@@ -232,7 +232,7 @@ class ProcessorPool(ProcessorTable):
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
                 continue
-            item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks of no duration are spread as well
+            item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks without duration are also spread
             if item.follower is not None:
                 task = self._pack_run(processor, item, command.announcements)
             elif not item.devices:
@@ -251,7 +251,7 @@ class ProcessorPool(ProcessorTable):
                 free.remove(processor)
 
     def _pack_run(self, processor: PooledProcessor, first: Attempt, announcements: list[bytes]) -> bytes:
-        """Return the datagram of an attempt and its followers. A follower that cannot be sent along stays here."""
+        """Return the datagram of an attempt and its followers. A follower that cannot be included remains here."""
         run = [first]
         item = first
         while (follower := item.follower) is not None:
@@ -267,7 +267,7 @@ class ProcessorPool(ProcessorTable):
         if len(rows) == 1:
             return pack(ToProcessor.TASK, *rows[0])
         cost_us = 0.0
-        for each in reversed(run):  # cost of the attempt and everything after it
+        for each in reversed(run):  # cost of the attempt and all later ones
             cost_us += each.spec.mean_us or 1.0
             each.cost_us = cost_us
         return pack(ToProcessor.RUN, rows)
@@ -287,7 +287,7 @@ class ProcessorPool(ProcessorTable):
         return True
 
     def _stuck(self) -> list[PooledProcessor]:
-        """Return processors with tasks behind their running task, if another processor idles."""
+        """Return processors with tasks behind their running task, if another processor is idle."""
         is_idle = False
         stuck = []
         for each in self.processors.values():
@@ -346,7 +346,7 @@ class ProcessorPool(ProcessorTable):
         """Requeue unread attempts at the head, and carry out the requests on all others."""
         processor.is_reclaiming = False
         processor.snapshot = answer.snapshot
-        # Before the results, which may include a task that was read while earlier tasks were taken back.
+        # Before the results, which may include a task that was read during the reclaim.
         unread = set(answer.unread)
         back = [item for item in processor.dispatched if item.id in unread]
         if back:
@@ -369,7 +369,7 @@ class ProcessorPool(ProcessorTable):
         dispatched = processor.dispatched
         has_begun = processor.snapshot.begun > processor.results
         if processor.state is not ProcessorState.ENDING and processor.is_worn and not has_begun:
-            self.processors_replaced += 1  # it exited on its own, since it must not run another task
+            self.processors_replaced += 1  # it exited on its own, because it must not run another task
         elif processor.state is not ProcessorState.ENDING:
             if not processor.is_ready:
                 self._count_failed_start(text)
@@ -378,7 +378,7 @@ class ProcessorPool(ProcessorTable):
             self.log(f"processor {processor.number} died {what}: {text}", task)
         died = KillReason(outcome, f"the processor that ran the task died: {text}")
         reason = processor.kill_reason or died
-        # The processor may have been killed between reading and starting a task. A cancelled task ends in any case.
+        # The processor may have been killed between reading and starting a task. A cancelled task always ends.
         if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
             began_us = micros(processor.snapshot.begun_at)
             ran = (max(0, micros(now) - began_us), began_us, processor.lane) if has_begun else ()

@@ -1,8 +1,8 @@
 """The processors of an agent: slots, replacement, and limits. Pure.
 
 A processor whose task waits for tasks of its own is *suspended* and lends its slot. After the wait, the processor
-*waits* for a slot ahead of all new tasks. *Spare* processors hold no slot and are kept for a while because nested tasks
-come in bursts. Invariants: at most `slots` processors are active; only active processors receive tasks.
+*waits* for a slot ahead of all new tasks. *Spare* processors hold no slot and are kept for a while, because nested
+tasks arrive in bursts. Invariants: at most `slots` processors are active; only active processors receive tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ProcessorTable(ExecutorBase):
 
     @property
     def extra_capacity(self) -> int:
-        """Suspended tasks take no slot."""
+        """Suspended tasks occupy no slot."""
         return len(self._in_state(ProcessorState.SUSPENDED))
 
     def suspended(self) -> set[bytes]:
@@ -112,7 +112,7 @@ class ProcessorTable(ExecutorBase):
 
     def _suspend(self, processor: PooledProcessor, now: float) -> None:
         if len(self._in_state(ProcessorState.SUSPENDED)) >= self.config.max_suspended_tasks:
-            # Without a free slot, the tasks waited for might never run, and all suspended tasks here would deadlock.
+            # Without a free slot, the awaited tasks might never run, and all suspended tasks here would deadlock.
             limit = f"max_suspended_tasks = {self.config.max_suspended_tasks}"
             text = f"the task waits for its own tasks, and as many of its worker as it may have do already: {limit}"
             self._kill(processor, KillReason(Outcome.REJECTED, text))

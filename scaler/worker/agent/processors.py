@@ -42,7 +42,7 @@ MAX_READ_PER_WAKEUP = 64
 """Datagrams read from one processor per iteration of the event loop, for fairness."""
 CRASH_TEXT_BYTES = 4096
 KILL_SECONDS = 1.0
-"""Seconds that an ending agent waits for its processors to die before it accounts for their tasks."""
+"""Seconds that an exiting agent waits for its processors to die before it accounts for their tasks."""
 DESCRIPTORS_PER_TASK = 8
 """File descriptors per suspended task: its processor's, its channel's, and a share of all other descriptors."""
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class ProcessorAgent(Agent):
         self.take([e.StoreSought()])
 
     def _perform(self, command: e.ProcessorCommand) -> None:
-        """Perform a command. Never fails because a processor has exited."""
+        """Perform a command. An exited processor is not an error."""
         number = command.number
         processor = self._processors.get(number)
         if processor is None:  # it is new, or could not start
@@ -229,7 +229,7 @@ class ProcessorAgent(Agent):
         processor = self._processors[number]
         unread = self._take_unread(processor)
         found: list[e.AgentInput] = []
-        # Read the page first: batches sent before are in the socket by then, so the order is known.
+        # Read the page first: batches sent earlier are already in the socket, so the order is known.
         try:
             unsent = processor.page.unsent()
         except ProtocolError as error:
@@ -301,7 +301,7 @@ class ProcessorAgent(Agent):
             try:
                 datagram, descriptors = frames.receive(end, socket.MSG_DONTWAIT)
                 if not datagram:
-                    # The process is exiting, and the fork server will report it. The socket would stay readable until
+                    # The process is exiting, which the fork server will report. The socket would remain readable until
                     # then.
                     self._loop.remove_reader(end)
                     self._fork_server.wake()
@@ -363,7 +363,7 @@ _LIBRARIES = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "plat
 
 
 def with_crash(how: str, crash: str) -> str:
-    """Return how a processor died, starting with the place, followed by user frames. crash: faulthandler's text."""
+    """Return how a processor died: the location, then the user's frames. crash: faulthandler's text."""
     frames = [match for match in _FRAME.finditer(crash) if not match["file"].startswith(_OWN)]
     if not frames:
         return f"{how}\n{crash}" if crash else how

@@ -31,7 +31,7 @@ from scaler.worker.frames import Results, Snapshot
 
 MAX_STEPS = 2_000
 MAX_BYTES = 1024 * 1024
-"""Smaller than the scheduler's limit, since a host may have many agents."""
+"""Smaller than the scheduler's limit, because a host may have many agents."""
 _INPUTS = get_args(CoreInput | ProcessorInput | CallInput)
 RECORDS = (*_INPUTS, ContainerMemory, Outcome, ProcessorEvent, Results, Snapshot)
 _EXECUTORS = {each.__name__: each for each in (ProcessorPool, ServiceCalls)}

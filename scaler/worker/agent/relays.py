@@ -42,7 +42,7 @@ class Relays:
     def open(self, client: bytes, number: int, descriptor: int) -> None:
         end = socket.socket(fileno=descriptor)
         if client in self._channels or len(self._channels) >= MAX_CHANNELS:
-            end.close()  # the client sees its channel close
+            end.close()  # the client detects the closed channel
             return
         self._channels[client] = _Channel(Sender(self._loop, end), number)
         self._loop.add_reader(descriptor, partial(self._read, client))
@@ -72,7 +72,7 @@ class Relays:
             self._agent.send(RelayClosed(client))
 
     def close_all(self) -> None:
-        """Close all channels and mark their processors as worn, since a client cannot reopen its channel."""
+        """Close all channels and mark their processors as worn, because a client cannot reopen its channel."""
         for client, channel in list(self._channels.items()):
             self.close(client)
             text = "the scheduler has forgotten the client of its tasks"

@@ -35,9 +35,9 @@ from scaler.worker.credential import own_access
 from scaler.worker.frames import Note, PageReader, Snapshot, ToAgent
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
-"""Drop task output while more than this is queued for the scheduler, so that results go first."""
+"""Drop task output while more than this is queued for the scheduler, so that results have priority."""
 CLOSE_SECONDS = 2.0
-"""Seconds that an ending agent waits for the scheduler to acknowledge its last messages."""
+"""Seconds that an exiting agent waits for the scheduler to acknowledge its last messages."""
 WELCOME_SECONDS = 1.0
 _POLL_SECONDS = 0.005
 
@@ -55,7 +55,7 @@ class Agent:
     def __init__(
         self, config: WorkerConfig, make_connector: MakeConnector, show_degraded: Callable[[str], None]
     ) -> None:
-        """show_degraded: receives the reason that tasks cannot run, or "" when cleared."""
+        """show_degraded: receives why tasks cannot run, or "" when cleared."""
         self.config = config
         self._show_degraded = show_degraded
         self._make_connector = make_connector
@@ -82,7 +82,7 @@ class Agent:
         self.on_session: list[Callable[[], object]] = []
         """Called when the scheduler has opened a session, for which it has no earlier reports of this worker."""
         self.on_close: list[Callable[[], object]] = []
-        """Called once when the agent ends. May send messages."""
+        """Called once when the agent exits. May send messages."""
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Agent:
         if connector is None:
             return
         for _ in range(round(CLOSE_SECONDS / _POLL_SECONDS)):
-            # There is no event for acknowledgements below this level, so poll.
+            # Lower levels have no event for acknowledgements, so poll.
             if not (connector.connected and connector.outbox_bytes()):
                 break
             await asyncio.sleep(_POLL_SECONDS)
@@ -363,7 +363,7 @@ class StatusFile:
 
     def write(self, text: str) -> None:
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # no space or a file size limit; the log has the text as well
+            with contextlib.suppress(OSError):  # no space, or a file size limit; the log also has the text
                 os.ftruncate(self._descriptor, 0)
                 os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)
 

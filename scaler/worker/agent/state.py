@@ -110,7 +110,7 @@ ROUND = 1 << 40
 class AttemptQueue:
     """Undispatched attempts by rank, then round robin over clients, then first in, first out.
 
-    A client's single task waits for at most one task of each other client. Attempts put back keep their places. Removed
+    A client's single task waits for at most one task of each other client. Requeued attempts keep their places. Removed
     attempts are skipped lazily, in O(1). Invariants: `attempts` has all queued and dispatched attempts; `waiting` is
     the number of queued ones.
     """
@@ -124,7 +124,7 @@ class AttemptQueue:
         self._rounds: dict[bytes, int] = {}
         self.waiting = 0
         self.added = 0
-        """Number of attempts ever added, excluding those put back."""
+        """Number of attempts ever added, excluding requeued ones."""
 
     def rank(self, spec: Spec) -> Rank:
         """Return the rank of tasks. Children precede their parent's siblings, so that fewer parents wait at once."""
@@ -214,7 +214,7 @@ class ProcessorState(Enum):
     SUSPENDED = "suspended"
     WAITING = "waiting"
     ENDING = "ending"
-    """Asked to exit, or killed; the exit has not been seen."""
+    """Asked to exit, or killed; the exit has not been detected."""
 
 
 @dataclass(slots=True, eq=False)
@@ -236,15 +236,15 @@ class PooledProcessor:
     ended: set[KnownSpec] = field(default_factory=set)
     kill_reason: KillReason | None = None
     is_worn: bool = False
-    """Gets no more tasks and is replaced once its tasks have finished."""
+    """Receives no more tasks and is replaced once its tasks have finished."""
     is_yielding: bool = False
-    """Gives its slot to a waiting processor after the running task."""
+    """Hands over its slot to a waiting processor after the running task."""
     is_paused: bool = False
     waits_for: str = ""
-    """What its running task waits for other than nested tasks; "": nothing."""
+    """Reason for which its running task waits other than nested tasks; "": none."""
     is_reclaiming: bool = False
     rests_until: float = 0.0
-    """Time until which a waiting task needs no checks."""
+    """Time before which a waiting task needs no checks."""
     progress_at: float = 0.0
     """Time at which it last had nothing to read or read a task."""
     batch: int = -1

@@ -88,7 +88,7 @@ class Meter:
     peak_bytes = 0
 
     def __enter__(self) -> None:
-        with contextlib.suppress(OSError):  # if not permitted, the peak is that of the process so far
+        with contextlib.suppress(OSError):  # if not permitted, the peak of the process so far is used
             _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")  # makes the kernel measure the peak from now on
         self._cpu_ns = time.process_time_ns()
 

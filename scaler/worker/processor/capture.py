@@ -191,7 +191,7 @@ def _record(readers: Sequence[int], over: int, texts: Texts) -> None:
                 read = os.read(reader, _READ_BYTES)
                 if not read:
                     poll.unregister(reader)
-                elif len(text) <= MAX_OUTPUT_BYTES:  # otherwise the omission is already marked
+                elif len(text) <= MAX_OUTPUT_BYTES:  # otherwise, the omission is already marked
                     text.extend(read)
                     if len(text) > MAX_OUTPUT_BYTES:
                         text[MAX_OUTPUT_BYTES:] = OMITTED_TEXT

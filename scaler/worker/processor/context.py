@@ -13,7 +13,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
 
 refusal = ""
-"""Reason that tasks of this process cannot have clients, or ""."""
+"""Why tasks of this process cannot have clients, or ""."""
 _current: ProcessorContext | None = None
 
 
@@ -59,8 +59,8 @@ class ProcessorContext:
         """Called once, when the next task begins. Must neither block nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
-        """Open a channel for a client with this peer id. Carries encoded messages as datagrams of `frames.send`
-        until one side closes it; the agent does when the scheduler forgets the client."""
+        """Open a channel for a client with this peer id. Carries encoded messages as datagrams of `frames.send` until
+        one side closes it, such as the agent when the scheduler drops the client."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])
@@ -71,7 +71,7 @@ class ProcessorContext:
         """Context manager for waiting on other tasks; lends this processor's slot.
 
         Waits for a slot when it exits. The task counts as waiting until its last waiting thread continues. After a
-        TimeoutError, the task continues at once, next to the task in its slot, until it waits again or ends.
+        TimeoutError, the task continues at once, alongside the task in its slot, until it waits again or ends.
         """
         with self._lock:
             task_count = self._task_count

@@ -93,7 +93,7 @@ class StoredObjects:
         try:
             found = self._open().get(
                 identifier, 0.0
-            )  # no wait, since a task's inputs are complete before it is dispatched
+            )  # no wait, because a task's inputs are complete before it is dispatched
         finally:
             self.got_ns += time.monotonic_ns() - began_ns
         size = size_of(found)
@@ -109,8 +109,8 @@ class StoredObjects:
         return found
 
     def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return its payload. Raises the errors of the storage's client. Retries for
-        DISK_SECONDS if the disk is full or the host has no store, so as not to lose a finished result."""
+        """Store an object and return its payload. Raises the errors of the storage's client. Retries for DISK_SECONDS
+        if the disk is full or the host has no store, to avoid losing a finished result."""
         until = time.monotonic() + DISK_SECONDS
         failure = ""
         try:

@@ -15,8 +15,8 @@ from scaler.worker.processor.capture import flush_streams
 
 
 class ProcessGuard:
-    """Detects changes as they are made. A forked copy of the processor exits with its task; otherwise the copy,
-    which has the sockets, would take tasks."""
+    """Detects changes when they are made. A forked copy of the processor exits with its task; otherwise the copy, which
+    has the sockets, would receive tasks."""
 
     def __init__(self) -> None:
         self.is_changed = False

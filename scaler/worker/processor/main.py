@@ -37,7 +37,7 @@ from scaler.worker.processor.guard import ProcessGuard
 from scaler.worker.processor.restoring import StateRestorer, on_import
 
 FLUSH_NS = 1_000_000
-"""Maximum time that results are batched while no task runs. They are sent before a task that takes longer."""
+"""Maximum time that results are batched while no task runs. Results are sent before a longer task."""
 MAX_RECORD_CHARACTERS = 2_000
 CHECK_NS = 100_000_000
 """Minimum interval of checks of resident memory. A last check follows this long after the last task."""

@@ -33,7 +33,7 @@ class TaskRecords(logging.Handler):
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record. Errors in its arguments are handled as usual in `logging` and do not fail the task."""
+        """Write a record. `logging` handles errors in its arguments as usual, and they do not fail the task."""
         if self._is_handled(record):
             return
         try:
@@ -69,7 +69,7 @@ def show_records(
 
 
 def set_level(config: LoggingConfig) -> None:
-    """Set the root logger's level. Doing so in the fork server spares processors a write to every logger."""
+    """Set the root logger's level. In the fork server, this spares processors a write to every logger."""
     root = logging.getLogger()
     level = min(logging.INFO, _LEVELS[config.logging_level])
     if root.level != level:

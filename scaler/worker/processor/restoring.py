@@ -2,8 +2,8 @@
 
 Covers the working directory, umask, environment variables, signal handlers, masks, and timers, descriptors 0 to 2, the
 standard streams, locale, warning filters, the recursion limit, and the default socket timeout. Wrapped functions record
-changes as they are made, so unchanged tasks only cost a check of the streams. Changes made by a module's import are
-kept, because no later task imports the module again.
+changes as they are made, so unchanged tasks only cost a check of the streams. Changes made while importing a module are
+kept, because no later task imports it again.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class StateRestorer:
 
     def restore(self) -> None:
         undo, self._undo = self._undo, {}
-        # Timers first, so that none calls a removed handler or kills the process.
+        # Timers first, so that no timer calls a removed handler or kills the process.
         timers = [key for key in undo if isinstance(key, tuple) and key[0] == "timer"]
         for key in [*timers, *(key for key in reversed(undo) if key not in timers)]:
             with contextlib.suppress(Exception):
@@ -154,7 +154,7 @@ class StateRestorer:
     def _directory(self, *_: object) -> tuple[object, Callable[[], object]] | None:
         if "directory" in self._undo:
             return None
-        # A descriptor, since the directory may be moved or removed.
+        # A descriptor, because the directory may be moved or removed.
         here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
         def restore() -> None:

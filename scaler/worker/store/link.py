@@ -23,7 +23,7 @@ from scaler.worker.credential import credential_text, inherited_credential, own_
 from scaler.worker.store import place
 
 START_SECONDS = 2.0
-"""Seconds that a starting worker waits for the object storage to learn whether it is on the same host."""
+"""Seconds that a starting worker waits to learn whether the object storage is on the same host."""
 FIND_SECONDS = 10.0
 """Seconds without a host store after which a worker uses the object storage directly."""
 RETRY_SECONDS = 30.0
@@ -78,7 +78,7 @@ class StoreLink:
         """Return True if the object storage is on another host, once it is up. Tasks do not wait for that."""
         if self._config.host_name:
             return True
-        # Behind a tunnel, other hosts cannot reach a store on this one.
+        # Behind a tunnel, other hosts cannot reach a store on this host.
         if is_loopback(self._config.scheduler_address) or has_local_listener(object_storage_address):
             return False
         access = own_access(self._config)

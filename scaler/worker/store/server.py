@@ -38,7 +38,7 @@ from scaler.worker.credential import own_access
 from scaler.worker.store import place
 
 LINGER_SECONDS = 5.0
-"""Seconds that a store outlives its last worker. A new worker finds it with its objects."""
+"""Seconds that a store outlives its last worker. A new worker then finds its objects."""
 EVACUATE_SECONDS = 20.0
 """Maximum seconds that an ending store spends moving its sole copies to the object storage."""
 REPORT_SECONDS = 2.0
@@ -78,7 +78,7 @@ class StoreServerAccess(ServerAccess):
 
 
 class HostStoreServer(StorageServer):
-    """The store of a host, on the running loop. `ended` completes when it is no longer needed."""
+    """The store of a host, on the running loop. `ended` completes once the store is no longer needed."""
 
     def __init__(self, config: WorkerConfig) -> None:
         """Listen, and start connecting to the scheduler. Raises UsageError if this host has no address to reach it."""
@@ -104,7 +104,7 @@ class HostStoreServer(StorageServer):
         self._had_workers = False
         self.peer = new_peer_id()
         public_key = "" if self._pair is None else self._pair.public
-        # A scheduler at a loopback address on another host is behind a tunnel, and so are the other stores.
+        # A scheduler at a loopback address on another host is behind a tunnel, as are the other stores.
         is_tunnelled = is_loopback(self.addresses[0]) and not config.host_name
         details = m.StoreDetails("" if is_tunnelled else self.addresses[0], public_key, limit_bytes)
         hello = own_hello(m.Role.STORE, details)
@@ -205,7 +205,7 @@ class HostStoreServer(StorageServer):
 
 
 def _own_host(server: str) -> str:
-    """Return the address of this host that a server can reach, and thus other hosts of its cluster."""
+    """Return this host's address that a server, and thus other hosts of its cluster, can reach."""
     found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(server))
     if found is None:
         return "127.0.0.1"
