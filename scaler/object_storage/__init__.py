@@ -1,1 +1,1 @@
-"""Object storage: large payloads by id, exchanged between clients and processors without the scheduler."""
+"""Object storage: large payloads by id, which clients and processors exchange without the scheduler."""

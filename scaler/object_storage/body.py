@@ -30,7 +30,7 @@ class PartialObject(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A file on disk with several bodies. bodies: number still in use; at 0 the space is free."""
+    """A file on disk with several bodies. bodies: number still in use; at 0, the space is freed."""
 
     size_bytes: int
     bodies: int

@@ -38,7 +38,7 @@ AWAY_SECONDS = 0.5
 """Interval at which blocking calls check the connection. A local storage silent for this long counts as away."""
 MAX_CALLS = 1_000_000
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
-"""Larger objects are copied in another thread, so as not to block the loop."""
+"""Larger objects are copied in another thread, to avoid blocking the loop."""
 
 _CLOSED = "the connection to the object storage was closed"
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ class StorageClient:
     """Puts and gets objects. Belongs to the running loop; calls survive lost connections and storage restarts.
 
     peer: id that is unique among the connections of this storage. The storage may start later. Calls fail with
-    ObjectLostError (missing, forgotten, or the storage is gone), LimitError (full or too large), UnreachableError (no
+    ObjectLostError (missing, released, or the storage is gone), LimitError (full or too large), UnreachableError (no
     storage to put to), or RefusedError (this peer is rejected).
     """
 
@@ -103,7 +103,7 @@ class StorageClient:
 
     @property
     def heard(self) -> tuple[float, int]:
-        """A value that changes whenever any data arrives from the storage, even part of a message."""
+        """A value that changes whenever data arrives from the storage, even part of a message."""
         return self._heard_at, self._connector.received_bytes
 
     @property
@@ -132,11 +132,11 @@ class StorageClient:
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> SharedMemory | None:
         if self._requests.is_sharing is None or size_bytes > MAX_ATTACHED_BYTES:
-            # Announce objects larger than a message first, so that memory is only allocated once there is space.
+            # Announce objects larger than a message first, so that memory is allocated only once there is space.
             await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
         memory = None
         if self._requests.is_sharing:
-            with contextlib.suppress(OSError):  # out of shared memory or descriptors; sending frames needs neither
+            with contextlib.suppress(OSError):  # no shared memory or descriptors left; sending frames needs neither
                 if size_bytes <= MAX_COPIED_IN_LOOP_BYTES:
                     memory = SharedMemory.written(parts)
                 else:
@@ -154,7 +154,7 @@ class StorageClient:
         else:
             self._futures[call] = future
             self._inputs.append(call)
-            self._wakeups.soon()  # sends all calls made in one loop iteration together
+            self._wakeups.soon()  # batches all calls made in one loop iteration
         return future
 
     def _on_events(self, events: Sequence[ConnectorEvent]) -> None:
@@ -209,7 +209,7 @@ class BlockingStorage:
         get_timeout_seconds: float | None = None,
         away: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """away: context entered while a call waits for an absent storage, or a get waits for an unresponsive one."""
+        """away: context entered while a call waits for an absent storage, or a get for an unresponsive one."""
         self._away = away
         self._thread = LoopThread(
             "object storage client",

@@ -97,7 +97,7 @@ class ForgetInBackend(NamedTuple):
 
 
 class WrittenToBackend(NamedTuple):
-    """The backend has these objects, so they may be dropped from memory."""
+    """The backend has these objects, so memory may drop them."""
 
     ids: list[bytes]
 

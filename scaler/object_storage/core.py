@@ -31,7 +31,7 @@ MAX_GETS_PER_PEER = 20_000
 UPLOAD_SECONDS = 60.0
 """Drop an upload after this long without data, since its full size counts as used."""
 MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
-"""Maximum bytes received for puts that wait for room. Further puts are refused at once."""
+"""Maximum bytes received for puts that wait for room. Further puts are refused immediately."""
 MAX_PUT_WAIT_SECONDS = 60.0
 """Maximum wait of a put while bodies are being spilled to disk."""
 PUT_POLL_SECONDS = 0.25
@@ -79,7 +79,7 @@ class StorageCore:
         self._broken: dict[bytes, float] = {}
         """Times of disconnection of local processors, oldest first."""
         self._sender = BodySender(outbox_bytes)
-        self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are connected or own objects
+        self._owner_keys: dict[bytes, str] = {}  # key names of clients that are connected or own objects
         self._last_step = -math.inf
         self._stalled_seconds = 0.0
         self._poll_seconds = SHORTEST_POLL_SECONDS
@@ -87,7 +87,7 @@ class StorageCore:
         self._is_durable = is_durable
         self._cached = ResultCache(limits.cache_bytes)
         self.fetches = False
-        """There are other stores from which missing objects can be fetched."""
+        """True if missing objects can be fetched from other stores."""
         self.has_backend = False
         """Also write objects of at least LARGE_BYTES to a backend."""
         self.reports = False
@@ -101,7 +101,7 @@ class StorageCore:
         """Objects whose fetch waits for spilling, with the memory that each needs."""
         self._partial: dict[bytes, PartialObject] = {}
         self._copies: OrderedDict[bytes, None] = OrderedDict()
-        """LRU of objects that other stores have as well."""
+        """LRU of objects that other stores also have."""
 
     def restore(self, object_id: bytes, body: Body, key: str) -> None:
         """Add an object found on disk. key: name of its owner's key, or ""."""
@@ -196,7 +196,7 @@ class StorageCore:
                 self._end_fetch(object_id)
                 self._miss(self.objects.take_gets(object_id), text)
             case c.WrittenToBackend(ids):
-                if not self._is_durable:  # the disk keeps only the objects that memory has
+                if not self._is_durable:  # the disk keeps only objects that are in memory
                     self._copies.update((each, None) for each in ids if self.objects.body(each) is not None)
             case _:
                 assert_never(item)
@@ -219,7 +219,7 @@ class StorageCore:
             case m.StatStorage(request):
                 self._commands.append(c.SendToPeer(peer.id, self._status(request)))
             case _:
-                pass  # anything else, such as a heartbeat, only shows that the peer is alive
+                pass  # other messages, such as heartbeats, only show that the peer is alive
 
     def _forget(self, object_ids: list[bytes]) -> None:
         self._forget_persisted(object_ids)
@@ -230,7 +230,7 @@ class StorageCore:
             self._miss(self.objects.forget(object_id), "it was forgotten")
 
     def _forget_owner(self, owner: bytes) -> None:
-        """Drop an owner's objects. Unlike forgotten ids, these may be put again if the owner returns."""
+        """Drop an owner's objects. Unlike released ids, these may be put again if the owner returns."""
         self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
         owned = self.objects.owned_by(owner)
         self._forget_persisted(owned)
@@ -341,7 +341,7 @@ class StorageCore:
         body = self.objects.read(message.id)
         answer = NOT_FOUND
         if not self._may_get(peer, message.id):
-            pass  # answered at once, so that the reply does not reveal whether the object exists
+            pass  # answered immediately, so that the reply does not reveal whether the object exists
         elif len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
             answer = m.StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
@@ -445,7 +445,7 @@ class StorageCore:
     # -- other stores -------------------------------------------------------------------------------------------------
 
     def has_room_for(self, object_id: bytes, size_bytes: int) -> bool:
-        """Return False while spilling makes room. Without hope of room, returns True and `begin_fetch` fails."""
+        """Return False while spilling makes room. If no room is expected, returns True and `begin_fetch` fails."""
         if self._make_room(size_bytes) or not self.objects.spilling.may_free_memory:
             self._wanted_room.pop(object_id, None)
             return True
@@ -462,7 +462,7 @@ class StorageCore:
         return True
 
     def keep(self, object_ids: Iterable[bytes]) -> None:
-        """Never drop these objects as copies, since no other store has them."""
+        """Never drop these objects as copies, because no other store has them."""
         for object_id in object_ids:
             self._copies.pop(object_id, None)
 
@@ -491,7 +491,7 @@ class StorageCore:
             has_room = self.objects.surplus(coming_bytes + size_bytes) <= 0
             if has_room and not self.objects.disk_failure and not self.objects.is_forgotten(object_id):
                 self._kept[object_id] = (
-                    size_bytes  # otherwise the fetch ends with this step and the scheduler is informed
+                    size_bytes  # otherwise, the fetch ends with this step and the scheduler is informed
                 )
                 coming_bytes += size_bytes
 

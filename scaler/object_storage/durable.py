@@ -1,5 +1,5 @@
-"""Persistent objects: small ones in a journal, large ones in separate files. A file is synced before its journal
-record is written, so files without a record are left from a crash and deleted."""
+"""Persistent objects: small ones in a journal, large ones in separate files. A file is synced before its journal record
+is written, so files without a record are leftovers of a crash and are deleted."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class ObjectJournal:
         """Lock the directory. Raises UsageError if that fails.
 
         on_stored: called with peer and request after the sync. on_lost: called with an object that could not be
-        written, the reason, and its requests. on_failure: called with the reason that the disk refuses new objects, or
-        "" when it accepts them again.
+        written, the reason, and its requests. on_failure: called with why the disk refuses new objects, or "" once it
+        accepts them again.
         """
         self._journal = Journal(path, "scaler.object_storage.durable", self._on_change, content=_CONTENT)
         self._path = path
@@ -127,11 +127,11 @@ class ObjectJournal:
         self._file_bytes = 0
         self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers retry their puts forever
         self._refused = "", 0
-        """Reason and size of the last refused large object; "" once there is room."""
+        """Reason and size of the last refused large object; "" once there is enough room."""
         self._is_looking = False
         self._left_bytes = 0
         self._writing: dict[bytes, _Writing] = {}
-        """Objects not synced yet and not forgotten."""
+        """Objects neither synced nor released yet."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
         """Objects with a written record, by record number."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -170,7 +170,7 @@ class ObjectJournal:
             return None
         ends = list(accumulate(put.parts, initial=0))
         frames = [frame for message in cut([whole[start:end] for start, end in pairwise(ends)]) for frame in message]
-        # An empty segment: the disk space does not belong to spill_directory.
+        # An empty segment: the disk space does not count toward spill_directory.
         return Body(put.parts, frames, size, segment=Segment(0, 1), is_on_disk=True, checksum=put.checksum)
 
     @property
@@ -178,7 +178,7 @@ class ObjectJournal:
         return self._journal.size_bytes + self._file_bytes
 
     def why_refused(self) -> str:
-        """Return the reason that large objects are refused, or "" once there is room for the last refused one."""
+        """Return why large objects are refused, or "" once there is room for the last refused one."""
         text, size = self._refused
         if text and not self._is_looking:
             self._is_looking = True
@@ -279,7 +279,7 @@ class ObjectJournal:
 
     def _written(self, writing: _Writing, checksum: int, failure: str) -> None:
         identifier = writing.put.id
-        if self._writing.get(identifier) is not writing:  # it was forgotten since, and perhaps put again
+        if self._writing.get(identifier) is not writing:  # released since then, and perhaps put again
             self._confirm(writing)
         elif failure:
             self._failures.add(f"{failure}; object={identifier.hex()}")

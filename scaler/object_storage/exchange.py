@@ -108,9 +108,9 @@ REPORT_SECONDS = 0.1
 
 
 class PutReports:
-    """Batched reports of large objects to the scheduler, used while no host has a store. Omits objects forgotten
-    before the batch is sent. Invariant: a reported object that is forgotten later is reported as dropped; otherwise
-    the scheduler would list the object forever."""
+    """Batched reports of large objects to the scheduler, used while no host has a store. Omits objects released before
+    the batch is sent. Invariant: a reported object that is released later is reported as dropped; otherwise the
+    scheduler would list the object forever."""
 
     def __init__(self, is_here: Callable[[bytes], bool]) -> None:
         self._is_here = is_here
@@ -125,7 +125,7 @@ class PutReports:
         self._put[object_id] = size_bytes
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Record a peer's request to forget objects, which may have been partly refused."""
+        """Record a peer's request to release objects, which may have been partly refused."""
         forgotten = [each for each in self._reported.intersection(ids) if not self._is_here(each)]
         self._reported.difference_update(forgotten)
         self._dropped += forgotten
@@ -142,7 +142,7 @@ class PutReports:
         self._dropped.clear()
 
     def take(self) -> tuple[list[tuple[bytes, int]], list[bytes]]:
-        """Return new objects with sizes, and reported objects that were forgotten."""
+        """Return new objects with sizes, and reported objects that were released."""
         put = [row for row in self._put.items() if self._is_here(row[0])]
         dropped, self._dropped = self._dropped, []
         self._put.clear()
@@ -232,7 +232,7 @@ class Exchange:
     def _begin(self, run: ChunkRun) -> None:
         fetch = self._fetches.get(run.id)
         if fetch is None or run in fetch.runs:
-            return  # no longer wanted, as already reported
+            return  # already reported as no longer wanted
         fetch.runs.add(run)
         store = self.stores.get(run.source)
         if run.source and (store is None or not store.address):

@@ -1,5 +1,5 @@
-"""Converts the *parts* of an object (a pickle and its out-of-band buffers) to *frames*, and back. Frames carry the
-same bytes in order, in messages of at most `MAX_ATTACHED_BYTES`. Only parts larger than a frame are split."""
+"""Converts the *parts* of an object (a pickle and its out-of-band buffers) to *frames* and back. Frames carry the same
+bytes in order, in messages of at most `MAX_ATTACHED_BYTES`. Only parts larger than a frame are split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_PARTS = 100_000
 """Maximum parts per object. The layout must fit into a control message."""
 MAX_FRAMES_PER_MESSAGE = 256
 JOIN_BELOW_BYTES = 64 * 1024
-"""Smaller parts are copied into one frame, which costs less than a frame each."""
+"""Smaller parts are copied into one frame, which is cheaper than a frame for each."""
 FRAME_BYTES = 1024 * 1024
 """Maximum frame size. ZeroMQ encrypts and sends frame by frame; larger frames take three times as long."""
 HUGE_PAGES_FROM_BYTES = 8 * 1024 * 1024

@@ -1,5 +1,5 @@
-"""Stores many objects in an unnamed, mapped file on disk, whose space is freed with its last reference. Objects
-share a mapping, since Linux allows 65,530 mappings per process."""
+"""Stores many objects in an unnamed, mapped file on disk, whose space is freed with its last reference. Objects share a
+mapping, because Linux allows 65,530 mappings per process."""
 
 from __future__ import annotations
 

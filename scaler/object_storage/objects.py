@@ -2,7 +2,7 @@
 
 Invariants (see `check`): used memory is the size of all bodies in memory plus the full size of all uploads, and never
 exceeds the limit; reserved bytes are the missing bytes of uploads; a complete id has no uploads. Ids are never reused
-(`ids.py`), so late bytes of a forgotten id are refused.
+(`ids.py`), so late bytes of a released id are refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RESERVED_SHARE = 0.5
 STALLED_SECONDS = 2.0
 """When space is short, an upload stalled for this long may be dropped in favor of other keys' puts."""
 MAX_FORGOTTEN_IDS = 65_536
-"""Number of forgotten ids remembered to refuse late bytes."""
+"""Number of released ids remembered to refuse late bytes."""
 
 Answer = tuple[StorageResult, str]
 DONE: Answer = (StorageResult.OK, "")
@@ -88,7 +88,7 @@ class StorageTable:
         """Part of used_bytes that is reserved for current fetches."""
         self.waiting_gets = 0
         self.disk_failure = ""
-        """Reason that the disk refuses new objects; empty: it accepts them."""
+        """Why the disk refuses new objects; empty if it accepts them."""
         self._limit_bytes = limit_of(limits.memory_bytes)
         self._damaged: list[bytes] = []
         self._reserved: Counter[str | bytes] = Counter()
@@ -128,7 +128,7 @@ class StorageTable:
         return body
 
     def must_wait(self, peer: StoragePeer, message: PutObject) -> bool:
-        """Return True if an object has no room now but may have later."""
+        """Return True if there is no room for an object now but may be later."""
         size = sum(message.parts)
         return (
             message.id not in self._objects
@@ -167,10 +167,10 @@ class StorageTable:
     def put(
         self, peer: StoragePeer, message: PutObject, attachments: Sequence[memoryview], memory: Memory | None = None
     ) -> Answer:
-        """Start or continue an upload. memory: contains the whole object. Without any bytes, only reserves memory."""
+        """Start or continue an upload. memory: contains the whole object. Without bytes, only reserves memory."""
         object_id = message.id
         if self.body(object_id) is not None:
-            return DONE  # a repetition, or another peer has put the same bytes
+            return DONE  # a repeated put, or the same bytes from another peer
         upload = peer.uploads.get(object_id)
         if upload is None:
             refusal = self._refusal(peer, message)
@@ -356,7 +356,7 @@ class StorageTable:
             del self._unfinished[get.message.id].gets[get]
             self._tidy(get.message.id)
         self.waiting_gets -= len(gets)
-        # Answered gets stay in the heap until their deadline, or until they are the majority.
+        # Answered gets remain in the heap until their deadline, or until they are the majority.
         if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.waiting_gets:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].answered]
             heapq.heapify(self._deadlines)

@@ -1,7 +1,7 @@
 """State machine of a storage client: calls and events in, messages and outcomes out. Pure.
 
 Invariants: every call ends exactly once, with a value or an error; after the storage loses the session, all unfinished
-calls are sent again from the start; nothing is sent while the storage is away, and calls fail after `timeout_seconds`.
+calls are resent from the start; nothing is sent while the storage is away, and calls fail after `timeout_seconds`.
 Windows limit the data in flight; further calls wait in order.
 """
 
@@ -158,7 +158,7 @@ class Requests:
             self._puts.append(call)
             return
         if isinstance(call, GetCall) and is_cached(call.id):
-            call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids may be put again with other bytes
+            call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids may later have other bytes
         self._unsent_gets.append(call)
 
     def _give_up(self, away_since: float, now: float) -> float:

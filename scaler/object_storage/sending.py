@@ -15,7 +15,7 @@ from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, Role, StorageReply, StorageResult
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
-"""Maximum unacknowledged bytes per reader. Limits the memory of forgotten objects that a slow reader keeps alive."""
+"""Maximum unacknowledged bytes per reader. Limits the memory of released objects that a slow reader keeps alive."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +88,7 @@ class UnfinishedObject:
 
 class BodySender:
     def __init__(self, outbox_bytes: Callable[[bytes], int]) -> None:
-        """outbox_bytes: returns the bytes that were sent to a peer and are not acknowledged."""
+        """outbox_bytes: returns a peer's sent but unacknowledged bytes."""
         self._outbox_bytes = outbox_bytes
         self._peers: dict[StoragePeer, None] = {}
 

@@ -60,7 +60,7 @@ PUT_WAIT_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 TRIM_BYTES = 64 * 1024 * 1024
 TRIM_SECONDS = 1.0
-"""Delay in seconds from freeing TRIM_BYTES to returning the memory to the system."""
+"""Seconds from freeing TRIM_BYTES to returning the memory to the system."""
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class StorageServer:
         self._trim: asyncio.TimerHandle | None = None
         self._memory_count = self._memory_bytes = 0
         self._max_memories = max_memories()
-        # Slow readers keep the memory of forgotten objects alive until they have received the descriptors.
+        # Slow readers keep the memory of released objects alive until they have received the descriptors.
         limit = math.inf if limits.memory_bytes < 0 else limits.memory_bytes
         self._max_memory_bytes = limit + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
         self._access = access or ServerAccess(security, m.Server.OBJECT_STORAGE, [address])
@@ -273,7 +273,7 @@ class StorageServer:
             self.transfers.take([WrittenByStore(rows)])
 
     def _scheduler_opened(self, peer: bytes) -> None:
-        """Report all large objects to a scheduler without state of this storage."""
+        """Report all large objects to a scheduler that has no state of this storage."""
         self._scheduler, self._is_known, self._core.reports = peer, False, True
         if self._backend is not None:
             self._tell_scheduler(m.UseBackend(self._backend.url, self._backend.key))

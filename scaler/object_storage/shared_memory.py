@@ -27,7 +27,7 @@ if sys.platform == "linux":
     _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 MIN_SHARED_BYTES = 1024 * 1024
-"""Smaller objects are sent as frames, since a descriptor and a mapping cost as much as copying."""
+"""Smaller objects are sent as frames, because a descriptor and a mapping cost as much as copying."""
 MAX_MEMORIES = 30_000
 """Maximum memory files per storage, which may map each of them. Linux allows 65,530 mappings per process."""
 _ALIGNMENT = 64

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 def spill_space(directory: str) -> SpillSpace | None:
-    """Return the space in this directory. Returns None if there is none or, with a warning, if it is not writable."""
+    """Return the space in this directory. None if there is no directory or, with a warning, if it is not writable."""
     if not directory:
         return None
     candidates = [tempfile.gettempdir(), "/var/tmp"] if directory == AUTO else [str(local_path(directory))]  # noqa: S108

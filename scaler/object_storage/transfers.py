@@ -86,7 +86,7 @@ class Transfers:
                     self._tell(command)
                 case ChunkRun():
                     if not self._get_with_room(command):
-                        self._loop.call_soon(self._feed, ())  # lets the core spill in its next step
+                        self._loop.call_soon(self._feed, ())  # allows the core to spill in its next step
                 case Fetched(object_id):
                     self._fetched(object_id)
                 case NotFetched(object_id, text):
@@ -200,7 +200,7 @@ class Transfers:
     def _look(self, due_at: float) -> None:
         """Give up stores that owe a reply and were silent for SOURCE_SECONDS, which a connection does not reveal."""
         now = self._loop.time()
-        stood_still = now - due_at > LOOK_SECONDS  # this process stalled, so received data may be unread
+        stood_still = now - due_at > LOOK_SECONDS  # this process stalled, so received data may still be unread
         asked = {run.source for run in self._left} & self._sources.keys() - {OBJECT_STORAGE}
         self._heard = {number: self._heard[number] for number in asked if number in self._heard}
         for number in asked:
@@ -239,7 +239,7 @@ class Transfers:
                     return LimitError(f"this host's store has no room for an object of size {size}")
                 self._memories[run.id] = memory
             memory.write(number * chunk_bytes(size), found.frames)
-        except OSError as error:  # out of descriptors or memory here, so the source is not to blame
+        except OSError as error:  # no descriptors or memory left here, so the source is not at fault
             return LimitError(f"this host's store cannot hold an object of size {size}: {error.strerror}")
         except ValueError as error:
             return ObjectLostError(str(error))

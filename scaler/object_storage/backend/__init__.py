@@ -1,5 +1,5 @@
 """Large objects in a bucket or shared directory. The object storage writes and deletes objects (`run`); stores read
-chunks and write objects that only they have (`client`). Content is authenticated with a key kept elsewhere
+chunks and write objects that no other store has (`client`). Content is authenticated with a key kept elsewhere
 (`sealed`)."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ObjectFolder(Protocol):
         """Return bytes [start, end) of an object; end None: to its end. Raises ObjectLostError if it does not exist."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; missing ones are ignored."""
+        """Delete objects. Ignores missing ones."""
 
     def folders(self) -> list[str]:
         """Return the names of subfolders."""

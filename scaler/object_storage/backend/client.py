@@ -16,7 +16,7 @@ from scaler.object_storage.requests import ByteRange
 from scaler.protocol.chunks import chunk_bytes
 
 ALIVE = "alive"
-"""Name of the object that holds the time of a run's last sign of life."""
+"""Name of the object that contains the time of a run's last heartbeat."""
 THREADS = 16
 MAX_SEALS = 256
 _T = TypeVar("_T")

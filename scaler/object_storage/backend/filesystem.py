@@ -43,7 +43,7 @@ class FilesystemFolder:
             self._files.makedirs(folder, exist_ok=True)
             if self._is_local:
                 Path(folder).chmod(0o700)
-            # On disk, a file is visible before it is complete; elsewhere an object is not.
+            # On disk, a file is visible before it is complete, unlike objects elsewhere.
             first = f"{path}.part" if self._is_local else path
             try:
                 with self._files.open(first, "wb") as file:

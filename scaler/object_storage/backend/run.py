@@ -1,5 +1,5 @@
-"""Writes large objects to the backend and deletes forgotten ones. A run's folder has an unguessable name and holds
-the time of the run's last sign of life. The next run with the same backend removes stale folders."""
+"""Writes large objects to the backend and deletes released ones. A run's folder has an unguessable name and contains
+the time of the run's last heartbeat. The next run with the same backend removes stale folders."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MAX_WRITES = 2
 RETRY_SECONDS = 15.0
 """Pause of all writes after a failed write."""
 ALIVE_SECONDS = 300.0
-"""Interval of signs of life and of the search for stale runs."""
+"""Interval of heartbeats and of the search for stale runs."""
 STALE_SECONDS = 3600.0
-"""Age of the last sign of life at which a run counts as ended. Must exceed the clock differences of hosts."""
+"""Age of the last heartbeat at which a run counts as ended. Must exceed clock differences between hosts."""
 DELETES_AT_ONCE = 1000
 END_SECONDS = 10.0
 """Maximum time to remove the folder at the end of a run; the next run removes the rest."""
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackendRun:
-    """The folder of this run. Call `begin` before putting anything."""
+    """The folder of this run. Call `begin` before putting objects."""
 
     def __init__(self, url: str) -> None:
         """Test writing, reading, listing, and deleting. Raises UsageError with advice."""
@@ -176,7 +176,7 @@ def _is_stale(root: ObjectFolder, name: str, now: float) -> bool:
 
 
 def _remove(root: ObjectFolder, name: str) -> None:
-    """Remove a folder. The sign of life is deleted last, so that an interrupted removal is resumed later."""
+    """Remove a folder. The heartbeat is deleted last, so that an interrupted removal is resumed later."""
     names: Sequence[str] = root.names(name)
     root.delete([each for each in names if not each.endswith(f"/{ALIVE}")])
     root.delete([f"{name}/{ALIVE}"])
