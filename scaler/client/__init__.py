@@ -1,1 +1,1 @@
-"""The client: the user's calls, a session that decides, and a thread that communicates with the scheduler."""
+"""The client: the public calls, a session that decides, and a thread that communicates with the scheduler."""

@@ -54,7 +54,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class HistorySnapshot:
-    """The history between two times. since, until, oldest: unix seconds; nothing is kept before `oldest`.
+    """The history between two times. since, until, oldest: unix seconds; no data exists before `oldest`.
 
     points: figures per minute, or per several minutes, at most 1,500; gaps are times without a scheduler. events:
     starts and ends of the scheduler, decisions, and incidents, at most 500; left_out: number of omitted events.
@@ -75,7 +75,7 @@ class HistorySnapshot:
 class ClusterSnapshot:
     """A cluster at one time. tasks: the most recently reported tasks, newest first.
 
-    waiting: tasks without a worker, by function and needs, with the reason why the oldest of each waits.
+    waiting: tasks without a worker, by function and needs, with the reason why the oldest task of each is waiting.
     """
 
     scheduler: SchedulerRow
@@ -115,10 +115,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class LargeObject:
-    """A large object. function, task_id: of the task that made it; empty for an object that a client has sent.
+    """A large object. function, task_id: of the task that created it; empty for an object sent by a client.
 
-    client: name of its client, or the id of a disconnected client. hosts: hosts that store the object, or `object
-    storage`.
+    client: name of its client, or id of a disconnected client. hosts: hosts that store the object, or `object storage`.
     """
 
     id: str
@@ -146,7 +145,7 @@ class TaskProfile:
         return self.stacks.total_us / 1e6
 
     def hottest(self, most: int = _LISTED) -> list[HotFrame]:
-        """Return the frames with the longest own time, in microseconds."""
+        """Return the frames with the longest self time, in microseconds."""
         return self.stacks.hottest(most)
 
     def save(self, path: str | Path) -> None:

@@ -110,10 +110,10 @@ class AsyncCalls(ABC):
 class AsyncClient(AsyncCalls):
     """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
 
-    Has the calls of `Client`, with the same arguments. Calls that return a future in `Client` return at once; all other
-    calls are coroutines. So one `await` gives the value: `await client.submit(f)`, `await client.map(f, items)`. No
-    call blocks the event loop: tasks beyond a limit of the scheduler wait in the client. A submit pickles its arguments
-    in the event loop, so send large arguments with `send_object` first.
+    Has the methods of `Client`, with the same arguments. Methods that return a future in `Client` return at once; all
+    other methods are coroutines. So one `await` returns the value: `await client.submit(f)`, `await client.map(f,
+    items)`. No call blocks the event loop: tasks beyond a limit of the scheduler wait in the client. A submit pickles
+    its arguments in the event loop, so send large arguments with `send_object` first.
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
@@ -235,11 +235,11 @@ class AsyncView(AsyncCalls):
 class AsyncResults(AsyncIterator[Any]):
     """The results of a `map` or `imap`: `async for` yields each result, `await` returns a list.
 
-    A failed item raises its exception in its turn; calling `anext` again continues with later items.
+    A failed item raises its exception in order; calling `anext` again continues with later items.
     """
 
     def __init__(self, make: Callable[[], ResultIterator]) -> None:
-        """make: starts the call, in the thread that then takes the results. Called in the event loop."""
+        """make: starts the call, in the thread that then consumes the results. Called in the event loop."""
         self._thread = ThreadPoolExecutor(1, "scaler-results")
         self._made = self._thread.submit(make)
         self._outcomes: deque[tuple[Any, BaseException | None]] = deque()

@@ -86,7 +86,7 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
     [payload] = run.payloads
     what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}
     functions = [parts(each, what_of[identifier]) for identifier, each in found.functions if identifier in what_of]
-    # Large arguments are a stored object as well, the last reference of the task.
+    # Large arguments are also a stored object: the last reference of the task.
     stored = payload[:17] if is_stored(payload) else None
     inputs = [each for each in (run.inputs[0] if run.inputs else ()) if each[:17] != stored]
     values = [parts(each, f"input {number}") for number, each in enumerate(inputs)]
@@ -114,7 +114,7 @@ def environment() -> dict[str, object]:
 
 
 def write_bundle(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-    """Raises UsageError, also if the file cannot be written, ObjectLostError, and UnreachableError."""
+    """Raises UsageError (also for an unwritable file), ObjectLostError, and UnreachableError."""
     identifier = id_of_task(task)
     ran = what_ran(loop, identifier, "be bundled")
     log = loop.ask(ReadLog(identifier), TaskLog)
@@ -160,7 +160,7 @@ def _names(*, has_serializer: bool, has_code: bool) -> list[str]:
 
 
 def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
-    """Return what ran, still pickled, and a warning about another version of Python, or "". Raises UsageError."""
+    """Return the pickled call, and a warning about another version of Python, or "". Raises UsageError."""
     path = local_path(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -242,7 +242,7 @@ def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
 
 def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(function, MapFunction):
-        # Call items directly, because a chunk catches their exceptions, which a debugger needs where they are raised.
+        # Call items directly: a chunk would catch their exceptions, which a debugger needs where they are raised.
         calls = (function.prepare(args[0], position) for position in range(len(args[0])))
         return [finish(each(*arguments)) for each, arguments in calls]
     if isinstance(function, ChunkFunction):

@@ -1,6 +1,6 @@
 """Results of earlier calls, cached in the object storage: `Client.cache`, and `cache=True`.
 
-The id of a result has only a part of the call's digest, so the object begins with the full digest, which is compared.
+The id of a result contains only part of the call's digest, so the object begins with the full digest for comparison.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CachedResults:
         except BaseException:
             del self.wanted[task]
             raise
-        future.add_done_callback(lambda _: self.wanted.pop(task, None))  # a cancelled task has no result to take
+        future.add_done_callback(lambda _: self.wanted.pop(task, None))  # a cancelled task has no result
         return future
 
     def _submit_early(
@@ -93,7 +93,7 @@ class CachedResults:
         future = futures.prepare(template, args, kwargs)
         task, answer = future.task_id, ObjectUpload(futures.ids.object(), futures.releases, b"")
         future.uploads = (*future.uploads, answer)
-        futures.add((future,))  # its task is not sent before `answer` has ended
+        futures.add((future,))  # its task is not sent until `answer` has ended
         self.wanted[task] = digest
         future.add_done_callback(lambda _: self.wanted.pop(task, None))
         settle = partial(self._settle, future, digest, answer, template.serializer)
@@ -151,5 +151,5 @@ class CachedResults:
         return digest if outcome == Outcome.SUCCESS else None
 
     async def put(self, digest: bytes, parts: StoredParts) -> None:
-        with contextlib.suppress(ScalerError):  # such as no space: the call runs again the next time
+        with contextlib.suppress(ScalerError):  # such as no space; the call runs again next time
             await self._transfers.storage().put(cached_id(self._owner, digest), [digest, *parts])

@@ -22,7 +22,7 @@ class ClientCalls:
         self._told: dict[int, CallReport] = {}
 
     def begin(self, verb: str, name: str, items: int, *, has_chunks: bool) -> CallReport:
-        """Return a new call, counted by the client's thread. items: 0 while their number is unknown.
+        """Return a new call, counted by the client's thread. items: number of items; 0 if unknown.
 
         A call without chunks submits everything at once, and the scheduler counts its tasks.
         """

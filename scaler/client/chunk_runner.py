@@ -47,7 +47,7 @@ class Chunk:
 
     first: int
     items: list[Any]
-    """Kept after sending only if the calls have limits, because some items may have to be resent."""
+    """Kept after sending only if the calls have limits, because some items may need resending."""
     count: int
     payload: bytes = b""
     """For resending and showing items. In memory anyway, unless in the object storage."""
@@ -233,7 +233,7 @@ class ChunkRunner:
             return chunk
         if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
-        # The chunk may leave items for resending, or nothing was sent because a future among them failed.
+        # The chunk may leave items for resending, or nothing was sent because one of the futures failed.
         is_taken_apart = chunk.count > 1 and (self.function.limits is not None or future.done())
         if not is_taken_apart:
             chunk.items = []
@@ -250,7 +250,7 @@ class ChunkRunner:
             if failure is None and chunk.results().left:
                 self._send_left(chunk, chunk.results())
                 return
-            # With a remote traceback, no item was called: arguments were unavailable, or a future among them failed.
+            # With a remote traceback, no item was called: arguments were unavailable, or one of the futures failed.
             was_called = failure is None or remote_traceback(failure) is None
             if was_called and not isinstance(failure, _OF_ONE_ITEM):
                 return
@@ -273,7 +273,7 @@ class ChunkRunner:
     def _send_one(self, item: Any, number: int, is_made: bool = False, failed: int = 0) -> Chunk:
         try:
             return self._send([item], number, is_made, failed)
-        except errors.ScalerError as error:  # a limit, or a closed client: the outcome of this item
+        except errors.ScalerError as error:  # a limit or a closed client is the outcome of this item
             part = Chunk(number, [], 1, error=error)
             self._note_end(part)
             return part

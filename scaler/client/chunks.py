@@ -1,7 +1,7 @@
 """Worker side of `map` and `imap` chunks: isolated calls, and their results.
 
 A signal interrupts a call that exceeds its time limit. A call stuck in C code ends with its process, at the chunk's own
-limit. The chunk leaves retries, and calls it has no time for, to the client, which sends each as a task.
+limit. The chunk leaves retries and calls without remaining time to the client, which sends each as a task.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def call_each(function: MapFunction, items: Sequence[Any], limits: ItemLimits = 
                 value = function.returned(value)
             except BaseException as error:
                 if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
-                    raise  # the chunk runs again when its input is there again
+                    raise  # the chunk runs again once its input is available
                 if retry_on and asks_to_retry(error, lambda error: serialization.load_retry_on(retry_on)(error)):  # noqa: PLW0108
                     left[position] = True
                     results.add(None)
@@ -325,7 +325,7 @@ class MapFunction(Unchanging):
             dump_arguments(tuple(self._spread_out(item)), {}, self.serializer, owner, self.name)
         except SerializationError as found:
             return found
-        except ScalerError:  # a reference in the item has failed in between
+        except ScalerError:  # a reference in the item has failed in the meantime
             pass
         return error
 

@@ -106,7 +106,7 @@ def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLo
     except BaseException:
         cluster.shutdown()
         raise
-    named = f"cluster {cluster.get_name()}".rstrip()  # unnamed where names cannot be kept
+    named = f"cluster {cluster.get_name()}".rstrip()  # unnamed where names cannot be stored
     _say(f"started local {named} with {counted(workers, 'worker')}", cluster.get_page())
     return loop
 
@@ -158,7 +158,7 @@ def _open(
 def _of_session(access: Access, address: str) -> Access:
     """Return the access of a durable session's client: with its key even on the server's own machine.
 
-    Exception: a server with keys of its own run does not know the credential.
+    Exception: a server that uses the keys of its run does not know the credential.
     """
     if access.credential is None:
         return access

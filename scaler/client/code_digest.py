@@ -83,7 +83,7 @@ class _Walk:
             yield from self._pickled(carried)
         yield from self._members(vars(value))
         for cell in value.__closure__ or ():
-            with contextlib.suppress(ValueError):  # nothing was assigned to the variable
+            with contextlib.suppress(ValueError):  # the variable is unassigned
                 yield from self.parts(cell.cell_contents)
         for name in sorted(set(names_in(value.__code__))):
             if name in value.__globals__:

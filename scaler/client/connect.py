@@ -20,7 +20,7 @@ from scaler.processes import after_fork
 from scaler.protocol.messages import Welcome
 
 QUIET_VARIABLE = "SCALER_QUIET"
-"""Any value keeps clients from printing which cluster they use, and which tasks they drop."""
+"""Any value stops clients from printing which cluster they use and which tasks they drop."""
 
 _loops: WeakSet[ClientLoop] = WeakSet()
 

@@ -126,7 +126,7 @@ class ScalerExecutor(Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Any]:
-        """Submit calls for the items of the iterables in parallel, all at once; return an iterator over the results.
+        """Submit all calls for the items of the iterables in parallel; return an iterator over the results.
 
         timeout: seconds from now until the iterator raises TimeoutError for missing results. chunksize: number of calls
         per chunk. buffersize: maximum number of calls ahead of the results taken, as in Python 3.14; allows endless

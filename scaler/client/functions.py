@@ -1,4 +1,4 @@
-"""Functions on their way to workers: serialized once, and made into templates of tasks with the user's options.
+"""Prepares functions for workers: serializes each once, and creates task templates with the user's options.
 
 A function pickled by value is serialized again if its snapshot has changed, and for every task without a snapshot.
 """
@@ -63,7 +63,7 @@ class TemplateTable:
         if template is None:
             return self._make(cached, options, parent)
         if template.uploads and any(upload.error is not None for upload in template.uploads):
-            self.clear()  # the storage had no space for the function, and may have space now
+            self.clear()  # the storage had no space for the function, but may have now
             return self.template(function, options, parent)
         return template
 

@@ -109,7 +109,7 @@ def carry_through(function: Callable[[], object]) -> None:
 
 
 class LendingWaiters(list[Any]):
-    """Waiters of `concurrent.futures` for a future, so that its `wait` lends the task's slot as well."""
+    """Waiters of `concurrent.futures` for a future, so that its `wait` also lends the task's slot."""
 
     def __init__(self, owner: FutureOwner, waiters: list[Any]) -> None:
         super().__init__(waiters)
@@ -186,7 +186,7 @@ class CalledInLoop:
 
 
 class ScalerFuture(Future[Any], ABC):
-    """The future value of a task. A task that takes this future as an argument waits for the value and receives it."""
+    """The future value of a task. A task with this future as an argument waits for the value and receives it."""
 
     __slots__ = ()
     task_id: bytes
@@ -268,7 +268,7 @@ class ScalerFuture(Future[Any], ABC):
     @property
     @abstractmethod
     def _has_stayed(self) -> bool:
-        """True if the value is not here yet and is fetched on demand."""
+        """True if the value has not been fetched yet, and is fetched on demand."""
 
     @property
     @abstractmethod

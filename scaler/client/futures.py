@@ -1,4 +1,4 @@
-"""The futures of one client, under one lock: from the arguments of a call to a task in the session and its end."""
+"""The futures of one client, under one lock, from the arguments of a call to the end of its task."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class FutureTable:
         self.is_awake = True
         try:
             self._wake()
-        except RuntimeError:  # the loop is closed, and so is the client
+        except RuntimeError:  # the loop is closed, as is the client
             pass
         except BaseException:  # Ctrl-C: the next submit must wake it
             self.is_awake = False
@@ -136,7 +136,7 @@ class FutureTable:
         self._is_forked = True
 
     def asks_for(self, task_id: bytes) -> None:
-        """Note that a thread begins to wait for the value of this task."""
+        """Record that a thread begins to wait for the value of this task."""
         self._read = task_id, self.ids.task()
 
     def is_read_next(self, task_id: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Waiting for many futures: gather values, iterate in the order of completion, show progress."""
+"""Waits for many futures: gathers values, iterates in the order of completion, shows progress."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class AsCompleted(Completion, Iterator[ScalerFuture]):
                 raise StopIteration
             self._left -= 1
             if not self._left:
-                self._changed.notify_all()  # nothing is left for other threads
+                self._changed.notify_all()  # other threads have nothing left
             return self._ended.popleft()
 
     def _take(self, future: Any) -> None:

@@ -1,4 +1,4 @@
-"""Runs of graphs: each run makes the tasks for the wanted keys, and submits them together."""
+"""Runs of graphs: each run creates the tasks for the wanted keys and submits them together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SMALL = (type(None), bool, int, float, complex)
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would traverse a growing graph many times in vain."""
+    """Pause the garbage collector, which would repeatedly traverse a growing graph in vain."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

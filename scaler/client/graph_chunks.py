@@ -37,7 +37,7 @@ FIRST_SAMPLES = 256
 SAMPLES = 16
 """Maximum number of further samples per function. Samples depend only on samples."""
 MAX_FUNCTIONS = 32
-"""Maximum number of functions that get `SAMPLES`, because some graphs make a function for each node."""
+"""Maximum number of functions that get `SAMPLES`, because some graphs have a function for each node."""
 MAX_INPUTS = 1024
 """A chunk ends once it needs this many values and other tasks, because each is sent whole."""
 _STAGE = 1 << 40

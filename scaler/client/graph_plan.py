@@ -67,7 +67,7 @@ class Plan:
         self.keys: list[Key] = []
         """Keys of values and computations, indexed by number."""
         self._numbers: dict[Key, int] = {}
-        """Number by key; an alias has the number of its target. _ON_PATH: the key's inputs are being visited."""
+        """Number by key. An alias has the number of its target. _ON_PATH: the key's inputs are being visited."""
         self._inputs = array("I")
         """Numbers of the inputs of all computations, concatenated."""
         self._ends = array("Q")
@@ -153,7 +153,7 @@ class Plan:
         value = self._graph[key]
         if type(value) is tuple and not self._node_types and is_computation(value):
             arguments = value[1:]
-            if _STRINGS.issuperset(map(type, arguments)):  # they are keys, or it is a mistake
+            if _STRINGS.issuperset(map(type, arguments)):  # keys, or a mistake
                 return key, value, arguments, iter(arguments)
         needs: dict[Key, None] = {}
         try:

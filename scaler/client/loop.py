@@ -80,8 +80,8 @@ class ClientLoop:
         """Connect. Raises UnreachableError after the timeout, RefusedError if the scheduler refuses the client.
 
         connect, connect_storage: called in the client's loop with its peer id. blocked: see FutureTable. submitted: see
-        SlotWatch. may_rest: whether the program only waits for its tasks. session_id: peer id of a durable session.
-        cache_owner: see CachedResults. ended: called after the connection ends, perhaps repeatedly.
+        SlotWatch. may_rest: whether the program is only waiting for its tasks. session_id: peer id of a durable
+        session. cache_owner: see CachedResults. ended: called after the connection ends, perhaps repeatedly.
         """
         self.address = address
         self._name = name
@@ -334,7 +334,7 @@ class ClientLoop:
             self._submitted(futures.has_unfinished)
 
     def _ask_scheduler(self, question: m.Inquiry) -> None:
-        self._iterate()  # first the tasks that it may be about
+        self._iterate()  # first the tasks that the question may concern
         if self._connector is not None:
             self._connector.send(question)
 
@@ -407,7 +407,7 @@ class ClientLoop:
             future = pending.get(identifier)
             template = future.template if future is not None else None
             if future is None or template is None:
-                if m.is_stored(payload):  # of a cancelled task: release at once
+                if m.is_stored(payload):  # of a cancelled task: release immediately
                     self._results.reference(payload)
                 continue
             profile: Profile = durations[index]

@@ -196,7 +196,7 @@ class ResultIterator(Iterator[Any]):
         self._pull_size = 1
         """Estimated number of items that the iterable yields in QUICK_SECONDS."""
         self._ahead = 0
-        """Number of pulled items whose results were not taken."""
+        """Number of pulled items whose results have not been taken."""
         self._running = 0
         self._waiting: deque[Chunk] = deque()
         self._ready: deque[tuple[list[Any], bool]] = deque()
@@ -302,7 +302,7 @@ class ResultIterator(Iterator[Any]):
             return outcome
         if self._return_exceptions:
             return outcome.exception
-        if in_loop and isinstance(outcome.exception, StopIteration):  # or else the loop would end silently
+        if in_loop and isinstance(outcome.exception, StopIteration):  # otherwise, the loop would end silently
             raise RuntimeError(f"item {outcome.index} raised StopIteration") from outcome.exception
         raise outcome.exception
 
@@ -323,7 +323,7 @@ class ResultIterator(Iterator[Any]):
             self._fill_and_wait()
         except Exception:
             raise
-        except BaseException:  # Ctrl-C: the loop around this ends, and the iterator may be dropped much later
+        except BaseException:  # Ctrl-C: the surrounding loop ends, and the iterator may be dropped much later
             self.close()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""Clients inside tasks: their connector through the task's worker, and the slot that a waiting task lends."""
+"""Clients inside tasks: the connector through the task's worker, and lending the slot of a waiting task."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class SlotWatch:
 
     def _has_unfinished(self) -> bool:
         for client in self._clients.copy():
-            self._clients.discard(client)  # before the question: a client that submits after it is added again
+            self._clients.discard(client)  # before asking: a client that submits later is added again
             if client():
                 self._clients.add(client)
         return bool(self._clients)

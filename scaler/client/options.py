@@ -13,7 +13,7 @@ from scaler.serialization import describe, dump_retry_on
 from scaler.texts import shown
 
 MAX_SECONDS = 1e9
-"""Upper limit of times, because some system clocks cannot count further."""
+"""Maximum duration, because some system clocks cannot count further."""
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
 MAX_DELAYS = 64

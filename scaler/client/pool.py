@@ -93,7 +93,7 @@ class PoolIterator(Iterator[Any]):
 
 @hiding_frames_of_methods()
 class Pool:
-    """Runs calls on a cluster, for code that was written for `multiprocessing.Pool`.
+    """Runs calls on a cluster, for code written for `multiprocessing.Pool`.
 
     Safe to share between threads. Submits all work at once, and needs no `if __name__ == "__main__"`.
     """
@@ -112,7 +112,7 @@ class Pool:
         """Use `client`, which stays open, connect to the cluster at `address`, or find a cluster as `Client()` does.
 
         processes: start a local cluster of this many workers, which ends with the pool. maxtasksperchild: start a local
-        cluster that replaces each process after this many tasks. Neither goes together with `client` or `address`.
+        cluster that replaces each process after this many tasks. Neither can be combined with `client` or `address`.
         initializer: called with `initargs` in each process before the pool's first call there; an initializer from
         `__main__` runs once for each function of `__main__`, in that function's globals. options: of each call, as in
         `Client.options`. Raises UsageError, and the exceptions of `Client`.
@@ -304,7 +304,7 @@ class Pool:
             _settle(ended, values, error)
 
         def cancel() -> None:
-            _settle(ended, None, CancelledError())  # first: the thread would settle it with the values so far
+            _settle(ended, None, CancelledError())  # first: the thread would end it with the values so far
             results.close()
 
         return self._run(run, ended, cancel, callback, error_callback)

@@ -1,4 +1,4 @@
-"""Warnings that a scheduler does not answer, and that it answers again, shared by all clients of an address."""
+"""Warnings that a scheduler stops or resumes answering, shared by all clients of an address."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Contact:
         with _lock:
             lost = _lost.get(address)
             if lost is None or now - lost.called_at > STALE_SECONDS:
-                # Another client has just reached it, so the time without contact begins then.
+                # Another client has just reached the scheduler, so the time without contact starts there.
                 lost = _lost[address] = _Lost(max(since, _reached_at.get(address, since)), now)
             lost.called_at = now
             if now - lost.since < lost.due_seconds:

@@ -112,7 +112,7 @@ class StoredResults:
     # -- copies
 
     def persist(self, stored: Sequence[RemoteReference]) -> None:
-        """Have a copy of these results kept in the object storage."""
+        """Request that the object storage keep copies of these results."""
         for each in stored:
             each.is_persisted = True
             self._stored[each.id] = each
@@ -204,14 +204,14 @@ class StoredResults:
             return load_outcome(outcome, parts[0], serializer)
         except ScalerError as error:
             lost = ObjectLostError(f"the result of {future._label} is lost: {error}")
-            if self._transfers.storage().connected:  # else a new result could not be stored either
+            if self._transfers.storage().connected:  # otherwise, a new result could not be stored either
                 return await self._load_again(future, lost)
             return None, lost
         except Exception as error:  # noqa: BLE001 (such as MemoryError: waiting threads must receive it)
             return None, ScalerError(f"the result of the task could not be loaded: {error!r}")
 
     async def _get_parts(self, identifier: bytes) -> list[memoryview]:
-        """Get a stored result. Retries, because a restarted storage may not know yet which host has it."""
+        """Get a stored result. Retries, because a restarted storage may not yet know which host has it."""
         for pause in GET_AGAIN_SECONDS:
             with contextlib.suppress(ObjectLostError):
                 return await self._transfers.get(identifier)

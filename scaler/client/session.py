@@ -40,7 +40,7 @@ class TaskSession:
     def __init__(self) -> None:
         self.pending: dict[bytes, ClientTask] = {}
         self.cancelling: set[bytes] = set()
-        """Cancelled here, not yet confirmed by the scheduler, which still counts them as pending."""
+        """Cancelled here but not confirmed by the scheduler, which still counts them as pending."""
         self.resolved = 0
         self.unsent_bytes = 0
         self._unsent_count = 0
@@ -182,7 +182,7 @@ class TaskSession:
             task = pending.get(identifier)
             if task is None:
                 continue
-            if m.is_stored(payload):  # the task is kept as a whole: it runs again if its value cannot be fetched
+            if m.is_stored(payload):  # the whole task is kept: it runs again if its value cannot be fetched
                 if task.stage is Stage.KEPT:
                     del pending[identifier]
                 else:
@@ -356,7 +356,7 @@ class TaskSession:
     # -- after the scheduler has lost its state
 
     def _restart(self, stand_ins: events.StandIns) -> None:
-        """Queue everything to be sent again, oldest first. The scheduler determines which tasks may have run."""
+        """Queue everything to be resent, oldest first. The scheduler determines which tasks may have run."""
         self._unsent.clear()
         self._naming.clear()
         self._cancels = [*{*self._cancels, *self.cancelling}]

@@ -56,14 +56,14 @@ class ClientCleared(NamedTuple):
 
 
 class ClientGaveUp(NamedTuple):
-    """No event will end the pending tasks any more. cancel: have the scheduler, which still runs, cancel them."""
+    """No further event will end the pending tasks. cancel: request cancellation from the running scheduler."""
 
     error: ScalerError
     cancel: bool
 
 
 class SchedulerRestarted(NamedTuple):
-    """The scheduler was restarted, or gave this client up. stand_ins: available values of `lost_values`."""
+    """The scheduler was restarted, or dropped this client. stand_ins: available values of `lost_values`."""
 
     stand_ins: StandIns
 

@@ -80,7 +80,7 @@ async def cluster(asking: Asking) -> ClusterSnapshot:
 
 @_asked
 async def tasks(asking: Asking, name: str | None, state: str, tag: str | None) -> TaskTable:
-    """Return the tasks of this name and tag, or all known. state: an outcome's name, `running`, or `failed`."""
+    """Return the tasks with this name and tag, or all known tasks. state: an outcome's name, `running`, or `failed`."""
     await asking.read()
     wanted = name if tag is None else tag
     found = [] if wanted is None else await asking.find(wanted)
@@ -113,7 +113,7 @@ async def table(asking: Asking, name: str, given: Mapping[str, object]) -> RowTa
 
 @_asked
 async def workers(asking: Asking, count: int, timeout: float | None) -> None:  # noqa: ASYNC109 (as in the client)
-    """End once this many slots are connected. Raises TimeoutError and UsageError."""
+    """Return once this many slots are connected. Raises TimeoutError and UsageError."""
     check_integer("the number of workers", count, 0)
     try:
         async with asyncio.timeout(timeout):

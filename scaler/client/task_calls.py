@@ -297,7 +297,7 @@ class TaskCalls(ArgumentOnly):
         common: OptionKeywords = {**self._given, **options}
         own = nodes_with_options(graph, node_options or {}, common, lambda given: self._options_of(given, "get"))
         parent = self._parent()
-        if not isinstance(keys, str | bytes):  # which are refused with what to give instead
+        if not isinstance(keys, str | bytes):  # refused with an alternative
             keys = list(iterated("keys", keys))
         call = self._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False)
 
@@ -323,7 +323,7 @@ class TaskCalls(ArgumentOnly):
         parent = self._parent() if self._is_inside_task else b""
         template = self._templates.template(fn, options, parent)
         shape = (len(args), *kwargs)
-        if shape not in template.shapes and template.owner is None:  # executors put errors into futures
+        if shape not in template.shapes and template.owner is None:  # executors store errors in futures
             check_arguments(fn, args, kwargs)
             template.shapes.add(shape)
         if key is None and (tag is None or self._session is None):

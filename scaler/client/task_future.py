@@ -192,7 +192,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                     and type(self._result) is Unloaded
                     and self.stage is not Stage.KEPT
                 ):
-                    self._load()  # it must know whether that fails
+                    self._load()  # the task must know whether that fails
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 elif self._state is CANCELLED:
                     waiter.add_cancelled(self)

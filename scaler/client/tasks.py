@@ -62,7 +62,7 @@ class ObjectUpload(RemoteReference):
     is_stored: bool = False
     error: ScalerError | None = None
     kept: Kept | None = None
-    """Source for storing it again after a loss. None until it is stored."""
+    """Source for restoring the object after a loss. None until stored."""
     waiting: list[ClientTask] = field(default_factory=list)
 
     @property
@@ -130,7 +130,7 @@ class Stage(IntEnum):
     SENT = 1
     FETCHING = 2
     AGAIN = 3
-    """Sent in an earlier session with a scheduler, and not yet in the current one."""
+    """Sent in an earlier session with a scheduler, but not yet in the current one."""
     KEPT = 4
     """Finished; the value stays in the cluster until the user requests it."""
 

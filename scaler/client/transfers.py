@@ -90,7 +90,7 @@ class ObjectTransfers:
     # -- from any thread
 
     def upload(self, parts: Parts) -> ObjectUpload:
-        """Start to store parts. Large writable parts: like `wait_uploaded` where submit may block, else copied."""
+        """Start storing parts. Large writable parts: like `wait_uploaded` where submit may block, else copied."""
         key = sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         if not sample or sample in self._by_content:
             key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
@@ -191,7 +191,7 @@ class ObjectTransfers:
             await asyncio.sleep(DISK_PAUSE_SECONDS)
 
     async def end(self) -> None:
-        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more in between
+        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more in the meantime
             for transfer in transfers:
                 transfer.cancel()
             await asyncio.gather(*transfers, return_exceptions=True)
@@ -228,7 +228,7 @@ class ObjectTransfers:
         put: Callable[[bytes, Parts], Awaitable[SharedParts | None]],
         may_change: bool = False,
     ) -> None:
-        """Store parts, and keep them for a later loss. may_change: their owner may write to them afterwards."""
+        """Store parts, and keep them in case of a loss. may_change: their owner may write to them later."""
         error: ScalerError | None = None
         try:
             memory = await put(upload.id, parts)
@@ -312,7 +312,7 @@ class Keeper:
                 len(batch), self._limit_bytes, tempfile.gettempdir(), error,
             )  # fmt: skip
         for index, kept in enumerate(batch):
-            # Counts as nothing from now on, here and when freed.
+            # From now on, counts as nothing, here and when freed.
             self._freed.append((kept.size_bytes, kept.memory is not None))
             kept.parts = found[index] if found is not None else None
             kept.memory = None
