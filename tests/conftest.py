@@ -1,4 +1,4 @@
-"""Shared by all tests: a cluster to run on, and guards that nothing is left behind."""
+"""Fixtures for all tests: a shared cluster, and guards against leftovers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # The same few examples in every run: a check that passed once does not fail by chance. `make soak` draws many new ones.
 # Drawing an example takes long on a busy machine, which says nothing about the test.
 SLOW = (HealthCheck.too_slow,)
-# To shrink a failure can take minutes, which a run of all tests does not wait for: `pytest FILE` shrinks it.
+# Shrinking a failure can take minutes, too long for a run of all tests: `pytest FILE` shrinks it.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate) if NOTES in os.environ else tuple(Phase)
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, max_examples=25, suppress_health_check=SLOW, phases=PHASES
@@ -43,7 +43,7 @@ settings.register_profile("soak", deadline=None, max_examples=300, suppress_heal
 
 MARK = "TEST_RUN_OF_SCALER"
 END_SECONDS = 10.0
-"""How long processes of a test module may take to end after its last test."""
+"""Time limit for the exit of a test module's processes after its last test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,41 +56,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     is_short = "not full" in config.getoption("markexpr")
     settings.load_profile("soak" if config.getoption("--soak") else "short" if is_short else "repeatable")
-    # What a person who uses AWS has in the environment, and no question to the metadata service of an instance.
+    # An environment as AWS users have it, without queries to an instance's metadata service.
     os.environ.update(AWS_DEFAULT_REGION="us-east-1", AWS_EC2_METADATA_DISABLED="true")
 
 
 @pytest.fixture(scope="session")
 def soak(request: pytest.FixtureRequest) -> bool:
-    """True when long tests run in full, False for their short form."""
+    """True if long tests run in full, False for their short form."""
     return bool(request.config.getoption("--soak"))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What tells this run of the tests from everything else on the machine."""
+    """Identifies this test run among everything else on the machine."""
 
     mark: str
     """Value of MARK in the environment of every process that the tests start."""
     temporary: Path
-    """Where those processes, and this one, make their temporary files."""
+    """Directory for temporary files of this process and its children."""
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    tmp_path_factory.getbasetemp()  # pytest's own directory stays where it is
+    tmp_path_factory.getbasetemp()  # pytest's own directory remains where it is
     with tempfile.TemporaryDirectory(prefix="st-") as directory, pytest.MonkeyPatch.context() as patch:
         found = Run(uuid.uuid4().hex, Path(directory))
         patch.setenv(MARK, found.mark)
         patch.setenv("TMPDIR", directory)
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))  # running clusters of others
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))  # running clusters of other users
         patch.delenv("SCALER_ADDRESS", raising=False)
         patch.setattr(tempfile, "tempdir", directory)
         yield found
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
-    """Return the living processes of this run but the test process and its helper, wherever they have ended up.
+    """Return the living processes of this run except the test process and its helper, wherever they are.
 
     The helper is that of multiprocessing, which ends with the test process.
     """
@@ -104,7 +104,7 @@ def marked_processes(mark: str) -> list[psutil.Process]:
 
 
 def wait_for_end(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait until the processes have ended; return those that have not in time."""
+    """Wait for the processes to exit; return those still running after the time limit."""
     deadline = time.monotonic() + seconds
     left = []
     for process in processes:
@@ -121,8 +121,8 @@ def wait_for_end(processes: list[psutil.Process], seconds: float) -> list[psutil
 
 @pytest.fixture(scope="session", autouse=True)
 def aws_models() -> Iterator[None]:
-    """Let all clients of boto3 share the descriptions of services: reading them takes longer than most tests."""
-    session = sys.modules.get("botocore.session")  # there is one if a test that was collected needs it
+    """Let all boto3 clients share service descriptions, because reading them takes longer than most tests."""
+    session = sys.modules.get("botocore.session")  # imported if a collected test needs it
     with pytest.MonkeyPatch.context() as patch:
         if session is not None:
             patch.setattr(session, "create_loader", functools.cache(session.create_loader))
@@ -131,7 +131,7 @@ def aws_models() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """Restore the root logger, which commands and components set up when they run in this process."""
+    """Restore the root logger, which commands and components configure in this process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -146,7 +146,7 @@ def own_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left(run: Run) -> Iterator[None]:
-    """Fail a module whose tests leave a process, a temporary file or a refusal of clients behind, and end it."""
+    """Fail a module whose tests leave a process, a temporary file, or a refusal of clients behind, and clean up."""
     yield
     left = wait_for_end(marked_processes(run.mark), END_SECONDS)
     stories = [f"{process.pid}: {process.cmdline()}" for process in left if process.is_running()]
@@ -163,7 +163,7 @@ def nothing_is_left(run: Run) -> Iterator[None]:
 
 @pytest.fixture
 def ports() -> Iterator[ReservedPorts]:
-    """Four ports in a row that no other program gets during the test."""
+    """Four consecutive ports that no other program gets during the test."""
     from scaler.cluster.ports import ReservedPorts  # noqa: PLC0415 (unit tests do without its imports)
 
     reserved = ReservedPorts(4)
@@ -173,7 +173,7 @@ def ports() -> Iterator[ReservedPorts]:
 
 @dataclass(frozen=True)
 class SharedCluster:
-    """A scheduler and two workers. Stands in for the `SchedulerClusterCombo` that runs in another process."""
+    """A scheduler and two workers. Replaces the `SchedulerClusterCombo` that runs in another process."""
 
     address: str
     monitor_address: str = ""
@@ -197,7 +197,7 @@ def shared_cluster(run: Run) -> Iterator[SharedCluster]:
         return
     mark = f"{run.mark}-shared"
     with tempfile.TemporaryDirectory(prefix="sc-", dir=run.temporary.parent) as directory:
-        environment = {**os.environ, MARK: mark, "TMPDIR": directory}  # a module leaves none of its own behind
+        environment = {**os.environ, MARK: mark, "TMPDIR": directory}  # a module leaves no cluster of its own behind
         command = [sys.executable, "-m", "tests.shared_cluster"]
         starting = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[1]
@@ -207,7 +207,7 @@ def shared_cluster(run: Run) -> Iterator[SharedCluster]:
             assert starting.stdout is not None
             line = starting.stdout.readline()
             assert line, "the shared cluster did not start"
-            starting.wait()  # the cluster is in a child of it
+            starting.wait()  # the cluster is in a child process
             yield SharedCluster(*json.loads(line))
         left = wait_for_end(marked_processes(mark), END_SECONDS)
         stories = [f"{process.pid}: {process.cmdline()}" for process in left if process.is_running()]
@@ -219,11 +219,11 @@ def shared_cluster(run: Run) -> Iterator[SharedCluster]:
 
 @pytest.fixture(scope="module")
 def cluster(shared_cluster: SharedCluster) -> Iterator[SchedulerClusterCombo]:
-    """The shared cluster, for one module. Fails the module when it leaves tasks there."""
+    """The shared cluster for one module. Fails the module if it leaves tasks there."""
     from scaler import Client  # noqa: PLC0415 (unit tests do without its imports)
 
     yield shared_cluster  # type: ignore[misc]
-    # Those that libraries share live as long as the process, and hold their tasks.
+    # Clients shared by libraries live as long as the process, and hold their tasks.
     for client in vars(sys.modules["scaler.client.client"])["_shared"].values():
         client.disconnect()
     with Client(shared_cluster.address) as client:

@@ -1,4 +1,4 @@
-"""The benchmark of bytes between hosts, in its smallest form: its counts, and what an interrupted run leaves."""
+"""The smallest form of the benchmark of bytes between hosts: its counts, and leftovers of an interrupted run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def namespaces(pid: int) -> list[str]:
 @NEEDS_HOSTS
 def test_run_counts_every_byte_at_both_ends(tmp_path: Path) -> None:
     told = tmp_path / "told.json"
-    # From elsewhere: the script finds what it needs wherever it is started.
+    # Run from another directory: the script finds its imports from anywhere.
     run = subprocess.run(
         [sys.executable, HOSTS, *SMALL, "shared", "--json", told],
         cwd=tmp_path,

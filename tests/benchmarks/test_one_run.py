@@ -1,4 +1,4 @@
-"""One run of a row: its figures, or why there are none, and nothing left behind."""
+"""One run of a row: its figures or the reason for their absence, without leftovers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_run_returns_its_figures(run: Run) -> None:
 
 
 def test_hanging_run_is_killed_with_all_its_processes(run: Run) -> None:
-    # Of a whole stack, whose components are in sessions of their own.
+    # Includes a whole cluster, whose components are in separate sessions.
     answer = run_once("idle", "scaler", {"seconds": 600}, 3.0)
     assert answer.problem == "> 3 s"
     assert marked_processes(run.mark) == []

@@ -1,4 +1,4 @@
-"""What the processes of a system use, although some of them end meanwhile."""
+"""Resource usage of a system's processes, even if some exit meanwhile."""
 
 from __future__ import annotations
 

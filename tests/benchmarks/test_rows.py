@@ -1,4 +1,4 @@
-"""What the table says about figures: which row is worst, which aim holds, and what is a gross loss."""
+"""Evaluation of a table's figures: the worst row, met aims, and gross losses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_failed_row_is_the_worst() -> None:
     ("row", "name", "ours", "is_loss"),
     [
         (FAST, "tasks/s", 101, False),
-        (FAST, "tasks/s", 99, True),  # the executor's, where three times as much is the aim
+        (FAST, "tasks/s", 99, True),  # the executor, whose aim is a factor of three
         (SMALL, "MB", 999, False),
         (SMALL, "MB", 1_001, True),
     ],

@@ -1,4 +1,4 @@
-"""A real Chromium, and pages of it that fail their test when anything went wrong inside."""
+"""A real Chromium, and pages that fail their test on any error inside them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAIT_MILLISECONDS = 10_000
 
 
 def chromium() -> str | None:
-    """Return where Chromium is; CHROMIUM may say so. None when it is missing."""
+    """Return the path of Chromium, which CHROMIUM may set; None if it is missing."""
     names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if name and (path := shutil.which(name))), None)
     return found or ("/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else None)
@@ -46,30 +46,30 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if executable is None:
         pytest.skip(HOW)
     with api.sync_playwright() as playwright:
-        # Chromium leaves locks behind: not among the files that are checked for.
+        # Chromium leaves lock files behind, which are not part of the check.
         environment = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))}
         browser = playwright.chromium.launch(
             executable_path=executable,
             args=FLAGS,
             env=environment,
-            ignore_default_args=["--disable-back-forward-cache"],  # users' browsers keep pages that were left
+            ignore_default_args=["--disable-back-forward-cache"],  # users' browsers keep pages that they have left
         )
-        browser.new_context().new_page()  # keeps its window open: most pages are tabs of it, which cost half as much
+        browser.new_context().new_page()  # keeps its window open: most pages are its tabs, at half the cost
         yield browser
         browser.close()
 
 
 class Windows:
-    """Opens windows, and knows what went wrong in any of them."""
+    """Opens windows and collects their errors."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self.troubles: list[str] = []
         self.expected: tuple[str, ...] = ()
-        """Parts of what may be said: a browser tells of every connection that is refused."""
+        """Parts of permitted messages, because a browser reports every refused connection."""
 
     def open(self, url: str, viewport: dict[str, int] | None = None, **settings: Any) -> Page:
-        """Open an address in a tab, or, with settings, in a context and a window of its own."""
+        """Open an address in a tab, or with settings, in a separate context and window."""
         context = self._browser.new_context(**settings) if settings else self._browser.contexts[0]
         context.set_default_timeout(WAIT_MILLISECONDS)
         page = context.new_page()
@@ -104,7 +104,7 @@ def server() -> Iterator[WebServer]:
 
 @contextmanager
 def under_load(server: WebServer, cluster: FakeCluster, seconds: float = 0.1) -> Iterator[None]:
-    """Feed the server with a cluster in steps of this many seconds, in real time."""
+    """Feed the server with the steps of a cluster, each of this many seconds, in real time."""
     ended = threading.Event()
     troubles: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""A cluster that is nothing but what its scheduler would tell: documents of any size, the same in every run."""
+"""A cluster that consists only of its scheduler's documents, of any size, deterministic in every run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PROFILE: Document = {
     "frames": ["price_swaption (book.py:41)", "price (model.py:87)", "step (model.py:120)", "curve (market.py:12)"],
     "stacks": [[2_000_000, 0, 1, 2], [1_000_000, 0, 1], [600_000, 0, 1, 2, 2], [400_000, 0, 3]],
 }
-"""A stack is its microseconds and the numbers of its frames."""
+"""A stack: its microseconds and the numbers of its frames."""
 HOSTS = 6
 """Hosts with a store."""
 MAX_LISTED_TASKS = 2000
@@ -49,7 +49,7 @@ MAX_LISTED_TASKS = 2000
 
 @dataclass
 class FakeCluster:
-    """Workers of one slot each that are always at work, all from one seed. Times are unix seconds."""
+    """Busy workers of one slot each, generated from one seed. Times are unix seconds."""
 
     workers: int = 12
     tasks_per_second: float = 20.0
@@ -73,7 +73,7 @@ class FakeCluster:
         self._by_function: dict[str, Counter[str]] = {name: Counter() for name in self.functions}
 
     def events(self, seconds: float) -> Document:
-        """Let time pass, and return what happened."""
+        """Let time pass, and return the events."""
         self.at += seconds
         wanted = round(self.tasks_per_second * seconds)
         alive = [worker for worker in range(self.workers) if worker not in self.dead]
@@ -218,7 +218,7 @@ class FakeCluster:
         return self._random.randbytes(16).hex(), function, at
 
     def _end(self, worker: int) -> list[Any]:
-        """End what a worker runs, and let it run the next."""
+        """End the task that a worker runs, and start the next."""
         task, function, _ = self._running[worker]
         draw = self._random.random()
         state = "failed" if draw < 0.02 else "cancelled" if draw < 0.035 else "done"
@@ -250,7 +250,7 @@ class FakeCluster:
             text,
             traceback,
             1,
-            int(start * 1e6),  # by a clock of unix seconds
+            int(start * 1e6),  # by a clock in unix seconds
         ]
 
     def _worker(self, worker: int) -> Document:
@@ -291,7 +291,7 @@ class FakeCluster:
         }
 
     def _heats(self, worker: int) -> Document:
-        """Every tenth worker is slow, on one rack the disk fills up, and one worker is alone with its function.
+        """Every tenth worker is slow, disks on one rack fill up, and one worker is the only one for its function.
 
         With fewer than four workers, their tasks are not compared.
         """

@@ -1,4 +1,4 @@
-"""The history of a fake cluster: what its scheduler would have recorded, the same in every run."""
+"""The history of a fake cluster, as its scheduler would have recorded it, deterministic in every run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimes
 GIB = 1024**3
 HOUR = 3_600.0
 GAP_HOURS = (5.0, 4.0)
-"""From when to when before now no scheduler ran."""
+"""Start and end of the scheduler's downtime, before now."""
 
 
 def fake_history(now: float, name: str = "") -> list[Row]:
-    """Return the records of two runs, with a time without a scheduler between them. name: of everything, if given."""
+    """Return the records of two runs with downtime between them. name: of everything, if given."""
     rows: list[Row] = []
     at = now - 30 * HOUR
     gap_from, gap_to = (now - each * HOUR for each in GAP_HOURS)
@@ -51,6 +51,6 @@ def fake_history(now: float, name: str = "") -> list[Row]:
 
 
 def answered(rows: Sequence[Row], since: float, until: float) -> ClusterHistory:
-    """Return what a scheduler with these records answers."""
+    """Return the answer of a scheduler with these records."""
     oldest = min((row.at for row in rows), default=0.0)
     return decode(ClusterHistory, json.loads(answer(within(rows, since, until), since, until, oldest)))

@@ -1,4 +1,4 @@
-"""The real web server over a monitor that hears what a test tells it."""
+"""The real web server over a monitor fed by the test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ START_SECONDS = 10.0
 
 
 class FakeMonitor:
-    """Stands where a connection to a scheduler does."""
+    """Replaces a connection to a scheduler."""
 
     def __init__(self, address: str = "tcp://127.0.0.1:8518") -> None:
         self.address = address
@@ -43,9 +43,9 @@ class FakeMonitor:
         self.profiles: dict[str, dict[str, Any]] = {}
         """Documents by function or task."""
         self.lines: list[LogRow] = []
-        """Of the logs of workers, the newest first."""
+        """Worker logs, newest first."""
         self.waiting: list[TaskRow] = []
-        """Tasks that only the scheduler knows."""
+        """Tasks that only the scheduler has."""
         self.past: list[Row] = []
         """Records of the history."""
 
@@ -86,7 +86,7 @@ class FakeMonitor:
 
 
 class WebServer:
-    """A web server on a thread of its own, which can be stopped and started again at its port."""
+    """A web server in a separate thread, which can be restarted at its port."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class WebServer:
         token: str | None = None,
         web_host: str = "127.0.0.1",
     ) -> None:
-        """web_host: beyond loopback, the page asks for the token, although it listens on loopback here, too."""
+        """web_host: beyond loopback, the page asks for the token, although it also listens on loopback here."""
         self.monitor = monitor or FakeMonitor()
         self._settings, self._interval_seconds = web_config(web_host=web_host), interval_seconds
         self._token = token
@@ -118,7 +118,7 @@ class WebServer:
         assert not self._thread.is_alive()
 
     def tell(self, status: dict[str, Any] | None = None, *events: dict[str, Any]) -> None:
-        """Have the monitor hear this, and what hangs on it."""
+        """Feed this message to the monitor, with its consequences."""
 
         def hear() -> None:
             if status is not None:
@@ -130,7 +130,7 @@ class WebServer:
         self.call(hear)
 
     def step(self, cluster: FakeCluster, seconds: float = 1.0) -> None:
-        """Let time pass in a cluster, and tell of it."""
+        """Let time pass in a cluster, and report it."""
         events = cluster.events(seconds)
         self.tell(cluster.status(), events)
 
@@ -141,11 +141,11 @@ class WebServer:
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result(START_SECONDS)
 
     def streams(self) -> int:
-        """Return how many event streams are open."""
+        """Return the number of open event streams."""
         return self.call(lambda: self._app.broadcast.readers)
 
     def connect(self, connected: bool) -> None:
-        """Lose the scheduler, or find it again."""
+        """Disconnect or reconnect the scheduler."""
 
         def change() -> None:
             self.monitor.connected = connected

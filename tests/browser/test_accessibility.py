@@ -1,4 +1,4 @@
-"""axe-core finds nothing on any page, in light and dark, on a desk and on a phone."""
+"""axe-core finds no violations on any page, in light and dark mode, on desktop and phone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-# Rules whose result depends on the scheme or the size of the window.
+# Rules whose result depends on the color scheme or the window size.
 OF_COLOURS_AND_SIZES = ["color-contrast", "link-in-text-block", "target-size", "scrollable-region-focusable"]
 WINDOWS = [("light", DESK, RULES), ("dark", PHONE, OF_COLOURS_AND_SIZES)]
 
@@ -30,7 +30,7 @@ def told() -> Iterator[Told]:
 
 
 def violations(page: Page, rules: list[str]) -> list[str]:
-    """Return a line for each element that breaks one of these rules, or groups of rules, of axe-core."""
+    """Return a line for each element that violates these axe-core rules or groups of rules."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
     found = axe.Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]}).response["violations"]
     return [

@@ -1,4 +1,4 @@
-"""Failures on the page: by function and message, each with its tasks, however many tasks succeed after them."""
+"""Failures on the page, by function and message with their tasks, however many tasks succeed later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = f"{31:032x}"
 
 
 def told(server: WebServer) -> None:
-    """31 failures of one kind and one of another, then more successes than a monitor keeps."""
+    """31 failures of one kind and one of another, then more successes than a monitor retains."""
     disk = task("d" * 32, "exception", text="OSError: no disk", function="load", ended_at=5.0)
     successes = (
         events(60.0, *(task(f"{batch:016x}{number:016x}", ended_at=60.0) for number in range(1000)))

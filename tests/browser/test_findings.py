@@ -1,4 +1,4 @@
-"""What to change: on the first page while there is something to say."""
+"""Findings on the first page, shown as long as there are any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that are looked at while things happen."""
+"""Pages viewed while events arrive."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.unit.scheduler.test_outlook import SENTENCES, no_manager, scaled_to_z
 from tests.unit.scheduler.test_status import encoded
 
 LISTENS = re.compile(r"Live|Nothing new for \d+ s")
-"""What a page shows that gets events, also from a cluster that does not go on."""
+"""The content of a page that receives events, even if its cluster is paused."""
 SMOOTH_SECONDS = 0.05
-"""CPU time that the page may spend on a frame. Other programs of a busy machine do not lengthen it."""
+"""CPU time per frame, which is independent of other programs on a busy machine."""
 FRAMES = 60
 SCROLL = """async (frames) => {
     const lanes = document.querySelector(".lanes");
@@ -85,7 +85,7 @@ def test_page_reports_a_lost_server_and_resumes(server: WebServer, windows: Wind
     page.locator("#state", has_text=re.compile(r"Connection lost, last update \d+ s ago")).wait_for()
     page.locator("#state", has_text=re.compile(r"last update [1-9]\d* s ago")).wait_for()
     assert page.locator("#announce").inner_text() == "Connection lost"
-    assert page.get_by_role("link", name="node-001").is_visible()  # what was known is still there
+    assert page.get_by_role("link", name="node-001").is_visible()  # earlier data is still there
     cluster.dead.add(1)
     server.monitor.model.apply_status({**cluster.status(), "at": cluster.at + 5})
     server.start()
@@ -118,11 +118,11 @@ def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, 
 def test_leaving_a_page_closes_its_stream(server: WebServer, windows: Windows) -> None:
     server.step(FakeCluster(workers=3, at=time.time()))
     page = windows.open("data:text/html,<p>elsewhere")
-    for _ in range(8):  # a browser has six connections to one server, and keeps pages that were left for a while
+    for _ in range(8):  # a browser has six connections per server, and keeps pages alive for a while after leaving
         page.goto(server.url)
         page.locator("#state", has_text=LISTENS).wait_for()
         page.goto("data:text/html,<p>elsewhere")
-    page.evaluate("() => void setTimeout(() => history.back())")  # after the answer, which the old page gives
+    page.evaluate("() => void setTimeout(() => history.back())")  # after the answer to the old page
     page.locator("#state", has_text=LISTENS).wait_for()
     server.step(FakeCluster(workers=2, at=time.time() + 5))
     page.locator(".tile-workers", has_text="2 slots").wait_for()
@@ -158,7 +158,7 @@ def test_paused_page_catches_up_later(server: WebServer, windows: Windows) -> No
     page.locator("#state", has_text="Paused").wait_for()
     before = first.inner_text()
     server.step(cluster)
-    page.evaluate("() => new Promise(done => setTimeout(done, 600))")  # two times as long as news take otherwise
+    page.evaluate("() => new Promise(done => setTimeout(done, 600))")  # twice the usual delay of updates
     assert first.inner_text() == before
     page.get_by_role("button", name="Go on").click()
     page.wait_for_function("before => document.querySelector('main tbody th').innerText !== before", arg=before)

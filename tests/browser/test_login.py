@@ -1,4 +1,4 @@
-"""The login page, and what the page says of a cluster that everyone may enter."""
+"""The login page, and the page of a cluster that everyone may access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PHONE = {"width": 390, "height": 760}
 
 @pytest.fixture
 def closed() -> Iterator[WebServer]:
-    """Yield a server that asks for a token."""
+    """Yield a server that requires a token."""
     server = WebServer(token=TOKEN, web_host="0.0.0.0")
     server.step(FakeCluster(workers=3, tasks_per_second=5, at=time.time()))
     yield server

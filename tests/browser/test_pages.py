@@ -1,4 +1,4 @@
-"""What each page shows, to eyes, to keyboards and to screen readers."""
+"""The content of each page for eyes, keyboards, and screen readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flame graph: its frames, its keys, its zoom, and the table that says the same."""
+"""The flame graph: frames, keys, zoom, and the equivalent table."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_click_zooms_to_a_frame_and_second_click_to_its_caller(server: WebServer
     canvas.click(position={"x": box["width"] * 0.05, "y": 21 * 2 + 8})
     page.get_by_role("button", name="Show everything").wait_for()
     assert details(page).startswith("curve (market.py:12)")
-    canvas.click(position={"x": box["width"] * 0.9, "y": 21 * 2 + 8})  # it is as wide as the graph now
+    canvas.click(position={"x": box["width"] * 0.9, "y": 21 * 2 + 8})  # now as wide as the graph
     page.wait_for_function("document.querySelector('#chosen-frame').textContent.startsWith('price_swaption')")
 
 

@@ -1,4 +1,4 @@
-"""The page beside a real scheduler with workers and work, looked at while its parts are killed."""
+"""The page with a real scheduler, workers, and tasks, while parts of the cluster are killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAST = ("-sri", "0.1")
 
 
 def test_notices_a_scheduler_that_restarts(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:
-    windows.expected = ("ERR_",)  # the server ends before the window does
+    windows.expected = ("ERR_",)  # the server is closed before the window
     with command("ui", ports.address(2), "--port", "0", directory=tmp_path) as ui:
         with command("scheduler", ports.address(), *FAST, directory=tmp_path):
             page = windows.open(ui.addresses()["web page"])
@@ -40,7 +40,7 @@ def fail(text: str) -> None:
 
 
 def test_names_cannot_reverse_or_hide_text_in_a_real_browser(windows: Windows) -> None:
-    windows.expected = ("ERR_",)  # the server ends before the window does
+    windows.expected = ("ERR_",)  # the server is closed before the window
     evil = "<img src=x onerror=window.hacked=1>\u202etxt.exe\u2066\u200b\x1b[2J"
     fail.__qualname__ = fail.__name__ = evil
     with SchedulerClusterCombo(n_workers=1, web_port=0) as combo, Client(combo.get_address(), name=evil) as client:

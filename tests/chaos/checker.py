@@ -1,4 +1,4 @@
-"""Reads the history of a chaos run and says which promises were broken. Pure.
+"""Reads the history of a chaos run and reports violated promises. Pure.
 
 What must hold of every future: exactly one outcome, which is its own value, its own exception, or a reason that the
 history bears out. What must hold of every task: `retries=0` starts at most once, no task starts again after its
@@ -29,15 +29,15 @@ POISON_STARTS = 3
 CANCELLED = "CancelledError"
 UNREPORTED = "no worker has reported the task"
 WORKERS_ENDED = frozenset({"kill", "stop", "long stop", "terminate"})
-"""Faults after which tasks of a worker may end as lost, when one of these is struck:"""
+"""Faults after which a worker's tasks may be lost, if they strike one of these:"""
 WORKER_PROCESSES = frozenset({"agent", "fork server", "processor", "manager", "launcher"})
 CONNECTIONS_BROKEN = frozenset({"reset", "half-open", "reorder", "black hole", "long black hole"})
-"""Faults of the proxy of the scheduler that do the same."""
+"""Faults of the scheduler's proxy with the same effect."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What a run came to. A violation is a sentence that names the promise and the task."""
+    """Result of a run. A violation is a sentence that names the promise and the task."""
 
     strikes: Counter[str] = field(default_factory=Counter)
     """Faults by kind and target."""
@@ -46,24 +46,24 @@ class Verdict:
     """Futures that ended with their own value or exception."""
     cancelled: int = 0
     exhausted: int = 0
-    """Futures that ended as lost after the history shows all their attempts."""
+    """Futures that were lost after the history shows all their attempts."""
     doubtful: int = 0
-    """The same, where one attempt fewer shows than was needed: it may have died before its first line."""
+    """Same, with one attempt fewer than needed in the history: it may have died before its first line."""
     excused: int = 0
-    """Futures of clients that were killed or shut out on purpose, and did not end before."""
+    """Unfinished futures of clients that were killed or disconnected on purpose."""
     refused: int = 0
-    """Futures of tasks that never started, and calls, because a limit was reached, such as a full disk."""
+    """Futures of tasks that never started, and calls, refused by a limit such as a full disk."""
     forgotten: int = 0
-    """Starts of tasks of durable sessions in memory that had lost them when scheduler and program were killed."""
+    """Starts of tasks whose in-memory durable session was lost when scheduler and program were killed."""
     resubmitted: int = 0
-    """Further starts of tasks of durable sessions whose loss no program was told of."""
+    """Additional starts of durable-session tasks whose loss was reported to no program."""
     unreported: int = 0
-    """Futures of tasks with retries=0 that were in the memory of a scheduler that was killed, and on no worker."""
+    """Futures of retries=0 tasks in the memory of a killed scheduler and on no worker."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     repeated_starts: int = 0
-    """Starts of tasks beyond their first: what the faults cost."""
+    """Starts of tasks beyond their first: the cost of the faults."""
 
     @property
     def violations(self) -> list[str]:
@@ -73,7 +73,7 @@ class Verdict:
         return found
 
     def figures(self) -> dict[str, int]:
-        """Return the figures of the run, by name."""
+        """Return the figures of the run by name."""
         return {
             "faults": sum(self.strikes.values()),
             "tasks": self.tasks,
@@ -103,19 +103,19 @@ class _Task:
 
 @dataclass(slots=True)
 class _Strikes:
-    """When durable sessions and tasks with retries=0 were struck."""
+    """Times of faults that struck durable sessions and retries=0 tasks."""
 
     in_memory: bool
-    """They do not outlive the scheduler."""
+    """Their sessions do not outlive the scheduler."""
     program: list[float] = field(default_factory=list)
     """Their program was killed."""
     scheduler: list[float] = field(default_factory=list)
-    """It was killed."""
+    """The scheduler was killed."""
     worker: list[float] = field(default_factory=list)
     """A worker may have been lost."""
 
     def add(self, struck: Struck, *, is_program: bool) -> None:
-        """Note a fault. is_program: it struck the program of a session, not another client."""
+        """Record a fault. is_program: it struck the program of a session, not another client."""
         targets = set(struck.target.split(" and "))
         if struck.fault == "kill" and is_program:
             self.program.append(struck.at)
@@ -127,11 +127,11 @@ class _Strikes:
             self.worker.append(struck.at)
 
     def has_lost(self, submitted_at: float, ended_at: float) -> bool:
-        """Return whether a task was in the memory of a scheduler that was killed."""
+        """Return whether a task was in the memory of a killed scheduler."""
         return self.in_memory and any(submitted_at < time < ended_at for time in self.scheduler)
 
     def excuse(self, before: float, at: float, *, was_delivered: bool) -> str:
-        """Return the figure that counts a start at this time of a task that had started before; empty: none does."""
+        """Return the name of the figure that counts a restart at this time; empty if none."""
 
         def any_of(times: list[float]) -> bool:
             return any(before < time < at for time in times)
@@ -144,14 +144,14 @@ class _Strikes:
 
 
 def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: bool = False) -> Verdict:
-    """Return the verdict about a history whose run is over.
+    """Return the verdict on the history of a finished run.
 
     sessions: clients that are the programs of durable sessions. in_memory: these do not outlive the scheduler.
     """
     verdict = Verdict()
     strikes = _Strikes(in_memory)
     is_other_client = False
-    """The next fault of a client strikes one that is gone for good, so not the program of a session."""
+    """The next fault of a client strikes one that has left permanently, so not the program of a session."""
     tasks: dict[str, _Task] = defaultdict(_Task)
     gone: dict[str, float] = {}
     failed: list[CallFailed] = []
@@ -201,7 +201,7 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
 
 
 def _needed_until(tasks: Mapping[str, _Task]) -> dict[str, float]:
-    """Return when the last one of the tasks that use a task's value had an outcome, directly or through others."""
+    """Return the time of the last outcome among the direct and indirect users of a task's value."""
     found: dict[str, float] = {}
     for name, task in sorted(tasks.items(), key=lambda item: -item[1].submitted.at if item[1].submitted else 0.0):
         if task.submitted is not None and task.submitted.inputs:
@@ -219,10 +219,10 @@ def _check_starts(
     strikes: _Strikes | None,
     needed_until: float,
 ) -> None:
-    """strikes: those of the durable session that the task belongs to; None for other tasks."""
+    """strikes: those on the task's durable session; None for other tasks."""
     delivered_at, ended_at = (task.outcomes[0].at if task.outcomes else math.inf), math.inf
     if task.outcomes and _shown(task.outcomes[0]) == submitted.expects:
-        # After a cancellation, or when its client gave up, it may start on a worker that could not be told.
+        # After a cancellation or the loss of its client, it may start on an unreachable worker.
         ended_at = max(delivered_at, needed_until)
     attempts = sorted({start.by: start.at for start in task.starts}.items(), key=lambda item: item[1])
     before = math.inf
@@ -231,7 +231,7 @@ def _check_starts(
             excuse = strikes.excuse(before, at, was_delivered=at > delivered_at) if strikes is not None else ""
             if excuse == "forgotten":
                 verdict.forgotten += 1
-                if at > delivered_at:  # the outcome was forgotten with the task
+                if at > delivered_at:  # the outcome was dropped with the task
                     delivered_at = ended_at = math.inf
             elif excuse:
                 verdict.resubmitted += 1
@@ -257,7 +257,7 @@ def _check_outcome(
     failed_inputs: Collection[str],
     strikes: _Strikes,
 ) -> None:
-    """failed_inputs: the errors of the tasks whose values this one needs. It ends with the error of one of them."""
+    """failed_inputs: errors of the tasks whose values this task needs. It ends with one of these errors."""
     if len(task.outcomes) > 1:
         verdict.duplicated.append(f"{name} has {len(task.outcomes)} outcomes")
     if not task.outcomes:

@@ -1,4 +1,4 @@
-"""The cluster of a chaos run: real processes, with keys, a proxied side, and a small disk of their own.
+"""The cluster of a chaos run: real processes with keys, a proxied side, and a separate small disk.
 
 The workers of the managers "far" and "farther" have host names, and so a store for each of these two hosts.
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "CHAOS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 FOREIGN = ("sem.mp-", SIMULATED)
-"""How names of shared memory begin that other programs of this machine make: a cluster gives its own no names."""
+"""Prefixes of shared-memory names of other programs on this machine: a cluster's memory has no names."""
 KEPT_FILES = ("web-token",)
 """Files of the runtime directory that outlive a cluster by design."""
 DISK_MIB = 1024
@@ -115,7 +115,7 @@ class ClientProcess:
 
 
 class Cluster:
-    """Starts everything, restarts what ends, finds the processes that faults aim at, and looks for what is left."""
+    """Starts everything, restarts exited processes, finds the targets of faults, and detects leftovers."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -172,7 +172,7 @@ class Cluster:
         self._stopping = threading.Event()
         self.launches = 0
         self.refused_starts = 0
-        """Launches that ended because the disk was full when the servers started."""
+        """Launches that failed because the disk was full when the servers started."""
         self._was_full = False
         """The disk has been full since the last launch."""
         self._launcher = self._launch()
@@ -213,7 +213,7 @@ class Cluster:
         return self._popen("launcher", ("-m", "scaler.cli", "scaler", str(self._file)))
 
     def _keep(self) -> None:
-        """Start the launcher again when it has ended, as a person would."""
+        """Restart the launcher after an exit, as a user would."""
         while not self._stopping.wait(0.2):
             code = self._launcher.poll()
             if code is not None:
@@ -240,7 +240,7 @@ class Cluster:
         self.keys("revoke", name, "--directory", str(self._keys))
 
     def order(self, name: str, *, is_far: bool, until: float, keeps_objects: bool = True, session: str = "") -> Order:
-        """Return what a client is told: a far one reaches the scheduler through the proxy, which needs a key."""
+        """Return a client's settings: a remote client reaches the scheduler through the proxy, which requires a key."""
         address = self.far_address if is_far else self.address
         key = str(self.new_key(name, "client")) if is_far or self._storage_is_far else None
         return Order(name, address, str(self.history), self._seed, until, key, keeps_objects, session)
@@ -248,13 +248,13 @@ class Cluster:
     def start_client(
         self, order: Order, program: str = "tests.chaos.workload", variables: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a client. variables: of its environment, besides those that all processes get."""
+        """Start a client. variables: additional environment variables."""
         process = self._popen(order.name, ("-m", program, json.dumps(asdict(order))), variables)
         self.clients.append(ClientProcess(order, process))
         return process
 
     def find(self, target: str) -> list[psutil.Process]:
-        """Return the living processes that a target of the fault script names, in a steady order."""
+        """Return the living processes of a target in the fault script, in a stable order."""
         if target == "client":
             return _living([client.process.pid for client in self.clients])
         if target == "store":
@@ -301,13 +301,13 @@ class Cluster:
         self._filler.unlink(missing_ok=True)
 
     def store_files(self) -> list[Path]:
-        """Return the files by which agents find the stores of their hosts."""
+        """Return the files by which agents find their hosts' stores."""
         return sorted(self.directory.glob(STORE_FILES))
 
     # -- the end
 
     def stop(self) -> list[str]:
-        """End everything as a user would, and return what is left behind, each in words."""
+        """Stop everything as a user would, and return descriptions of leftovers."""
         self._stopping.set()
         self._keeper.join()
         self._launcher.terminate()
@@ -354,7 +354,7 @@ def _living(pids: list[int]) -> list[psutil.Process]:
 
 
 def _kind(process: psutil.Process) -> str:
-    """Return which component of the launcher a process is: the last word of its command."""
+    """Return the component that a process of the launcher runs: the last word of its command."""
     return (_cmdline(process) or [""])[-1]
 
 
@@ -373,7 +373,7 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 
 def leave_no_descriptors(process: psutil.Process) -> tuple[int, int]:
-    """Let a process open no more descriptors, and return its limits before."""
+    """Prevent a process from opening more descriptors, and return its previous limits."""
     soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (process.num_fds(), hard))
     return soft, hard

@@ -32,20 +32,20 @@ from tests.chaos.proxy import Proxy
 
 CLIENTS = 2
 DRAIN_SECONDS = 90.0
-"""How long after the last fault every future must have ended."""
+"""Time after the last fault by which every future must have ended."""
 LEFT_OUT = ("longest stop",)
-"""Faults that strike only when they are asked for: the cluster does not promise to survive them."""
+"""Faults that strike only on request: the cluster does not promise to survive them."""
 CLOCK_JUMPS = (-86400.0, -30.0, 45.0, 400 * 86400.0)
 
 
 @dataclass(slots=True)
 class Result:
-    """What a run came to. left: processes, files and shared memory that are still there after everything has ended."""
+    """Result of a run. left: processes, files, and shared memory that remain after the end."""
 
     verdict: Verdict
     left: list[str] = field(default_factory=list)
     skipped: int = 0
-    """Faults whose target was not there."""
+    """Faults without an existing target."""
 
     @property
     def problems(self) -> list[str]:
@@ -84,7 +84,7 @@ class Conductor:
             heapq.heappop(self._heals)[2]()
 
     def _wait(self, until: float) -> None:
-        """Heal what is due, until the time."""
+        """Heal faults as due until this time."""
         while True:
             due = self._heals[0][0] if self._heals else until
             time.sleep(max(0.0, min(due, until) - now()))  # the plan is a timetable
@@ -100,7 +100,7 @@ class Conductor:
         cluster.start_client(cluster.order(f"client{next(self._names)}", is_far=is_far, until=self._until))
 
     def _strike(self, fault: Fault) -> str | None:
-        """Do it. Returns what was struck, None when there was nothing."""
+        """Perform a fault. Returns its target, or None if there was none."""
         cluster = self._cluster
         match fault.kind:
             case "kill" | "stop" | "long stop" | "longest stop" | "terminate" | "no descriptors" | "revoke key":
@@ -154,7 +154,7 @@ class Conductor:
         if fault.target == "client":
             return self._strike_client(fault)
         if fault.target == "launcher" and not self._cluster.is_durable:
-            return None  # without a state directory, nothing promises to survive the end of all servers
+            return None  # without a state directory, no promise covers the end of all servers
         targets = fault.target.split(" and ")
         chosen: list[psutil.Process] = []
         for target in targets:
@@ -200,7 +200,7 @@ class Conductor:
             cluster.revoke(name)
             self._later(5.0, lambda: _end(client))
         cluster.clients.remove(client)
-        if client.order.session:  # the same program once more: nothing of it is excused
+        if client.order.session:  # the same program again: none of its futures are excused
             cluster.start_client(client.order)
             return name
         self._start_client(is_far=client.order.address == cluster.far_address)
@@ -261,7 +261,7 @@ def run(
 
 
 def summary(problems: Sequence[str]) -> list[str]:
-    """Return one example of each sort of problem, with their number."""
+    """Return one example of each kind of problem, with their number."""
     sorts: dict[str, list[str]] = {}
     for problem in problems:
         sorts.setdefault(re.sub(r"\S*\d\S*", "", problem)[:120], []).append(problem)

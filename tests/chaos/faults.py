@@ -1,4 +1,4 @@
-"""The fault script: what goes wrong when, from a seed. Pure; `conductor` does it.
+"""The fault script: kinds and times of faults, from a seed. Pure; `conductor` performs it.
 
 for fault in script(seed=7, seconds=1800, kinds=KINDS): ...
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from random import Random
 
 WORKER_LEASE_SECONDS, CLIENT_LEASE_SECONDS = 12.0, 24.0
-"""Leases in the clusters of chaos runs: short, so that runs see many of them end."""
+"""Leases of clusters in chaos runs: short, so that many expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault. seconds: how long it may last, one of these; empty: it is done at once."""
+    """One kind of fault. seconds: possible durations; empty: an instantaneous fault."""
 
     name: str
     targets: tuple[str, ...]
@@ -25,7 +25,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. pick: chooses among the processes that the target names when its time has come."""
+    """One fault. pick: chooses among the target's processes when the fault is due."""
 
     at: float
     kind: str
@@ -74,7 +74,7 @@ KINDS = (
 
 
 def kinds_without(targets: Sequence[str]) -> tuple[Kind, ...]:
-    """Return KINDS without these targets: `kill scheduler` takes one kind of fault of a target, `scheduler` all."""
+    """Return KINDS without these targets: `kill scheduler` excludes one kind of fault, `scheduler` all."""
     found = []
     for kind in KINDS:
         left = tuple(each for each in kind.targets if not {each, kind.name, f"{kind.name} {each}"} & set(targets))
@@ -86,7 +86,7 @@ def kinds_without(targets: Sequence[str]) -> tuple[Kind, ...]:
 def script(
     seed: int, seconds: float, kinds: Sequence[Kind], every_seconds: float = EVERY_SECONDS, first: float = 2.0
 ) -> Iterator[Fault]:
-    """Yield the faults in the order of their times, until `seconds`. every_seconds: the mean interval between two."""
+    """Yield the faults in order of time, until `seconds`. every_seconds: mean interval between faults."""
     random = Random(seed)
     weights = [kind.weight for kind in kinds]
     at = first

@@ -20,12 +20,12 @@ from tests.chaos import tasks
 from tests.chaos.workload import Order
 
 STEPS_OF_A_TASK = 2
-"""Of the scheduler, at least, for a task that is submitted alone: it comes, and it ends."""
+"""Minimum number of scheduler steps for a task submitted alone: its arrival and its end."""
 LONE_TASKS = max(MAX_RECORDED_STEPS // STEPS_OF_A_TASK, MAX_REMEMBERED, model.MAX_TASKS)
 
 
 def main() -> None:
-    """Run the tasks one after the other, then those that fail together."""
+    """Run the tasks one by one, then the failing tasks together."""
     order = Order(**json.loads(sys.argv[1]))
     with Client(order.address, name=order.name, credentials=order.credentials) as client:
         for number in range(LONE_TASKS):

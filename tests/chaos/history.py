@@ -1,4 +1,4 @@
-"""The history of a chaos run: one line per event, appended to files that several processes share.
+"""The history of a chaos run: one line per event, appended to files shared by several processes.
 
 A line is one write to a file opened with O_APPEND, so lines of different processes never mix, and a process that is
 killed leaves whole lines. Times are CLOCK_MONOTONIC, which all processes of a host share and no jump of the wall clock
@@ -32,15 +32,15 @@ class ClientEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEvent(TaskEvent):
-    """What the task itself says. by: its process and the time of its start, which name this attempt."""
+    """Written by the task itself. by: its process and start time, which identify this attempt."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted(TaskEvent):
-    """A client made a future. expects: the text of its right outcome, as `shown` makes it. inputs: tasks whose values
-    the task needs.
+    """A client created a future. expects: text of its correct outcome, from `shown`. inputs: tasks whose values the
+    task needs.
     """
 
     client: str
@@ -51,7 +51,7 @@ class Submitted(TaskEvent):
 
 @dataclass(frozen=True, slots=True)
 class Started(AttemptEvent):
-    """The task began."""
+    """The task started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Ended(AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class Delivered(TaskEvent):
-    """A future ended. error: the name of the exception's type, empty for a value. text: the value or message."""
+    """A future ended. error: name of the exception's type, empty for a value. text: value or message."""
 
     error: str
     text: str
@@ -69,14 +69,14 @@ class Delivered(TaskEvent):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled(TaskEvent):
-    """`cancel` returned. said: what it returned."""
+    """`cancel` returned. said: its return value."""
 
     said: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailed(ClientEvent):
-    """A call that makes no future raised, such as `send_object`."""
+    """A call without a future raised, such as `send_object`."""
 
     call: str
     error: str
@@ -84,14 +84,14 @@ class CallFailed(ClientEvent):
 
 @dataclass(frozen=True, slots=True)
 class ClientGone(ClientEvent):
-    """A client was killed or shut out on purpose: its futures without an outcome are excused."""
+    """A client was killed or disconnected on purpose: its unfinished futures are excused."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Struck(Event):
-    """The fault script did something."""
+    """The fault script performed a fault."""
 
     fault: str
     target: str
@@ -121,7 +121,7 @@ class History:
 
 
 def read(directory: Path | str) -> list[Line]:
-    """Return the lines of all files of the directory, in the order of their times."""
+    """Return the lines of all files of the directory in order of time."""
     lines: list[Line] = []
     for path in Path(directory).glob("*" + SUFFIX):
         with path.open() as file:

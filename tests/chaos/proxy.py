@@ -16,24 +16,24 @@ from random import Random
 
 _READ_BYTES = 64 * 1024
 HALF_OPEN_SECONDS = 20.0
-"""How long the server's side of a half-open connection stays."""
+"""Time that the server's side of a half-open connection remains open."""
 LATE_SECONDS = 0.5
-"""How long after the next connection the last bytes of a reordered one arrive."""
+"""Delay of the last bytes of a reordered connection after the next connection."""
 _RESET = struct.pack("ii", 1, 0)
 
 
 class _Connection:
-    """A connection of a peer, and the one to the server that stands for it."""
+    """A peer's connection, and the corresponding one to the server."""
 
     def __init__(self, peer: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.peer, self.server = peer, server
         self.held: list[bytes] | None = None
-        """What the peer has sent and the server gets late; None while bytes pass at once."""
+        """Bytes sent by the peer and delivered late to the server; None while bytes pass directly."""
         self.flows: list[asyncio.Task[None]] = []
 
 
 class Proxy:
-    """Listens on a free port of loopback and forwards to a port there."""
+    """Listens on a free loopback port and forwards to another loopback port."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.port = 0
@@ -55,11 +55,11 @@ class Proxy:
         self._do(lambda: self._each(_reset))
 
     def half_open(self) -> None:
-        """Reset the peers' sides; the server's stay open and silent."""
+        """Reset the peers' sides; the server's sides remain open and silent."""
         self._do(lambda: self._each(self._halve))
 
     def reorder(self) -> None:
-        """Reset the peers' sides; the server gets the last bytes of each after the peer's next connection is up."""
+        """Reset the peers' sides; the server receives the last bytes of each after the peer has reconnected."""
 
         def hold() -> None:
             for connection in self._connections:
@@ -69,20 +69,20 @@ class Proxy:
         self._do(hold)
 
     def damage(self, reads: int) -> None:
-        """Change one bit in each of the next reads: for connections without a cipher or checksum of their own."""
+        """Flip one bit in each of the next reads, for connections without encryption or checksums."""
         self._damages = reads
 
     @property
     def damages_left(self) -> int:
-        """Reads that are still to be damaged."""
+        """Number of reads still to be damaged."""
         return self._damages
 
     def black_hole(self) -> None:
-        """Take bytes and deliver none until `heal`. Connections stay, and new ones are accepted."""
+        """Accept bytes and new connections but deliver nothing until `heal`. Existing connections remain."""
         self._do(self._open.clear)
 
     def delay(self, seconds: float) -> None:
-        """Deliver everything this much later, until `heal`."""
+        """Deliver everything with this delay until `heal`."""
         self._delay_seconds = seconds
 
     def heal(self) -> None:
@@ -142,7 +142,7 @@ class Proxy:
             self._loop.call_later(LATE_SECONDS, _release, each)
         with suppress(asyncio.CancelledError):
             await asyncio.wait(connection.flows, return_when=asyncio.FIRST_COMPLETED)
-        if connection in self._connections:  # else a fault has taken it over
+        if connection in self._connections:  # otherwise, a fault has taken over the connection
             self._connections.discard(connection)
             _stop(connection)
             writer.close()
@@ -188,7 +188,7 @@ def _stop(connection: _Connection) -> None:
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset instead of an orderly end. One that has ended by itself cannot be closed again."""
+    """Close with a reset instead of an orderly end. Ignores a connection that has already ended."""
     if writer.transport.is_closing():
         return
     with suppress(OSError):

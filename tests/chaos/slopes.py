@@ -1,4 +1,4 @@
-"""Whether a figure of a process grows: the slope of its samples, with its standard error. Pure."""
+"""Detects growth of a process's figure: the slope of its samples, with its standard error. Pure."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from itertools import pairwise
 from statistics import fmean
 
 WARM_UP = 0.25
-"""Share of the samples, from the first on, that is left out: caches and pools fill then."""
+"""Share of the first samples that is ignored, while caches and pools fill."""
 BLOCKS = 24
-"""Samples that follow each other are alike, so single ones would give too small an error: blocks are fitted."""
+"""Successive samples are correlated, so single ones would underestimate the error; blocks are fitted instead."""
 MAX_CORRELATION = 0.9
-"""Of blocks that follow each other. A figure that stays where a single step has brought it tells less than it seems."""
+"""Maximum correlation of successive blocks. A figure after a single step carries less information than it seems."""
 ERRORS = 3.0
 """Standard errors by which a slope must exceed its limit to fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Change of a figure in an hour, and its standard error."""
+    """Change of a figure per hour, and its standard error."""
 
     per_hour: float
     error: float
     mean: float
 
     def is_above(self, limit: float) -> bool:
-        """Tell whether it is significantly above a limit, in the figure's unit in an hour."""
+        """Return whether the slope significantly exceeds a limit, in the figure's unit per hour."""
         return self.per_hour - ERRORS * self.error > limit
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> Slope | None:
-    """Return the slope of (seconds, figure), in the order of time; None when there are too few.
+    """Return the slope of (seconds, figure) pairs in order of time; None if there are too few.
 
     It is the line of least squares through the means of blocks of equal numbers of samples. The error grows with the
     correlation of what is left of successive blocks, as that of the mean of an autoregressive series of order one.

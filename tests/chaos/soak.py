@@ -31,26 +31,26 @@ from tests.chaos.slopes import slope
 
 SAMPLE_SECONDS = 2.0
 CLIENT_SECONDS = 20.0
-"""How long a client lives. Two more stay for the whole soak."""
+"""Lifetime of a client. Two additional clients live for the whole soak."""
 FILLING_SECONDS = 900.0
-"""How long filling the histories may take; it takes about 30 s on a quiet machine."""
+"""Time limit for filling the histories, which takes about 30 s on an idle machine."""
 AGENT_SECONDS = 30.0
-"""How often a worker is asked to end; the manager starts another one."""
+"""Interval at which a worker is asked to exit; the manager starts another one."""
 DRAIN_SECONDS = 90.0
-"""How long a client may wait for what it has asked for when the time is over."""
+"""Maximum wait of a client for pending results after the end."""
 PAGE_SECONDS = 10.0
-"""How often the documents of the page are read."""
+"""Interval at which the page's documents are read."""
 PAGE_DOCUMENTS = ("metrics", "api/status", "api/tasks", "api/failures", "api/timeline", "api/series")
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(1024 * 1024)}
-"""The C library returns larger blocks when they are freed. Without it, its limit grows with the blocks."""
+"""The C library returns larger blocks when freed. Without this setting, the threshold grows with the blocks."""
 LASTING = 9
-"""How many processes last."""
+"""Number of lasting processes."""
 MIB = 1024 * 1024
 LIMITS = {"pss": 16.0 * MIB, "rss": 24.0 * MIB, "descriptors": 6.0, "threads": 2.0}
-"""Most that a figure may grow in an hour."""
+"""Maximum growth of a figure per hour."""
 
 Samples = dict[tuple[str, str], list[tuple[float, float]]]
-"""Of each process and figure."""
+"""By process and figure."""
 
 
 def lasting(cluster: Cluster) -> dict[str, psutil.Process]:
@@ -75,7 +75,7 @@ def measure(process: psutil.Process) -> dict[str, float]:
 
 
 def read_page(page: str, until: float) -> None:
-    """Follow the page as a browser does, and read its documents now and then, until the time is over."""
+    """Follow the page like a browser, and read its documents periodically, until the end."""
     opener = build_opener(ProxyHandler({}))
     next_at = now()
     with opener.open(f"{page}/events", timeout=60) as events:
@@ -91,7 +91,7 @@ def read_page(page: str, until: float) -> None:
 
 
 def soak(cluster: Cluster, seconds: float) -> Samples:
-    """Let everything come and go, and sample."""
+    """Start and stop clients, workers, and objects, and take samples."""
     samples: Samples = defaultdict(list)
     filled_from = now()
     filling = cluster.start_client(cluster.order("filling", is_far=False, until=filled_from), "tests.chaos.filling")
@@ -132,7 +132,7 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
 
 
 def report(samples: Samples) -> list[str]:
-    """Print a line for each process and figure; return what grows beyond its limit."""
+    """Print a line for each process and figure; return figures that grow beyond their limit."""
     problems = []
     print(f"{'process':18} {'figure':12} {'mean':>10} {'slope an hour':>24}   limit")
     for (name, figure), points in samples.items():

@@ -1,4 +1,4 @@
-"""The stores of hosts in a chaos run, each behind a proxy of its own.
+"""The stores of hosts in a chaos run, each behind its own proxy.
 
 A store asks for it when it starts (`site/sitecustomize.py`), and tells the scheduler the proxy's address. So other
 stores and the object storage reach it through the proxy, over TCP as from another host; its own workers do not.
@@ -20,7 +20,7 @@ _CREDENTIALS = struct.Struct("=iii")
 
 
 class Stores:
-    """Gives each store a proxy until `close`. path: of the socket at which stores ask for it."""
+    """Gives each store a proxy until `close`. path: of the socket at which stores request one."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self._seed = seed
@@ -32,7 +32,7 @@ class Stores:
         self._thread.start()
 
     def living(self) -> list[tuple[psutil.Process, Proxy]]:
-        """Return the stores that run, with their proxies, the oldest first. Proxies of others are closed."""
+        """Return the running stores with their proxies, oldest first. Closes the proxies of all other stores."""
         living = []
         for process, proxy in list(self._known):
             with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""What the tasks of a chaos run do: each says in the history that it starts and ends, and returns what only it can."""
+"""Tasks of a chaos run: each records its start and end in the history, and returns a value unique to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaler import Client
 from tests.chaos.history import Ended, History, Started, now
 
 TASKS = "tasks"
-"""Name of the file that all tasks append to."""
+"""Name of the file to which all tasks append."""
 SHOWN_BYTES = 200
 """Longer values are shown by their digest."""
 _histories: dict[str, History] = {}
@@ -20,7 +20,7 @@ _histories: dict[str, History] = {}
 
 @contextmanager
 def recorded(directory: str, task: str) -> Iterator[None]:
-    """Say in the history that the task starts, and that it ends."""
+    """Record the start of the task in the history, and its end."""
     history = _histories.get(directory)
     if history is None:
         history = _histories[directory] = History(directory, TASKS)
@@ -32,17 +32,17 @@ def recorded(directory: str, task: str) -> Iterator[None]:
 
 
 def value_of(task: str) -> str:
-    """Return what a task that gives text must return."""
+    """Return the text that a task must return."""
     return f"value of {task}"
 
 
 def bytes_of(task: str, size: int) -> bytes:
-    """Return what a task that gives bytes must return: of no other task, and different everywhere."""
+    """Return the bytes that a task must return, different from all other tasks and at every offset."""
     return hashlib.shake_128(task.encode()).digest(size)
 
 
 def shown(value: object) -> str:
-    """Return the text that stands for a value in the history."""
+    """Return the text that represents a value in the history."""
     if isinstance(value, bytes) and len(value) > SHOWN_BYTES:
         return f"{len(value)} bytes {hashlib.blake2b(value, digest_size=16).hexdigest()}"
     return str(value)
@@ -57,7 +57,7 @@ def long(directory: str, task: str, seconds: float) -> str:
     with recorded(directory, task):
         until = now() + seconds
         while (left := until - now()) > 0:
-            time.sleep(min(left, 0.2))  # the task is long, and a suspended process sleeps no longer
+            time.sleep(min(left, 0.2))  # the task is long, but a suspended process sleeps no longer
         return value_of(task)
 
 
@@ -67,7 +67,7 @@ def failing(directory: str, task: str) -> str:
 
 
 def large(directory: str, task: str, data: bytes, of: str, size: int) -> bytes:
-    """Take bytes that must be those of `of`, and return as many others."""
+    """Check that these are the bytes of `of`, and return as many different bytes."""
     with recorded(directory, task):
         if data != bytes_of(of, size):
             return f"the argument is {shown(data)}".encode()
@@ -75,32 +75,32 @@ def large(directory: str, task: str, data: bytes, of: str, size: int) -> bytes:
 
 
 def made(directory: str, task: str, size: int) -> bytes:
-    """Return bytes that tasks of other hosts use."""
+    """Return bytes that tasks on other hosts use."""
     with recorded(directory, task):
         return bytes_of(task, size)
 
 
 def used(directory: str, task: str, sizes: dict[str, int], *data: bytes) -> str:
-    """Take the bytes of other tasks. sizes: how many bytes each of them made, by name."""
+    """Check the bytes of other tasks. sizes: number of bytes by task name."""
     with recorded(directory, task):
         is_right = all(map(is_value_of, sizes, data, sizes.values()))
         return value_of(task) if is_right else f"the arguments of {task} are wrong"
 
 
 def is_value_of(task: str, data: bytes, size: int) -> bool:
-    """Tell whether these are the bytes that a task of this name must return."""
+    """Return whether these are the bytes that a task of this name must return."""
     return data == bytes_of(task, size)
 
 
 def joined(directory: str, task: str, *parts: str) -> str:
-    """A node of a graph: what it returns tells whether each of its inputs was right."""
+    """A node of a graph, whose value shows whether each of its inputs was correct."""
     task = task.removeprefix("task ")
     with recorded(directory, task):
         return value_of(task) + "".join(f"({part})" for part in parts)
 
 
 def nested(directory: str, task: str, children: int, depth: int) -> str:
-    """Submit children from inside, and return what depends on all of them."""
+    """Submit child tasks, and return a value that depends on all of them."""
     with recorded(directory, task):
         attempt = f"{task}/{os.getpid()}@{now():.6f}"
         names = [f"{attempt}/{number}" for number in range(children)]

@@ -1,4 +1,4 @@
-"""Histories with one planted fault each, and what the checker says of them."""
+"""Histories with one planted fault each, and the checker's verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy's faults, between a peer and a server in this process."""
+"""Faults of the proxy, between a peer and a server in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slope of figures."""
+"""Slopes of figures."""
 
 from __future__ import annotations
 

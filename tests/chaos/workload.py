@@ -1,4 +1,4 @@
-"""One client of a chaos run, a process of its own: `python -m tests.chaos.workload` with a JSON document of settings.
+"""One client of a chaos run, as a separate process: `python -m tests.chaos.workload` with a JSON document of settings.
 
 Several threads do one activity after the other until the time is over, and record what they ask for and what they get.
 Another kind of work is one more function in ACTIVITIES.
@@ -27,20 +27,20 @@ from tests.chaos.history import CallFailed, Cancelled, Delivered, History, Submi
 DEFAULT_RETRIES = 3
 THREADS = 4
 EXPLAIN_SECONDS = 30.0
-"""After the end of the run, for how long a client waits before it says what it waits for."""
+"""Time that a client waits after the end of the run before it reports pending futures."""
 REPEATED = 30
-"""Finished tasks of a durable session that its next program submits again."""
+"""Finished tasks of a durable session that the session's next program resubmits."""
 MIB = 1024 * 1024
 HOSTS = ("near", "far", "farther")
-"""What the workers of each host offer. Those of the near one use the object storage, and the others have a store."""
+"""Capabilities of each host's workers. Workers on the near host use the object storage; the others have a store."""
 LARGE_ROUNDS = 40
-"""How often each thread of a client that begins with large values exchanges them. By then, the free memory that the C
-library keeps for the threads has come near to its limit."""
+"""Number of times that each thread of a client with large initial values replaces them. By then, the memory that the C
+library keeps free for threads is near its limit."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a client is told. until: the monotonic time after which it begins nothing new."""
+    """Settings of a client. until: monotonic time after which it starts nothing new."""
 
     name: str
     address: str
@@ -49,15 +49,15 @@ class Order:
     until: float
     credentials: str | None = None
     keeps_objects: bool = True
-    """Sends objects, which stay until the client ends."""
+    """Sends objects, which exist until the client exits."""
     session: str = ""
-    """The durable session whose tasks it submits, each under a key; empty: it does the activities."""
+    """Durable session whose tasks it submits, each under a key; empty: performs the activities."""
     begins_large: bool = False
-    """Begins with large values, in all threads at once."""
+    """Starts with large values in all threads at once."""
 
 
 class Workload:
-    """What the activities of one thread share."""
+    """State shared by the activities of one thread."""
 
     def __init__(self, client: Client, order: Order, history: History, thread: int) -> None:
         self.client = client
@@ -66,9 +66,9 @@ class Workload:
         self.random = Random(f"{order.seed} {order.name} {thread}")
         self.history = history
         self.followed: dict[str, ScalerFuture] = {}
-        """The futures of the present activity."""
+        """The futures of the current activity."""
         self.staying: dict[str, tuple[ScalerFuture, int]] = {}
-        """The tasks whose values other tasks use, and this client does not wait for, with the sizes of the values."""
+        """Tasks whose values other tasks use and this client does not await, with value sizes."""
         self._prefix = f"{order.name}-{thread}"
         self._numbers = count()
 
@@ -83,7 +83,7 @@ class Workload:
         self.history.add(Delivered(now(), task, kind, tasks.shown(value) if error is None else str(error)))
 
     def follow(self, task: str, future: ScalerFuture) -> ScalerFuture:
-        """Record the outcome of a future when it comes."""
+        """Record the outcome of a future when it ends."""
 
         def ended(done: Any) -> None:
             try:
@@ -100,7 +100,7 @@ class Workload:
     def submit(
         self, function: Callable[..., Any], task: str, *arguments: object, expects: str = "", retries: int | None = None
     ) -> ScalerFuture:
-        """Submit one task and record it. retries: mostly the default, sometimes none."""
+        """Submit one task and record it. retries: usually the default, sometimes none."""
         if retries is None:
             retries = 0 if self.random.random() < 0.2 else DEFAULT_RETRIES
         self.announce(task, expects or tasks.value_of(task), retries)
@@ -133,7 +133,7 @@ class Workload:
         return self.client.submit_verbose(function, arguments, capabilities={host: None}, retries=DEFAULT_RETRIES)
 
     def settle(self, users: list[ScalerFuture]) -> None:
-        """Wait for the tasks that use values, and record what became of those that made them.
+        """Wait for the tasks that use values, and record the outcomes of their producers.
 
         Some of the values are asked for. The others are dropped when all is right, which counts as delivered: from then
         on nothing needs them.
@@ -199,7 +199,7 @@ def shared(work: Workload) -> None:
 
 
 def chained(work: Workload) -> None:
-    """A large result that is the argument of the next task, three times."""
+    """Three times, a large result becomes the argument of the next task."""
     size = 2 * MIB
     of = work.name("chained")
     previous: Any = tasks.bytes_of(of, size)
@@ -219,7 +219,7 @@ def graph(work: Workload) -> None:
     middle = [work.name("middle") for _ in range(work.random.randrange(2, 9))]
     plan: dict[str, Any] = {"directory": work.directory}
     for task, inputs in ((source, []), *((each, [source]) for each in middle), (sink, middle)):
-        plan[f"name {task}"] = f"task {task}"  # a string that is no key itself
+        plan[f"name {task}"] = f"task {task}"  # a string that is not itself a key
         plan[task] = (tasks.joined, "directory", f"name {task}", *inputs)
     values = {task: f"{tasks.value_of(task)}({tasks.value_of(source)})" for task in middle}
     expects = tasks.value_of(sink) + "".join(f"({value})" for value in values.values())
@@ -234,11 +234,11 @@ def nested(work: Workload) -> None:
 
 
 def cancel(work: Workload) -> None:
-    """Cancel some of several: some wait, some run, some have ended."""
+    """Cancel some of several tasks: waiting, running, or ended."""
     seconds = work.random.choice((0.0, 0.3, 3.0))
     names = [work.name("cancel") for _ in range(6)]
     futures = [work.submit(tasks.long, task, seconds) for task in names]
-    time.sleep(work.random.choice((0.0, 0.05, 0.5)))  # programs think at random between calls
+    time.sleep(work.random.choice((0.0, 0.05, 0.5)))  # programs pause at random between calls
     for task, future in list(zip(names, futures, strict=True))[::2]:
         said = future.cancel()
         work.history.add(Cancelled(now(), task, said))
@@ -259,14 +259,14 @@ def imap(work: Workload) -> None:
 
 
 def moved(work: Workload) -> None:
-    """Values of one host, which tasks of another one use together and one by one."""
+    """Values of one host, which tasks on another host use together and one by one."""
     maker, user = work.random.sample(HOSTS, 2)
     made = [work.make(maker, work.random.choice((1, 2, 5, 20)) * MIB) for _ in range(work.random.randrange(1, 4))]
     work.settle([work.use(user, *made), *(work.use(user, each) for each in made)])
 
 
 def passed_on(work: Workload) -> None:
-    """A value that goes from host to host, each of which makes another one from it."""
+    """A value that moves between hosts, each of which derives another value from it."""
     size = work.random.choice((1, 2, 5)) * MIB
     last = work.make(work.random.choice(HOSTS), size)
     for _ in range(work.random.randrange(2, 6)):
@@ -288,7 +288,7 @@ ACTIVITIES: tuple[Activity, ...] = (
 
 
 def resume(order: Order) -> None:
-    """Submit the tasks of a durable session, each under its name as key, and those of earlier programs again.
+    """Submit the tasks of a durable session, each with its name as key, and tasks of earlier programs again.
 
     What an earlier program was given is asked for once more, and must be the same. A task that failed would run again.
     """
@@ -324,7 +324,7 @@ def resume(order: Order) -> None:
 
 
 def run(order: Order) -> None:
-    """Do one activity after the other in several threads until the time is over, and wait for every outcome."""
+    """Perform activities in several threads until the end, and wait for every outcome."""
     history = History(order.directory, order.name)
     with Client(order.address, name=order.name, credentials=order.credentials) as client:
         activities = [each for each in ACTIVITIES if each is not shared or order.keeps_objects]
@@ -344,7 +344,7 @@ def run(order: Order) -> None:
                     failed = CallFailed(now(), order.name, activity.__name__, f"{type(error).__name__}: {error}")
                     history.add(failed)
                     print(failed, flush=True)
-                    time.sleep(0.5)  # calls that fail at once do not flood the history
+                    time.sleep(0.5)  # prevents calls that fail immediately from flooding the history
 
         threads = [threading.Thread(target=work, args=(workload,)) for workload in workloads]
         for thread in threads:
@@ -359,7 +359,7 @@ def run(order: Order) -> None:
 
 
 def explain(client: Client, workloads: list[Workload]) -> None:
-    """Print why futures still wait."""
+    """Print why futures are still waiting."""
     faulthandler.dump_traceback()
     for workload in workloads:
         for task, future in list(workload.followed.items()):

@@ -44,7 +44,7 @@ if "SCALER_READY_FD" in os.environ:
 while True:
     signal.pause()
 """
-"""Stands for a worker: it starts faster, and does as little as a worker may do."""
+"""Replaces a worker: starts faster, and does as little as a worker may."""
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def batch_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backen
     with AwsEmulator() as aws:
         for name, value in aws.environment.items():
             monkeypatch.setenv(name, value)
-        # The stand-in of a worker does without the module that it should run.
+        # The fake worker does not use the module that it should run.
         aws.batch.furnish(command=["python", str(script), "Ref::module"])
         config = AwsHpcConfig(
             scheduler_address="tcp://127.0.0.1:1",
@@ -186,7 +186,7 @@ def kubernetes_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
 
 @contextmanager
 def queue_case(system: str, script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
-    """Yield the backend of slurm with commands that a queue in a directory stands in for."""
+    """Yield the slurm backend, with commands that act on a queue in a directory."""
     commands = install(script.parent)
     monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
     python = script.parent / "python"
@@ -218,7 +218,7 @@ REMOTE = ("aws_raw_ecs", "aws_ec2", "aws_hpc", "kubernetes", "pbs", "lsf")
 
 @contextmanager
 def backend_case(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
-    """Yield a new backend of a type, whose units run a stand-in of the worker."""
+    """Yield a new backend of a type, whose units run a fake worker."""
     script = directory / "agent.py"
     script.write_text(AGENT)
     cases = {

@@ -1,4 +1,4 @@
-"""Connections without sockets and without real time: what components and simulations are tested with.
+"""Connections without sockets or real time, for tests of components and simulations.
 
 Sessions, handshake and rules are those over sockets; only the transport differs. Nothing moves by itself: `run`
 delivers until all is quiet, `step` gives every end one iteration, and `advance` lets time pass. One seed, one history.
@@ -27,9 +27,9 @@ from scaler.protocol.messages import Hello, Server
 from scaler.protocol.session import SESSION_ID_BYTES, Envelope, Header, OutboxLimits
 
 WIRE_MESSAGES = 100
-"""Messages that a wire holds in each direction; beyond it, it is full, as a real connection can be."""
+"""Messages in flight per direction before a wire is full, like a real connection."""
 MAX_ROUNDS = 100_000
-"""Steps after which `run` gives up on quiet."""
+"""Steps after which `run` gives up waiting for quiet."""
 
 
 class Wire:
@@ -43,7 +43,7 @@ class Wire:
         self.at_connector = WireEnd(self)
         self.broken = False
         self.lossy = False
-        """True: it loses everything, and neither end notices."""
+        """True: loses everything, unnoticed by both ends."""
 
 
 class WireEnd:
@@ -58,13 +58,13 @@ class WireEnd:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.inbox: deque[Envelope] = deque()
-        """Messages on their way to this end."""
+        """Messages in flight to this end."""
         self._unsent: deque[Envelope] = deque()
         self._is_blocked = False
         self._is_cut = False
 
     def receive(self, inputs: list[Input]) -> None:
-        """Add what has happened to `inputs`."""
+        """Append new events to `inputs`."""
         if self._is_cut:
             return
         if self._is_blocked and self._push():
@@ -72,7 +72,7 @@ class WireEnd:
             inputs.append(WritingChanged(self, is_blocked=False))
         while self.inbox:
             envelope = self.inbox.popleft()
-            # As over a real wire, the sender may change the attachments once they are sent.
+            # As on a real wire, the sender may change attachments after sending.
             attachments = tuple(memoryview(bytes(attachment)) for attachment in envelope.attachments)
             inputs.append(EnvelopeReceived(self, envelope.header, envelope.body, attachments))
         if self.wire.broken:
@@ -108,14 +108,14 @@ class MemoryNetwork:
     """All listeners and connectors of one test. `now` is their clock."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.now = 1000.0  # no clock that shows 0 by chance
+        self.now = 1000.0  # never a clock that shows 0
         self._random = random.Random(seed)
         self._listeners: dict[str, MemoryListener] = {}
         self._ends: list[MemoryListener | MemoryConnector] = []
-        self._listener_numbers = count()  # no two listeners give sessions the same ids, also after a restart
+        self._listener_numbers = count()  # no two listeners use the same session ids, even after a restart
         self._unreachable: set[str] = set()
         self.alter: Callable[[Envelope], Envelope] = lambda envelope: envelope
-        """What becomes of each envelope on its way."""
+        """The fate of each envelope in transit."""
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class MemoryNetwork:
         on_events: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
     ) -> MemoryListener:
-        """Return a listener at this address. Raises UsageError when there is one."""
+        """Return a listener at this address. Raises UsageError if the address is taken."""
         if check_address(address) in self._listeners:
             raise UsageError(f"cannot listen on {address}: it is in use")
         core = ListenerCore(
@@ -147,7 +147,7 @@ class MemoryNetwork:
         on_events: Callable[[list[ConnectorEvent]], None],
         outbox: OutboxLimits | None = None,
     ) -> MemoryConnector:
-        """Return a connector to this address, where a listener may be or come."""
+        """Return a connector to this address, where a listener may already exist or appear later."""
         session_id = peer + self._random.randbytes(SESSION_ID_BYTES - PEER_ID_BYTES)
         core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self.now)
         connector = MemoryConnector(self, check_address(address), core, on_events)
@@ -155,7 +155,7 @@ class MemoryNetwork:
         return connector
 
     def wire(self, address: str) -> Wire | None:
-        """Return a new connection to this address, or None when nothing answers there."""
+        """Return a new connection to this address, or None if nothing answers."""
         listener = self._listeners.get(address)
         if listener is None or address in self._unreachable:
             return None
@@ -166,21 +166,21 @@ class MemoryNetwork:
     # -- time and iterations -------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Give every end one iteration, in an order that the seed decides; return whether anything happened."""
+        """Give every end one iteration, in an order chosen by the seed; return whether anything happened."""
         ends = list(self._ends)
         self._random.shuffle(ends)
         happened = [end.iterate() for end in ends]
         return any(happened)
 
     def run(self) -> None:
-        """Step until all is quiet, without time passing. Raises RuntimeError when that never comes."""
+        """Step until all is quiet, without advancing time. Raises RuntimeError if that never happens."""
         for _ in range(MAX_ROUNDS):
             if not self.step():
                 return
         raise RuntimeError(f"the network does not come to rest within MAX_ROUNDS = {MAX_ROUNDS}")
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, with every iteration that comes due meanwhile."""
+        """Advance time, with every iteration that becomes due."""
         until = self.now + seconds
         self.run()
         while True:
@@ -194,7 +194,7 @@ class MemoryNetwork:
     # -- faults --------------------------------------------------------------------------------------------------
 
     def break_connection(self, connector: MemoryConnector, *, duplicate: bool = False) -> None:
-        """Break a connection. Of what is in flight, a random first part still arrives, with duplicate twice."""
+        """Break a connection. A random prefix of the messages in flight still arrives, with duplicate twice."""
         wire = connector.current_wire
         if wire is None:
             return
@@ -208,7 +208,7 @@ class MemoryNetwork:
                     queue.append(envelope)
 
     def lose(self, connector: MemoryConnector) -> None:
-        """Lose one message in flight in each direction unnoticed: the next one leaves a gap."""
+        """Silently lose one message in flight in each direction: the next one leaves a gap."""
         wire = connector.current_wire
         if wire is None:
             return
@@ -217,7 +217,7 @@ class MemoryNetwork:
                 del queue[self._random.randrange(len(queue))]
 
     def swallow(self, connector: MemoryConnector) -> None:
-        """Let the present connection of a connector lose everything from now on, unnoticed."""
+        """From now on, silently lose everything on a connector's current connection."""
         wire = connector.current_wire
         if wire is not None:
             wire.lossy = True
@@ -225,18 +225,18 @@ class MemoryNetwork:
             wire.at_connector.inbox.clear()
 
     def set_reachable(self, address: str, reachable: bool) -> None:
-        """Let attempts to connect to this address fail from now on, or succeed again. Connections stay as they are."""
+        """Make connection attempts to this address fail or succeed again. Existing connections are unaffected."""
         (self._unreachable.discard if reachable else self._unreachable.add)(address)
 
     def closed(self, end: MemoryListener | MemoryConnector) -> None:
-        """Note that an end was closed."""
+        """Record that an end was closed."""
         self._ends.remove(end)
         if isinstance(end, MemoryListener):
             del self._listeners[end.addresses[0]]
 
 
 class NetworkTime(Wakeups):
-    """The clock of a network, which gives every end its iterations itself."""
+    """The clock of a network, which itself gives every end its iterations."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.now = lambda: network.now
@@ -264,7 +264,7 @@ class MemoryListener(Listener):
         self._links: list[WireEnd] = []
 
     def accept(self, link: WireEnd) -> None:
-        """Take in a connection."""
+        """Accept a connection."""
         self._links.append(link)
         self._inputs.append(LinkOpened(link, "memory"))
 
@@ -272,7 +272,7 @@ class MemoryListener(Listener):
         return self._core.wake_at
 
     def iterate(self) -> bool:
-        """Take in what has arrived, let the component answer, send its answers; return whether anything happened."""
+        """Process received messages, let the component answer, send its answers; return whether anything happened."""
         for link in self._links:
             link.receive(self._inputs)
         self._links = [link for link in self._links if not link.wire.broken]
@@ -300,7 +300,7 @@ class MemoryConnector(ConnectorShell):
 
     @property
     def current_wire(self) -> Wire | None:
-        """The present connection."""
+        """The current connection."""
         return self._transport.wire if isinstance(self._transport, WireEnd) else None
 
     def close(self, reason: str = "") -> None:
@@ -312,7 +312,7 @@ class MemoryConnector(ConnectorShell):
         return self._core.wake_at
 
     def iterate(self) -> bool:
-        """Connect when it is time, take in what has arrived, let the component answer, and send its answers."""
+        """Connect if due, process received messages, let the component answer, and send its answers."""
         return self._wake()
 
     def _dial(self) -> WireEnd:

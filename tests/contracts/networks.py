@@ -1,4 +1,4 @@
-"""Networks under one name: what the tests of connections say is the same over ZeroMQ and in memory."""
+"""A common interface to networks, so that connection tests run over ZeroMQ and in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def welcome_all(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | R
 
 @dataclass
 class Server:
-    """A listener and all that it has told. `react` is called with every turn."""
+    """A listener and all its events. `react` is called with the events of every iteration."""
 
     listener: Listener = field(init=False)
     events: list[ListenerEvent] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Server:
 
 @dataclass
 class Peer:
-    """A connector and all that it has told. `react` is called with every turn."""
+    """A connector and all its events. `react` is called with the events of every iteration."""
 
     connector: ConnectorShell = field(init=False)
     events: list[ConnectorEvent] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Peer:
 
 
 class Network(Protocol):
-    """What a test needs of a network."""
+    """The interface of a network for tests."""
 
     def serve(
         self, kind: str = "object_storage", admit: Admission = welcome_all, outbox: OutboxLimits | None = None
@@ -74,16 +74,16 @@ class Network(Protocol):
         """Start a peer that connects to that address."""
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Let everything go on until the condition holds; fails when it does not come true."""
+        """Run until the condition holds; fail if it does not come true."""
 
     def break_connections(self) -> None:
-        """Break all connections, losing what is in flight."""
+        """Break all connections, losing messages in flight."""
 
     def swallow(self) -> None:
-        """Let the present connections lose everything from now on, without anybody being told."""
+        """Silently lose everything on the current connections."""
 
     def set_reachable(self, reachable: bool) -> None:
-        """Let new connections fail, or succeed again."""
+        """Make new connections fail or succeed again."""
 
     def close(self) -> None: ...
 
@@ -145,7 +145,7 @@ class InMemory:
 
 
 class Relay:
-    """Passes bytes between connectors and a listener, unless a test disturbs it."""
+    """Passes bytes between connectors and a listener, and injects faults."""
 
     def __init__(self, address: str, target: str, loop: asyncio.AbstractEventLoop, is_local: bool) -> None:
         self.reachable = True
@@ -211,7 +211,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while piece := await self._loop.sock_recv(source, 65536):
                 if source not in self._swallowed:
-                    # What cannot be written is lost; what comes from there may still be read.
+                    # Unwritten bytes are lost; bytes from there may still be read.
                     with contextlib.suppress(OSError):
                         await self._loop.sock_sendall(target, piece)
         if source not in self._swallowed:
@@ -237,7 +237,7 @@ class Relay:
 
 
 class OverZmq:
-    """Connectors reach the listener through a relay, which breaks what a test wants broken."""
+    """Connectors reach the listener through a relay, which injects the faults of a test."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class OverZmq:
         is_local: bool = False,
         compression: str = "auto",
     ) -> None:
-        """is_local: the relay is a local listener only, and passes on to the server's."""
+        """is_local: the relay is only a local listener and forwards to the server's."""
         self._compression = compression
         self._loop = loop
         self._address = address

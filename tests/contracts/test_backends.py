@@ -1,4 +1,4 @@
-"""What every backend of a worker manager must do: all checks on this machine, and one for each service.
+"""Requirements of every worker manager backend: all checks on this machine, and one check per service.
 
 tests/engines/test_backends.py runs the other checks of the services.
 """

@@ -1,4 +1,4 @@
-"""What every listener and connector does, over ZeroMQ (tcp, ipc) and in memory alike."""
+"""Behaviour of every listener and connector, over ZeroMQ (tcp, ipc) and in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.contracts.networks import Network, Peer, Server, make_network
 
 ALL = ["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"]
 on_all = pytest.mark.parametrize("network", ALL, indirect=True)
-"""Compression, sockets by a path, and the other event loop only change how bytes travel."""
+"""Compression, ipc sockets, and the other event loop change only the transport of bytes."""
 
 
 @pytest.fixture(params=["memory", "tcp", "local"])
@@ -68,7 +68,7 @@ def met(network: Network, kind: str = "object_storage", role: Role = Role.CLIENT
 
 
 def asked(server: Server) -> list[int]:
-    """The numbers of the requests that came, in their order."""
+    """The numbers of the received requests, in order."""
     return [
         event.message.request
         for event in server.events
@@ -158,7 +158,7 @@ def test_messages_and_attachments_travel_both_ways(network: Network) -> None:
     assert received.peer == peer.connector.peer
     assert [bytes(attachment) for attachment in received.attachments] == [large, b"small", b"changing", b""]
     assert all(attachment.readonly for attachment in received.attachments)
-    # What was received is passed on unchanged.
+    # Received messages are forwarded unchanged.
     server.listener.send(received.peer, StorageReply(1, StorageResult.OK), received.attachments)
     network.until(lambda: len(peer.events) == 2)
     answer = peer.events[1]
@@ -182,7 +182,7 @@ def test_everything_arrives_once_and_in_order_over_breaking_connections(network:
         for _ in range(700):
             total += 1
             peer.connector.send(StatStorage(total))
-        # Somewhere in the middle of it.
+        # Somewhere in the middle of the message.
         target = total - 350
         network.until(lambda target=target: len(answered(peer)) >= target)  # type: ignore[misc]
         network.break_connections()
@@ -352,6 +352,6 @@ def test_silent_connection_is_replaced(network: Network) -> None:
     server.listener.send(peer.connector.peer, reply(2))
     network.until(lambda: asked(server) == [1] and answered(peer) == [2])
     assert kinds(peer.events) == [Welcomed, Broken, Resumed, Received]
-    # The server had no way to know: the new connection ends the old one.
+    # The server could not know: the new connection ends the old one.
     seen = [kind for kind in kinds(server.events) if kind in {Opened, Broken, Resumed}]
     assert seen == [Opened, Broken, Resumed]

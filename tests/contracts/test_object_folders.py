@@ -1,4 +1,4 @@
-"""What every folder for objects of a backend does: on a disk, and in S3."""
+"""Behaviour of every folder for a backend's objects: on disk and in S3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of the emulator, and what its answers are compared with: moto's answers, and the services' own models."""
+"""Clients of the emulator, and comparisons of its answers with moto's answers and the services' models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client_of(service: str, attempts: int = 1, **more: Any) -> Any:
 
 
 def missing_keys(theirs: Any, ours: Any, path: str) -> list[str]:
-    """Return where an answer of moto has a key that ours has not, or a value of another type."""
+    """Return where a moto answer has a key that ours lacks, or a value of another type."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = [key for key in theirs if key != "ResponseMetadata"]
         absent = [f"{path}.{key}" for key in keys if key not in ours]

@@ -1,4 +1,4 @@
-"""What workers in emulated containers run; it imports nothing that would slow their start down."""
+"""Tasks for workers in emulated containers. Imports nothing that would slow down startup."""
 
 from __future__ import annotations
 

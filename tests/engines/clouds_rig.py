@@ -1,4 +1,4 @@
-"""Worker managers' configurations for AWS's emulator and for Symphony's stand-in, and an account with all they need."""
+"""Configurations of worker managers for the AWS emulator and the fake Symphony, and an account with their resources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaler.worker_manager.symphony import SymphonyConfig
 from tests.engines.hpc_rig import BUCKET, furnish
 
 IMAGE = "ami-12c6146b"
-"""One that moto has."""
+"""An instance type that moto offers."""
 MANAGED: dict[str, Any] = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "burst"}
 
 
@@ -37,7 +37,7 @@ def ecs_client(aws: AwsEmulator) -> Iterator[AwsClient]:
 
 
 def provision(kind: str, file: Path, *verb: str) -> list[str]:
-    """Do what `scaler_worker_manager KIND VERB -c FILE` does, and return the lines that it prints."""
+    """Run the equivalent of `scaler_worker_manager KIND VERB -c FILE`, and return its output lines."""
     request = parse_worker_manager("scaler_worker_manager", [kind, *verb, "-c", str(file)], {})
     assert isinstance(request, Provision)
     lines: list[str] = []
@@ -46,7 +46,7 @@ def provision(kind: str, file: Path, *verb: str) -> list[str]:
 
 
 def open_subnets() -> list[str]:
-    """Give the default VPC, which has none in moto, a way to the internet, and return its subnets."""
+    """Give the default VPC internet access, which moto's lacks, and return its subnets."""
     ec2 = AwsClient(AwsSettings(), "ec2")
     subnets = ec2.call("DescribeSubnets", Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
     gateway = ec2.call("CreateInternetGateway")["InternetGateway"]["InternetGatewayId"]
@@ -74,7 +74,7 @@ def hpc_config(**values: Any) -> AwsHpcConfig:
 
 
 def slurm_config(directory: Path, **values: Any) -> SlurmConfig:
-    """Return the configuration of jobs that wait in a queue which stands in for that of PBS."""
+    """Return the configuration of jobs that wait in a fake PBS queue."""
     place = {"slurm_system": "pbs", "slurm_time_minutes": 9, "slurm_options": ("held",)}
     return model_of(SlurmConfig, {**MANAGED, **place, "slurm_log_directory": str(directory), **values})
 
@@ -88,7 +88,7 @@ def kubernetes_config(**values: Any) -> KubernetesConfig:
 
 
 def furnish_account(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a cluster, a queue, a job definition and a bucket. Nothing of it works."""
+    """Create a cluster, a queue, a job definition, and a bucket, all without function."""
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
     furnish(aws, command=["sh", "-c", "exec sleep 60", "Ref::module"])
     with ecs_client(aws) as client:
@@ -96,5 +96,5 @@ def furnish_account(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def furnish_machines(aws: AwsEmulator) -> None:
-    """Make the launch template of instances."""
+    """Create the launch template of instances."""
     provision_ec2(ec2_config(aws_endpoint_url=aws.endpoint_url), "setup", False, lambda _: None)

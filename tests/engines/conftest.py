@@ -1,4 +1,4 @@
-"""Shared by tests of engines: an account at AWS."""
+"""Fixtures for tests of engines: an AWS account."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler.testing.aws import AwsEmulator
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    """The emulator, which boto3 finds by the environment of this process."""
+    """The emulator, which boto3 finds through this process's environment."""
     with AwsEmulator() as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)

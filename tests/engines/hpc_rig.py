@@ -1,4 +1,4 @@
-"""The executor on AWS Batch in this process, with the emulator's jobs as processes."""
+"""The AWS Batch executor in this process, with the emulator's jobs as processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settings(aws: AwsEmulator, **changes: Any) -> AwsHpcConfig:
 
 
 def furnish(aws: AwsEmulator, **changes: Any) -> None:
-    """Make queue, job definition and bucket."""
+    """Create queue, job definition, and bucket."""
     aws.batch.furnish(**changes)
     client = AwsClient(settings(aws), "s3")
     client.call("CreateBucket", Bucket=BUCKET)
@@ -45,7 +45,7 @@ def furnish(aws: AwsEmulator, **changes: Any) -> None:
 
 
 class Rig:
-    """An executor, and all that it has reported."""
+    """An executor and all its reports."""
 
     def __init__(self, aws: AwsEmulator, executor: BatchExecutor) -> None:
         self.aws = aws
@@ -60,7 +60,7 @@ class Rig:
             self._changed.notify_all()
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something is true of what was reported."""
+        """Wait until a condition on the reports holds."""
         with self._changed:
             assert self._changed.wait_for(condition, WAIT_SECONDS), self.reports
 
@@ -81,7 +81,7 @@ class Rig:
         return {(each.task, each.attempt): each for each in self.reports if isinstance(each, CallFinished | CallFailed)}
 
     def end_of(self, call: Call) -> CallFinished | CallFailed:
-        """Wait for the end of a call, which must be its only one."""
+        """Wait for the end of the only call."""
         self.until(lambda: call.key in self.ends())
         same = [
             each
@@ -114,12 +114,12 @@ class Rig:
         return self.aws.s3.keys(BUCKET)
 
     def alive(self, mark: str) -> list[str]:
-        """Return the jobs whose containers run and whose names have this mark."""
+        """Return the jobs with running containers and this mark in their names."""
         described = self.aws.batch.call("DescribeJobs", {"jobs": self.aws.batch.alive()})["jobs"]
         return [job["jobId"] for job in described if mark in job["jobName"]]
 
     def jobs(self, status: str = "") -> list[dict[str, Any]]:
-        """Return the jobs of the queue, arrays as one; those of a status, or all."""
+        """Return the jobs of the queue with a status, or all; an array counts as one job."""
         if status:
             found = self.aws.batch.call("ListJobs", {"jobQueue": "queue", "jobStatus": status})
         else:
@@ -131,7 +131,7 @@ class Rig:
 
 @contextmanager
 def rig_of(aws: AwsEmulator, **changes: Any) -> Iterator[Rig]:
-    """Yield a started executor; it is closed in the end, and then none of its manager's jobs may be left."""
+    """Yield a started executor and close it, which must leave none of its manager's jobs."""
     made = Rig(aws, BatchExecutor(settings(aws, **changes)))
     try:
         made.executor.start(made.hear)

@@ -1,4 +1,4 @@
-"""Clusters for tests of the worker manager kubernetes: the stand-in, and a real one where KUBECONFIG names it.
+"""Clusters for tests of the kubernetes worker manager: a fake, and a real one if KUBECONFIG names it.
 
 The real one is asked with the official client's own methods. Its pods run `sh` of the image that the variable
 SCALER_TEST_KUBERNETES_IMAGE names.
@@ -26,18 +26,18 @@ from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of
 WAIT_SECONDS = 30.0
 REAL_WAIT_SECONDS = 180.0
 WAITS = ("sh", "-c", "trap 'exit 0' TERM; sleep 600 & wait")
-"""The command of a pod that ends at SIGTERM."""
+"""The command of a pod that exits on SIGTERM."""
 STUBBORN = ("sh", "-c", "trap '' TERM; while true; do sleep 0.1; done")
 FAILS = ("sh", "-c", "echo first; echo 'no scheduler there' >&2; exit 3")
 
 
 class Site(Protocol):
-    """A cluster, as the tests that run on every one see it."""
+    """A cluster, through the interface that all cluster tests share."""
 
     wait_seconds: float
 
     def config(self, **values: Any) -> KubernetesConfig:
-        """Return the settings of a manager of this cluster. Each site has a manager of its own."""
+        """Return the settings of a manager of this cluster. Each site has its own manager."""
 
     def objects(self, plural: str) -> list[Fields]:
         """Return the pods or secrets of the site's manager."""
@@ -46,11 +46,11 @@ class Site(Protocol):
         """Limit the namespace until the test ends."""
 
     def refuse_image(self, image: str) -> None:
-        """Make sure that this image cannot be pulled."""
+        """Ensure that this image cannot be pulled."""
 
 
 class StandInSite:
-    """The stand-in."""
+    """The fake cluster."""
 
     wait_seconds = WAIT_SECONDS
 
@@ -106,7 +106,7 @@ class RealSite:
         self._core.create_namespaced_resource_quota(self._namespace, body)
 
     def refuse_image(self, image: str) -> None:
-        """The image has a name of `example.invalid`, which no network resolves."""
+        """The image name is in `example.invalid`, which no network resolves."""
 
     def close(self) -> None:
         for pod in self.objects("pods"):
@@ -117,7 +117,7 @@ class RealSite:
 
 @contextmanager
 def open_site(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Yield a cluster. kind: stand-in, or cluster for that of KUBECONFIG."""
+    """Yield a cluster. kind: stand-in, or cluster for the one in KUBECONFIG."""
     monkeypatch.setattr(pods, "WORKER_COMMAND", WAITS)
     with ExitStack() as closing:
         if kind == "stand-in":
@@ -133,7 +133,7 @@ def open_site(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @contextmanager
 def backend_of(site: Site, **values: Any) -> Iterator[KubernetesBackend]:
-    """Yield a backend; it is closed in the end, and its pods stay."""
+    """Yield a backend and close it, keeping its pods."""
     backend = KubernetesBackend(site.config(**values))
     try:
         yield backend
@@ -142,7 +142,7 @@ def backend_of(site: Site, **values: Any) -> Iterator[KubernetesBackend]:
 
 
 def until(site: Site, backend: KubernetesBackend, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
-    """List units, whenever something changes, until they fit."""
+    """List units after every change until they match."""
     deadline = time.monotonic() + site.wait_seconds
     while not fits(units := backend.list()):
         assert time.monotonic() < deadline, units
@@ -151,5 +151,5 @@ def until(site: Site, backend: KubernetesBackend, fits: Callable[[list[Unit]], b
 
 
 def states(units: list[Unit]) -> list[str]:
-    """Return the states of units, in the order of their names."""
+    """Return the states of units, ordered by name."""
     return [unit.state.value for unit in sorted(units, key=lambda unit: unit.unit_id)]

@@ -1,4 +1,4 @@
-"""An empty account that moto plays, and the commands that set a worker manager up in it."""
+"""An empty account played by moto, and the commands that set up a worker manager in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaler.worker_manager.aws.calls import AwsClient
 
 @contextmanager
 def moto_server() -> Iterator[str]:
-    """Yield the address of a server of moto."""
+    """Yield the address of a moto server."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     running = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     running.start()
@@ -26,7 +26,7 @@ def moto_server() -> Iterator[str]:
 
 
 class Cloud:
-    """An account, and the commands for a type of worker manager in it. flags: those that every command has."""
+    """An account, and the commands of one worker manager type. flags: common to all commands."""
 
     def __init__(
         self, endpoint_url: str, manager: str, provision: Callable[..., int], flags: Mapping[str, str]
@@ -48,7 +48,7 @@ class Cloud:
         return self.told("show", *flags).config
 
     def do(self, verb: str, *flags: str, code: int = 0) -> list[tuple[str, str]]:
-        """Run the command; return its lines about resources as a word and what it is about."""
+        """Run the command; return its lines about resources as pairs of a word and its subject."""
         lines: list[str] = []
         told = self.told(verb, *flags)
         assert self._provision(told.config, told.verb, told.dry_run, lines.append) == code

@@ -1,4 +1,4 @@
-"""Stand-ins for the commands of PBS and LSF: a queue in a directory, whose jobs are processes of this machine.
+"""Fake PBS and LSF commands: a queue in a directory, whose jobs are processes of this machine.
 
 As a program it is one of the commands, by its name: qsub, qselect, qstat, qdel, bsub, bjobs or bkill.
 """
@@ -21,7 +21,7 @@ COMMANDS = ("qsub", "qselect", "qstat", "qdel", "bsub", "bjobs", "bkill")
 
 
 def install(directory: Path) -> Path:
-    """Make the commands in a directory, and return it; their queue is in it, too."""
+    """Create the commands in a directory that also contains their queue, and return it."""
     for name in COMMANDS:
         path = directory / name
         path.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {__file__} {directory} {name} "$@"\n')
@@ -53,7 +53,7 @@ def submit(directory: Path, arguments: list[str], variable: str, suffix: str, fo
     if "held" in arguments:
         job["pid"] = 0
     else:
-        # The parent of the job notes how it ends.
+        # The parent of the job records how it ends.
         text = f'{variable}={job_id} /bin/sh -s <"$0" >"$1" 2>&1; echo $? >"$2"'
         started = subprocess.Popen(
             ["/bin/sh", "-c", text, script, output, code],
@@ -88,7 +88,7 @@ def cancel(directory: Path, job_ids: list[str]) -> None:
 
 
 def stop(shell: int, number: int) -> None:
-    """Signal what the shell of a job runs."""
+    """Signal the processes of a job's shell."""
     for child in Path(f"/proc/{shell}/task/{shell}/children").read_text().split():
         os.kill(int(child), number)
 

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: munged, slurmctld and two slurmd on loopback, as processes of the tests."""
+"""A real Slurm on this machine: munged, slurmctld, and two slurmd on loopback, as test processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PartitionName=high Nodes=n[1-2] MaxTime=60 PriorityTier=10 PreemptMode=OFF
 
 
 def missing_programs() -> str:
-    """Return why there can be no Slurm on this machine; empty when there can."""
+    """Return why Slurm cannot run on this machine; empty if it can."""
     if os.getuid():
         return "only root starts a munged and a slurmd"
     # The search path of a user may lack sbin.
@@ -72,7 +72,7 @@ def search_path() -> str:
 
 @contextmanager
 def slurm_cluster(directory: Path) -> Iterator[SlurmCluster]:
-    """Yield a running Slurm whose commands are those on the path. Skips the test where there can be none."""
+    """Yield a running Slurm with the commands on the path. Skips the test if there is none."""
     if missing := missing_programs():
         pytest.skip(f"THERE IS NO SLURM HERE, so nothing of it is tested: {missing}")
     with running_slurm(directory) as made:
@@ -83,7 +83,7 @@ def slurm_cluster(directory: Path) -> Iterator[SlurmCluster]:
 def running_slurm(
     directory: Path, more_config: str = "", before: Callable[[SlurmCluster], None] = lambda _: None
 ) -> Iterator[SlurmCluster]:
-    """Yield a running Slurm. more_config: lines of slurm.conf. before: is called between munged and slurmctld."""
+    """Yield a running Slurm. more_config: lines of slurm.conf. before: called between munged and slurmctld."""
     ports = ReservedPorts(1 + len(NODES))
     ports.release()
     made = SlurmCluster(directory, ports, more_config)
@@ -100,7 +100,7 @@ def running_slurm(
 
 
 class SlurmCluster:
-    """Two nodes, n1 and n2, of four CPUs each. Partitions: low, the default one, and high, whose jobs preempt."""
+    """Two nodes, n1 and n2, with four CPUs each. Partitions: low (the default), and high, whose jobs preempt."""
 
     def __init__(self, directory: Path, ports: ReservedPorts, more_config: str = "") -> None:
         self.directory = directory
@@ -148,23 +148,23 @@ class SlurmCluster:
         self.run_daemon(node, ["slurmd", "-D", "-N", node])
 
     def kill(self, name: str) -> None:
-        """Kill a daemon: slurmctld, n1 or n2."""
+        """Kill a daemon: slurmctld, n1, or n2."""
         process = self._started.pop(name)
         process.kill()
         process.wait()
 
     def output_of(self, *command: str) -> str:
-        """Return what a command of Slurm prints; empty when it fails."""
+        """Return the output of a Slurm command; empty if it fails."""
         return self._call(*command).stdout
 
     def run(self, *command: str) -> str:
-        """Return what a command of Slurm prints. Raises AssertionError when it fails."""
+        """Return the output of a Slurm command. Raises AssertionError if it fails."""
         ran = self._call(*command)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 
     def jobs(self, states: str = PRESENT, comment: str = NO_COMMENT) -> dict[str, str]:
-        """Return the states of jobs by their id. comment: what they were submitted with."""
+        """Return the states of jobs by id. comment: given at submission."""
         lines = self.run("squeue", "-h", "-r", "-t", states, "-o", "%i %T %k").splitlines()
         return {
             unit_id: state for unit_id, state, given in (line.split(maxsplit=2) for line in lines) if given == comment
@@ -177,20 +177,20 @@ class SlurmCluster:
         return self.run("squeue", "-h", "-r", "-t", "RUNNING", "-w", node, "-o", "%i").split()
 
     def lose(self, node: str) -> None:
-        """Kill a node with all that runs on it, and let the controller notice."""
+        """Kill a node with everything that runs on it, and wait until the controller notices."""
         for unit_id in self.running_on(node):
             job_id = self.run("squeue", "-h", "-j", unit_id, "-o", "%A").strip()
             steps = [each for each in psutil.process_iter(["cmdline"]) if is_step(each, job_id)]
             assert steps, "a step that lives on reports how its job ended, and the node is not what failed"
             for process in [*steps, *processes_of(unit_id)]:
-                with contextlib.suppress(psutil.NoSuchProcess):  # it has ended with the one before
+                with contextlib.suppress(psutil.NoSuchProcess):  # ended with the previous one
                     process.kill()
         self.kill(node)
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
     @contextmanager
     def node_again(self, node: str) -> Iterator[None]:
-        """Start a node at the end that was lost meanwhile, also when the test fails: the next ones need it."""
+        """Finally start a node that was lost meanwhile, even if the test fails, because the next tests need it."""
         try:
             yield
         finally:
@@ -213,7 +213,7 @@ class SlurmCluster:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
 
     def run_daemon(self, name: str, command: list[str]) -> None:
-        # Should the tests be killed, so are the daemons.
+        # If the tests are killed, so are the daemons.
         prefix = ["setpriv", "--pdeathsig", "KILL"]
         log = (self.directory / f"{name}.out").open("ab")
         self._started[name] = subprocess.Popen(
@@ -223,13 +223,13 @@ class SlurmCluster:
 
 
 def is_step(process: psutil.Process, job_id: str) -> bool:
-    # The title may be one word or two: psutil splits it by what is left of the arguments that it was written over.
+    # The title may be one word or two: psutil splits it by the remains of the overwritten arguments.
     words = " ".join(process.info["cmdline"] or ()).split()
     return words == ["slurmstepd:", f"[{job_id}.batch]"]
 
 
 def processes_of(unit_id: str) -> list[psutil.Process]:
-    """Return the processes that the job of a unit has started."""
+    """Return the processes started by a unit's job."""
     found = []
     for process in psutil.process_iter():
         try:

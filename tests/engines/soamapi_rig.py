@@ -1,4 +1,4 @@
-"""The stand-in for soamapi in this process and its children."""
+"""The fake soamapi in this process and its children."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEADLINE_SECONDS = 30.0
 
 
 def use(settings: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `import soamapi` find a stand-in with these settings, in this process and in its children."""
+    """Make `import soamapi` find a fake with these settings, in this process and its children."""
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(sys.modules, "soamapi", importlib.import_module("scaler.testing.soamapi.on_path.soamapi"))

@@ -1,4 +1,4 @@
-"""Real sshds on loopback, each with a directory of its own: host key, accepted keys, environment of what it starts."""
+"""Real sshds on loopback, each with its own directory for host key, accepted keys, and environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_sshd = pytest.mark.skipif(
 
 
 class Sshd:
-    """One host: an sshd that can be killed and started again. Its programs see a directory of its own as theirs."""
+    """One host: an sshd that can be killed and restarted. Its programs have their own home directory."""
 
     def __init__(self, directory: Path, client_key: str) -> None:
         self.directory = directory
@@ -73,10 +73,10 @@ class Sshd:
             "PermitRootLogin yes",
             f"SetEnv {variables}",
         )
-        # The first line of a key counts.
+        # The first line for a key counts.
         config.write_text("\n".join([*lines, *fixed, ""]))
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # it must exist, and the service that makes it does not run here
+            Path("/run/sshd").mkdir(exist_ok=True)  # must exist, and the service that creates it does not run here
         assert SSHD is not None
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -89,12 +89,12 @@ class Sshd:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def client(self) -> int:
-        """Return the process id of the ssh that this process has connected to it."""
+        """Return the pid of the ssh that this process has connected to the host."""
         children = psutil.Process().children()
         return next(child.pid for child in children if child.name() == "ssh" and str(self.port) in child.cmdline())
 
     def sessions(self) -> list[psutil.Process]:
-        """Return the processes of its connections."""
+        """Return the processes of the host's connections."""
         if self._process is None:
             return []
         try:
@@ -103,7 +103,7 @@ class Sshd:
             return []
 
     def remote(self) -> dict[int, str]:
-        """Return the command lines of all processes that it has started and that run, by pid."""
+        """Return the command lines of all running processes started by the host, by pid."""
         entry = f"XDG_RUNTIME_DIR={self.directory}/run\0".encode()
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
@@ -113,7 +113,7 @@ class Sshd:
         return found
 
     def unit(self, unit_id: str) -> int:
-        """Return the process of a unit, once it runs."""
+        """Return the process of a unit once it runs."""
 
         def find() -> int:
             for pid, line in self.remote().items():
@@ -126,10 +126,10 @@ class Sshd:
         return int(until(find, WAIT_SECONDS))
 
     def stop(self) -> None:
-        """Kill it with all connections, as if the host had lost its network for a moment."""
+        """Kill the sshd with all connections, like a momentary network loss."""
         if self._process is not None:
             for process in [*self.sessions(), psutil.Process(self._process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):  # a connection may be ending
+                with contextlib.suppress(psutil.NoSuchProcess):  # a connection may be closing
                     for each in [*process.children(recursive=True), process]:
                         if each.name() == "sshd":
                             each.kill()
@@ -146,7 +146,7 @@ class Sshd:
 
 
 def until_gone(host: Sshd) -> dict[int, str]:
-    """Wait until a host runs nothing any more, and return what it runs after all."""
+    """Wait until a host runs nothing, and return any remaining processes."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (left := host.remote()) and (seconds := deadline - time.monotonic()) > 0:
         with contextlib.suppress(ProcessLookupError):
@@ -157,13 +157,13 @@ def until_gone(host: Sshd) -> dict[int, str]:
 
 
 def make_key(path: Path) -> str:
-    """Make a pair of keys without a password, and return the public one."""
+    """Create a key pair without a password, and return the public key."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path.with_suffix(".pub").read_text()
 
 
 class Hosts:
-    """Some hosts, and the client's file of options that knows them."""
+    """Hosts, and the client's options file for them."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self.directory = directory
@@ -179,7 +179,7 @@ class Hosts:
         )
 
     def config(self, *hosts: str, **values: Any) -> SshConfig:
-        """Return the settings of a manager of these hosts, by default of all, with this environment's Python."""
+        """Return the settings of a manager of these hosts (default: all), with this environment's Python."""
         given = {
             "scheduler_address": "tcp://127.0.0.1:1",
             "worker_manager_id": "far",
@@ -204,7 +204,7 @@ class Hosts:
 
 @contextmanager
 def running_hosts(directory: Path, count: int) -> Iterator[Hosts]:
-    """Yield hosts whose sshds run; afterwards nothing that they have started may be left."""
+    """Yield hosts with running sshds, which must leave none of their processes."""
     hosts = Hosts(directory, count)
     with contextlib.ExitStack() as after:
         for host in hosts.all:

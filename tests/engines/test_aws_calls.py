@@ -1,4 +1,4 @@
-"""Calls to AWS: equal causes give equal error texts, and no call exceeds the allowed rate."""
+"""Calls to AWS: equal causes have equal error texts, and no call exceeds the allowed rate."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ credential_process = {process}
 
 @pytest.fixture
 def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Return what writes the profile `here`, whose credentials come from a command, and none from the environment."""
+    """Return a writer of the profile `here`, whose credentials come from a command and not the environment."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
     file = tmp_path / "config"
@@ -144,7 +144,7 @@ def test_region_comes_from_settings_environment_or_profile_in_that_order(
 
 @contextmanager
 def mute_server() -> Iterator[tuple[str, list[socket.socket]]]:
-    """Takes connections and says nothing."""
+    """Accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken: list[socket.socket] = []
 

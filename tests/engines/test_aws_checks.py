@@ -1,4 +1,4 @@
-"""`setup --check` says what would not work before anything is made, and `show` what runs and costs."""
+"""`setup --check` reports problems before anything is created, and `show` lists running resources and costs."""
 
 from __future__ import annotations
 

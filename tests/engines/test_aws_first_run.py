@@ -1,4 +1,4 @@
-"""The first run in an AWS account: what is not there yet, or away, is tried again, and the rest goes on."""
+"""The first run in an AWS account: missing or unavailable resources are retried, and everything else continues."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_service_outage_at_startup_is_a_reason_and_ends_nothing(tmp_path: Path, 
 _WHERE = """[__import__("scaler").__file__, __import__("importlib.util").util.find_spec("starlette"),
 __import__("msgpack").__name__, "SCALER_CREDENTIAL" in __import__("os").environ]"""
 _BOOT_SECONDS = 120.0
-"""The unit fetches uv, boto3 and some more packages from the index, where no cache has them."""
+"""The unit fetches uv, boto3, and more packages from the index, because no cache has them."""
 
 
 def index_environment() -> dict[str, str]:
-    """Return where pip and uv find packages on this machine, and keep them. Skips the test where there is no index."""
+    """Return where pip and uv find packages on this machine, and keep them. Skips the test without an index."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "uv"]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if asked.returncode:
@@ -107,7 +107,7 @@ KINDS = {
     "aws_ec2": ("CreateFleet", f'ec2_image = "{IMAGE}"\nec2_instance_types = ["m5.large"]\nec2_slots = 1'),
     "aws_hpc": ("SubmitJob", 'mode = "worker"\njob_queue = "queue"\njob_definition = "job"\nmax_concurrent_jobs = 1'),
 }
-"""By the type of the manager: what starts a unit, and settings of a small one."""
+"""By manager type: the call that starts a unit, and settings of a small unit."""
 SCHEDULER = """
 [scheduler]
 bind_address = "tcp://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""What every backend must do, at services; tests/contracts/test_backends.py has one check of each."""
+"""Requirements of every backend, at services. tests/contracts/test_backends.py has one check of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole clusters whose workers are jobs of PBS and LSF, for whose commands a queue in a directory stands in."""
+"""Whole clusters whose workers are PBS and LSF jobs, with fake commands and a queue in a directory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_work_scales_jobs_from_zero_and_back(system: str, tmp_path: Path, queue:
             until(lambda: "ended after" in batch.output(), WAIT_SECONDS)
     jobs = jobs_in(queue)
     assert 1 <= len(jobs) <= 2
-    # Each finds its own id, by which the manager knows it.
+    # Each finds its own id, by which the manager identifies it.
     logs = "".join(path.read_text() for path in tmp_path.iterdir() if path.suffix in (".OU", ".out"))
     assert all(f"unit={unit_id} " in logs for unit_id in jobs)
 
@@ -137,7 +137,7 @@ def test_unanswered_stop_is_a_single_command(tmp_path: Path, queue: Path, monkey
     lines = (tmp_path / "lines").read_text().splitlines()
     assert [line.split(" sh ")[-1] for line in lines if "qdel" in line] == [f"qdel {' '.join(started)}"]
     assert queue.is_dir()
-    # It was accepted all the same: then nothing has failed.
+    # The job was accepted nevertheless, so nothing has failed.
     subprocess.run(["qdel", *started], check=True)
     units = until(lambda: [unit for unit in backend.list() if unit.state in ENDED])
     assert {unit.state for unit in units} == {UnitState.STOPPED}
@@ -148,7 +148,7 @@ def test_kills_an_unresponsive_command_and_its_children(
 ) -> None:
     monkeypatch.setattr("scaler.worker_manager.slurm.backend.COMMAND_SECONDS", 0.5)
     login = tmp_path / "login"
-    seconds = f"1{os.getpid()}"  # by which its process is found
+    seconds = f"1{os.getpid()}"  # identifies its process
     login.write_text(f"#!/bin/sh\necho 'Verification code:' >&2\necho Welcome\nsleep {seconds}\n")
     login.chmod(0o755)
     backend = backend_of("pbs", tmp_path, slurm_prefix=str(login))
@@ -167,7 +167,7 @@ def test_manager_stopped_before_its_batch_system_answers_leaves_no_command(
     commands.mkdir()
     for name in ("sbatch", "squeue"):
         path = commands / name
-        # The process that sleeps is not the one that the manager has started.
+        # The sleeping process is not the one that the manager started.
         slowly = f"sleep 600 & echo $! >{pid_file}.new && mv {pid_file}.new {pid_file}; wait"
         path.write_text(f"#!/bin/sh\n{slowly if name == slow else ':'}\n")
         path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""config/burst.toml: a laptop's own cores first, and the cloud for what they cannot do soon."""
+"""config/burst.toml: a laptop's cores first, and the cloud for work that they cannot finish soon."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def aws(aws: AwsEmulator) -> Iterator[AwsEmulator]:
 
 
 def where(seconds: float) -> str:
-    time.sleep(seconds)  # the policy goes to the cloud by durations
+    time.sleep(seconds)  # the policy uses the cloud based on durations
     return "cloud" if "AWS_BATCH_JOB_ID" in os.environ else "laptop"
 
 
 def configured(directory: Path, aws: AwsEmulator, ports: ReservedPorts, *changes: tuple[str, str]) -> Path:
-    """Write config/burst.toml for the emulator, with these texts replaced."""
+    """Write config/burst.toml for the emulator, with these replacements."""
     text = CONFIG.read_text()
     for old, new in (
         ("tcp://127.0.0.1:8616", f"tcp://127.0.0.1:{ports.first}"),
         ("tcp://127.0.0.1:8617", f"tcp://127.0.0.1:{ports.first + 3}"),
         ("job_queue = ", f'aws_endpoint_url = "{aws.endpoint_url}"\njob_queue = '),
         ("max_concurrent_jobs = 100", "max_concurrent_jobs = 8"),
-        # What jobs install is tested where there is an index: tests/engines/test_aws_first_run.py.
+        # Installation in jobs is tested where an index exists: tests/engines/test_aws_first_run.py.
         ("worker_requirements = []", 'batch_image = "emulated"'),
         *changes,
     ):
@@ -64,7 +64,7 @@ def test_work_too_slow_for_the_laptop_runs_in_the_cloud(tmp_path: Path, aws: Aws
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             assert client.submit(where, 0.0).result(WAIT_SECONDS) == "laptop"
             assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
-            # A job is expected to begin after 45 s: once a task was measured, the laptop alone would take 92 s.
+            # A job is expected to start after 45 s. Once a task is measured, the laptop alone would take 92 s.
             futures = [client.submit(where, 4.0) for _ in range(24)]
             aws.batch.wait_until(lambda: bool(aws.batch.alive()), WAIT_SECONDS)
             shown = provision("aws_hpc", file, "show")

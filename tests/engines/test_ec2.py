@@ -27,7 +27,7 @@ WAIT_SECONDS = 30.0
 
 
 class Account:
-    """An account in which the command has run, and what a manager does there."""
+    """An account after `setup`, and a manager's actions there."""
 
     def __init__(self, aws: AwsEmulator, **values: Any) -> None:
         quiet = {"ec2_setup": "exec sleep 3600", "heartbeat_interval_seconds": 0.01}
@@ -278,7 +278,7 @@ def test_only_requested_stops_count_as_orderly(code: str, state: UnitState) -> N
 
 
 def wait_for(started: str, goes_on: str) -> int:
-    """Run until a file is there, and return how often this was called."""
+    """Run until a file exists, and return the number of calls."""
     import time  # noqa: PLC0415 (runs on a worker)
     from pathlib import Path  # noqa: PLC0415
 
@@ -295,7 +295,7 @@ def flags_of(aws: AwsEmulator) -> tuple[str, ...]:
 
 @contextmanager
 def cluster(directory: Path, aws: AwsEmulator) -> Iterator[Client]:
-    """Yield a client of a scheduler whose only manager has instances."""
+    """Yield a client of a scheduler whose only manager runs instances."""
     with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=directory) as scheduler:
         address = scheduler.addresses()["scheduler"]
         told = ("aws_ec2", address, "-wmi", "burst", "-mtc", "2", "-his", "0.25", *flags_of(aws))

@@ -1,4 +1,4 @@
-"""`setup --check` of aws_ec2 says which image, types and subnets do not go together, and `show` what runs and costs."""
+"""`setup --check` of aws_ec2 reports incompatible images, types, and subnets, and `show` lists resources and costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaler.worker_manager.aws_ec2.setup import provision
 from tests.engines.clouds_rig import ec2_config, open_subnets
 
 LINUX = "ami-1e749f67"
-"""An image of Linux that moto has, for x86_64."""
+"""A Linux image that moto offers, for x86_64."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def problems(**settings: Any) -> list[str]:
 
 
 def public_subnet(*, public_ip: bool) -> str:
-    """Return a subnet of the default VPC that has a way to the internet; public_ip: it gives public addresses."""
+    """Return a subnet of the default VPC with internet access. public_ip: it assigns public addresses."""
     ec2 = AwsClient(AwsSettings(), "ec2")
     subnet = open_subnets()[0]
     ec2.call("ModifySubnetAttribute", SubnetId=subnet, MapPublicIpOnLaunch={"Value": public_ip})

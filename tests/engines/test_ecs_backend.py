@@ -1,4 +1,4 @@
-"""The backend on ECS against the emulator: what it asks for, and what it makes of faults."""
+"""The ECS backend against the emulator: its requests, and its reactions to faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
 BOTH_ATTEMPTS = 2
-"""A call is made twice before its failure is ours."""
+"""A call is made twice before its failure counts."""
 NEVER_SECONDS = 3600.0
 ENDED = (UnitState.FAILED, UnitState.STOPPED)
 
@@ -32,7 +32,7 @@ def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
 
 
 class Rig:
-    """Backends on one emulator, and a client beside them."""
+    """Backends on one emulator, and a client."""
 
     def __init__(self, aws: AwsEmulator) -> None:
         self.aws = aws
@@ -80,7 +80,7 @@ def rig(aws: AwsEmulator) -> Iterator[Rig]:
 
 
 def until_listed(backend: EcsBackend, fits: Callable[[dict[str, Unit]], bool]) -> dict[str, Unit]:
-    """List units until they fit: ECS does not announce changes."""
+    """List units until they match, because ECS does not announce changes."""
 
     def listed() -> dict[str, Unit] | None:
         units = {unit.unit_id: unit for unit in backend.list()}

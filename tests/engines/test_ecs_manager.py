@@ -1,4 +1,4 @@
-"""Whole clusters whose workers are ECS tasks: the emulator starts them as processes, and things go wrong by script."""
+"""Whole clusters whose workers are ECS tasks, which the emulator runs as processes with scripted faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.settings_rig import Command, command
 CONFIG = Path(__file__).resolve().parents[2] / "config/aws_raw_ecs.toml"
 WAIT_SECONDS = 30.0
 BOTH_ATTEMPTS = 2
-"""A call is made twice before its failure is the manager's."""
+"""A call is made twice before its failure counts."""
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_two_thousand_tasks_scale_ecs_tasks_from_zero_and_back(tmp_path: Path, a
 def test_spot_notices_to_half_the_fleet_lose_and_charge_no_task(tmp_path: Path, aws: AwsEmulator) -> None:
     spot = ("--ecs-capacity-provider", "FARGATE_SPOT")
     with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 4, *spot), Client(address) as client:
-        # None may run twice: what a notice costs shows at once.
+        # All run once, so the effect of a notice shows at once.
         futures = [client.submit_verbose(nap, (number, 0.2), retries=0) for number in range(60)]
         running(aws, 4)
         assert futures[0].result(WAIT_SECONDS) == 0

@@ -1,4 +1,4 @@
-"""`scaler_worker_manager aws_raw_ecs setup|show|teardown` against moto, which knows all the services it needs."""
+"""`scaler_worker_manager aws_raw_ecs setup|show|teardown` against moto, which has all required services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated Batch as boto3 sees it, with real processes, faults by script, and moto beside it for the shapes."""
+"""The emulated Batch through boto3, with real processes, scripted faults, and moto to compare shapes."""
 
 from __future__ import annotations
 
@@ -102,16 +102,16 @@ def walk(batch: Any, environment: dict[str, Any]) -> dict[str, Any]:
 MOTO_IS_WRONG = {
     # Fargate has no container instances.
     ".attempts[0].container.containerInstanceArn",
-    # It shows what it gives the container, where the service shows what was asked for.
+    # Shows values passed to the container, where the service shows the request.
     ".container.environment[0]",
-    # It shows these with the same values for every job.
+    # Shows these with the same values for every job.
     ".container.privileged",
     ".container.readonlyRootFilesystem",
-    # The service shows them for job definitions that have them instead of resourceRequirements.
+    # The service shows these for job definitions that use them instead of resourceRequirements.
     ".container.memory",
     ".container.vcpus",
 }
-"""What moto shows of a job that the service does not have for a job on Fargate."""
+"""Fields of moto's jobs that the service lacks for jobs on Fargate."""
 
 
 def test_answers_have_the_shape_of_motos() -> None:

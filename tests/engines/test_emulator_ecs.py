@@ -1,4 +1,4 @@
-"""The emulated ECS as boto3 sees it, with real processes, faults by script, and moto beside it for the shapes."""
+"""The emulated ECS through boto3, with real processes, scripted faults, and moto to compare shapes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_killed_emulator_leaves_nothing_behind() -> None:
 
 
 def await_death(pidfd: int) -> None:
-    """Wait for the end of a process that is not ours."""
+    """Wait for the exit of a process that is not our child."""
     try:
         assert select.select([pidfd], [], [], DEADLINE_SECONDS)[0] == [pidfd]
     finally:
@@ -112,13 +112,13 @@ def await_death(pidfd: int) -> None:
 
 
 MOTO_IS_WRONG = {
-    # a task that has not stopped has no reason, and its container no exit code
+    # a running task has no stop reason, and its container no exit code
     ".RunTask.tasks[0].stoppedReason",
     ".RunTask.tasks[0].containers[0].exitCode",
     ".DescribeTasks.tasks[0].stoppedReason",
     ".DescribeTasks.tasks[0].containers[0].exitCode",
     ".StopTask.task.containers[0].exitCode",
-    # tags are shown by the operations that take `include`, and by those that set them
+    # operations with `include`, and operations that set tags, show tags
     ".PutClusterCapacityProviders.cluster.tags[0]",
     ".DeleteCluster.cluster.tags[0]",
     ".StopTask.task.tags[0]",
@@ -126,7 +126,7 @@ MOTO_IS_WRONG = {
 
 
 def walk(ecs: Any, subnet: str) -> dict[str, Any]:
-    """Call every operation once, well, and return the answers."""
+    """Call every operation once with success, and return the answers."""
     answers = {"CreateCluster": ecs.create_cluster(clusterName="walk", tags=[{"key": "a", "value": "b"}])}
     cluster = answers["CreateCluster"]["cluster"]["clusterArn"]
     answers["DescribeClusters"] = ecs.describe_clusters(clusters=["walk", "none"], include=["TAGS", "SETTINGS"])
@@ -152,7 +152,7 @@ def walk(ecs: Any, subnet: str) -> dict[str, Any]:
 
 
 def test_answers_have_the_shape_of_motos() -> None:
-    with AwsEmulator() as aws:  # not in the environment, where the clients of moto would find it
+    with AwsEmulator() as aws:  # not in the environment, where moto's clients would find it
         ours_client = client_of("ecs", endpoint_url=aws.endpoint_url)
         ours = walk(ours_client, "subnet-1")
         await_end(aws, ours["RunTask"]["tasks"][0]["taskArn"])

@@ -1,4 +1,4 @@
-"""What moto serves behind the emulator's endpoint, as boto3 sees it, with faults by script."""
+"""Services of moto behind the emulator's endpoint, through boto3, with scripted faults."""
 
 from __future__ import annotations
 

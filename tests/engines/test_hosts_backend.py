@@ -1,4 +1,4 @@
-"""A bucket as backend, on several hosts: what crosses the link of the object storage, and a host without access."""
+"""A bucket as backend on several hosts: traffic of the object storage, and a host without access."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.hosts import Host, Network, Traffic, hosts, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}"),
-    pytest.mark.timeout(150),  # each host starts processes of its own
+    pytest.mark.timeout(150),  # each host starts its own processes
 ]
 
 SIZE = 10_000_000
 SLACK = 700_000
-"""Of messages, and of what they cost to send."""
+"""Overhead of messages and of their transmission, in bytes."""
 CREATE_BUCKET = """
 import boto3
 while True:
@@ -56,7 +56,7 @@ client = Client(sys.argv[1], credentials=sys.argv[2])
 
 
 class Cloud:
-    """Object storage and client on host0; workers on host1 and host2; S3 on host3, to which host2 has no access."""
+    """Object storage and client on host0, workers on host1 and host2, and S3 on host3, which host2 cannot access."""
 
     def __init__(self, network: Network, directory: Path) -> None:
         self.network = network
@@ -95,7 +95,7 @@ class Cloud:
         host.serve(script, *words, "--logging-level", "INFO", environment=environment, **self._to())
 
     def run(self, program: str) -> tuple[str, dict[str, Traffic]]:
-        """Run a program of `client` on host0; return what it printed, and what crossed each link meanwhile."""
+        """Run a program of `client` on host0; return its output and the traffic of each link meanwhile."""
         first = self.network[0]
         before = self.network.traffic()
         words = [self._address, str(first.home / "credentials")]

@@ -1,4 +1,4 @@
-"""The executor on AWS Batch: what it is given comes back, whatever jobs, Batch and S3 do."""
+"""The AWS Batch executor: every call returns, whatever jobs, Batch, and S3 do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def noise(size: int) -> bytes:
 
 
 def waiting_for(gate: Path) -> Callable[..., int]:
-    """Return a function that waits until a file is there, and returns the length of what it is given."""
+    """Return a function that waits for a file, and returns the length of its argument."""
 
     def wait(data: bytes = b"") -> int:
         wait_for_file(gate)
@@ -51,14 +51,14 @@ def waiting_for(gate: Path) -> Callable[..., int]:
 
 
 def submitted(rig: Rig) -> dict[str, Any]:
-    """Return the only job that was submitted, in full."""
+    """Return the full description of the only submitted job."""
     rig.aws.batch.wait_until(lambda: len(rig.jobs()) == 1, WAIT_SECONDS)
     found: dict[str, Any] = rig.aws.batch.call("DescribeJobs", {"jobs": [rig.jobs()[0]["jobId"]]})["jobs"][0]
     return found
 
 
 def begin_session(rig: Rig) -> None:
-    """Run a call, so that the key of the session is in S3."""
+    """Run a call, so that the session's key is in S3."""
     call = rig.call(len, b"")
     rig.run(call)
     assert rig.value(call) == 0
@@ -78,8 +78,8 @@ def test_simultaneous_calls_form_an_array_job_with_separate_results(rig: Rig) ->
 @pytest.mark.parametrize(
     ("size", "requests"),
     [
-        (3_000, {"PutObject": 2, "GetObject": 2}),  # in a variable; the key and the result
-        (1_000_000, {"PutObject": 3, "GetObject": 4}),  # what is read first does not have it all
+        (3_000, {"PutObject": 2, "GetObject": 2}),  # in a variable, with the key and the result
+        (1_000_000, {"PutObject": 3, "GetObject": 4}),  # the first read does not contain everything
     ],
 )
 def test_large_calls_go_through_s3_and_smaller_ones_in_the_request(
@@ -199,7 +199,7 @@ def test_close_terminates_leftovers_and_removes_their_objects(aws: AwsEmulator) 
 def test_leftovers_of_an_earlier_agent_are_killed_and_removed(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The earlier agent is not dead here: in a second search it would end the jobs of the next one.
+    # The earlier agent still runs here: in a second search, it would end the jobs of the next one.
     monkeypatch.setattr("scaler.worker_manager.aws_hpc.tracking.SEARCH_PAUSE_SECONDS", NEVER_SECONDS)
     with rig_of(aws) as other, rig_of(aws, worker_manager_id="another") as foreign:
         other.run(*(other.call(time.sleep, 60) for _ in range(2)))

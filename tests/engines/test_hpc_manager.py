@@ -1,4 +1,4 @@
-"""Whole clusters on AWS Batch, in both modes: the emulator starts jobs as processes, and things go wrong by script."""
+"""Whole clusters on AWS Batch in both modes, with jobs as processes of the emulator and scripted faults."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_restarted_manager_ends_leftover_jobs_and_reruns_their_tasks(tmp_path: P
         with doomed_manager(tmp_path, address, aws) as first:
             futures = [client.submit(wait_at_gate, number, str(gate)) for number in range(2)]
             containers(aws, 2)
-            # Its agent, too: otherwise that would end its jobs itself.
+            # Including its agent, which would otherwise end its jobs itself.
             agents = first.descendants()
             first.process.kill()
             for agent in agents:

@@ -1,4 +1,4 @@
-"""`scaler_worker_manager aws_hpc setup|show|teardown` against moto, which knows all the services it needs."""
+"""`scaler_worker_manager aws_hpc setup|show|teardown` against moto, which has all required services."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class HpcCloud(Cloud):
         return statements
 
     def open_account(self) -> None:
-        # moto makes service-linked roles by names of its own; in a used account there is one.
+        # moto invents names for service-linked roles; a used account already has one.
         trust = json.dumps({"Version": "2012-10-17", "Statement": []})
         path = "/aws-service-role/batch.amazonaws.com/"
         self.call("iam", "CreateRole", RoleName="AWSServiceRoleForBatch", Path=path, AssumeRolePolicyDocument=trust)
@@ -286,7 +286,7 @@ def test_rejects_sizes_that_fargate_does_not_offer(cloud: HpcCloud, flags: tuple
     cloud.told("setup", *flags, "--batch-capacity", "EC2")
 
 
-# -- what moto does at once takes its time in the service
+# the service takes time for actions that moto performs at once
 
 
 @pytest.fixture

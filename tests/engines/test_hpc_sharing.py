@@ -1,4 +1,4 @@
-"""Objects that calls share, and results that only their own jobs can have written."""
+"""Objects shared by calls, and results that only their own jobs can have written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MB = 1_000_000
 
 
 class Traffic:
-    """Counts the bytes that were put into S3, and the reads of each object."""
+    """Counts bytes put into S3, and reads of each object."""
 
     def __init__(self, aws: AwsEmulator) -> None:
         self.put_bytes = 0
@@ -85,7 +85,7 @@ def test_jobs_of_one_host_download_a_shared_object_once_unless_damaged(aws: AwsE
 
 
 def forge(rig: Rig, s3: AwsClient, name: str, data: bytes) -> CallFailed:
-    """Submit a call, write a result for it that is not its job's, and return what becomes of the call."""
+    """Submit a call, write a result that is not from its job, and return the call's outcome."""
     call = rig.call(len, b"")
     rig.run(call)
     [key] = [key for key in rig.aws.s3.keys(BUCKET) if key.endswith("/key")]

@@ -1,4 +1,4 @@
-"""The backend of mode worker: units that are jobs or children of arrays, whatever Batch answers."""
+"""The backend of mode worker: units that are jobs or array children, whatever Batch answers."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def test_warns_about_an_address_that_jobs_cannot_reach(
 ) -> None:
     backend_of(aws).close()
     assert "cannot reach" not in caplog.text
-    # boto3 finds the emulator by AWS_ENDPOINT_URL too.
+    # boto3 also finds the emulator through AWS_ENDPOINT_URL.
     backend_of(aws, aws_endpoint_url=None).close()
     assert "workers on AWS Batch cannot reach the scheduler at tcp://127.0.0.1:1" in caplog.text

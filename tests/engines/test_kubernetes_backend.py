@@ -1,4 +1,4 @@
-"""Pods as units: on the stand-in, and on a real cluster where KUBECONFIG names one."""
+"""Pods as units: on the fake, and on a real cluster if KUBECONFIG names one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.engines.kubernetes_rig import (
 from tests.waiting import until as eventually
 
 BOTH_ATTEMPTS = 2
-"""A request is made twice before its failure is the backend's."""
+"""A request is made twice before its failure counts."""
 
 
 @pytest.fixture(params=["stand-in", "cluster"])

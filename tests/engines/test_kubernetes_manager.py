@@ -1,4 +1,4 @@
-"""Whole clusters whose workers are pods: the stand-in starts them as processes, and things go wrong by script."""
+"""Whole clusters whose workers are pods, which the fake runs as processes with scripted faults."""
 
 from __future__ import annotations
 

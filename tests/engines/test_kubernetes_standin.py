@@ -1,4 +1,4 @@
-"""The stand-in of Kubernetes as the official client sees it, whose models check every object that it answers with."""
+"""The fake Kubernetes through the official client, whose models check every returned object."""
 
 from __future__ import annotations
 

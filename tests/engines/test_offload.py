@@ -37,7 +37,7 @@ sys.exit(main.run(BaremetalNativeConfig.from_json(sys.argv[1])))
 
 
 class Manager:
-    """A worker manager whose tasks run in processes that its executor starts."""
+    """A worker manager whose tasks run in processes of its executor."""
 
     def __init__(self, address: str, directory: Path, settings: dict[str, Any]) -> None:
         config = {"scheduler_address": address, "worker_manager_id": "offload", "heartbeat_interval_seconds": 0.2}
@@ -63,7 +63,7 @@ class Manager:
 
 @contextmanager
 def cluster(directory: Path, *flags: str, **settings: Any) -> Iterator[tuple[Client, Manager]]:
-    """Yield a client and the only manager of its cluster. In the end nothing of the manager may be left."""
+    """Yield a client and the only manager of its cluster, which must leave nothing behind."""
     words = ("scaler_scheduler", "tcp://127.0.0.1:0", *flags)
     with command(*words, directory=directory) as scheduler:
         address = address_of(scheduler)
@@ -85,7 +85,7 @@ def address_of(scheduler: Command) -> str:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client that the tests share in which nothing goes wrong."""
+    """A shared client for tests without faults."""
     with cluster(tmp_path_factory.mktemp("shared")) as (client, _):
         yield client
 

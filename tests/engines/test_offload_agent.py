@@ -59,7 +59,7 @@ class Rig(AgentRig):
     def submit(
         self, function: Callable[..., Any] | bytes, *payloads: bytes, inputs: Sequence[bytes] = (), **spec: Any
     ) -> list[CallKey]:
-        """Send a Run with one task per payload; every task has these inputs."""
+        """Send a Run with one task per payload, all with these inputs."""
         code = function if isinstance(function, bytes) else to_payload(dump_function(function))
         ids = self.submit_payloads(code, payloads, [tuple(inputs)] * len(payloads), **spec)
         return [(each, 1) for each in ids]
@@ -77,7 +77,7 @@ def connect_storage(address: str) -> StorageClient:
 
 
 def play(story: Callable[[Rig], Awaitable[None]], *, with_storage: bool = False, **settings: Any) -> MemoryExecutor:
-    """Run a story with an agent; the executor is returned, closed."""
+    """Run a scenario with an agent; return the closed executor."""
     executor = MemoryExecutor()
     storage = EmbeddedStorage("tcp://127.0.0.1:0", 2**30) if with_storage else None
     values = {"slots": 4, "executor": "memory:memory", **settings}
@@ -106,7 +106,7 @@ def arguments(*args: Any) -> bytes:
 
 
 async def put(rig: Rig, value: object) -> bytes:
-    """Store a value as a client would; return the reference to it."""
+    """Store a value like a client; return its reference."""
     return await put_parts(rig, dump_value(value))
 
 

@@ -1,4 +1,4 @@
-"""The backend on ORB: the real package against moto, where it is installed, and its machines as local processes."""
+"""The ORB backend: the real package against moto, if installed, with machines as local processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config(**values: Any) -> OrbAwsEc2Config:
 
 
 class Site:
-    """An account with an ORB that has been initialised, and one template."""
+    """An account with an initialized ORB and one template."""
 
     def __init__(self, aws: AwsEmulator, folder: Path) -> None:
         self.aws = aws
@@ -180,7 +180,7 @@ def test_only_machines_of_the_same_template_are_adopted(site: Site) -> None:
 def test_failed_request_and_missing_template_raise_with_the_reason(site: Site) -> None:
     site.orb.call("create_template", "bare", "EC2Fleet", "ami-12345678", fleet_type="instant", max_instances=9)
     bare, missing = site.backend(orb_template="bare"), site.backend(orb_template="none")
-    for _ in range(2):  # the failed request does not count any more
+    for _ in range(2):  # the failed request no longer counts
         with pytest.raises(BackendError, match=r"ORB does not start all machines: .*machine_types must be specified"):
             bare.start(1)
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_tasks_run_on_a_machine_that_shuts_down_after_its_worker_exits(site: Sit
             orb_setup=("export SITE='of its own'",),
         )
         [machine] = backend.start(1)
-        # What the machine has: its metadata, a Python with scaler, and a way to shut down, which must be none of ours.
+        # The machine's parts: metadata, a Python with scaler, and a shutdown command other than ours.
         for name, text in (("site-python", f'exec {sys.executable} "$@"'), ("shutdown", f'echo "$@" > {down}')):
             (programs / name).write_text(f"#!/bin/sh\n{text}\n")
             (programs / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Settings of the worker managers on AWS, by what ECS, AWS Batch and S3 are asked for."""
+"""Settings of AWS worker managers, as seen in requests to ECS, AWS Batch, and S3."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import within
 
 WAIT_SECONDS = 15.0
 LARGE_BYTES = 100_000
-"""More than the request of a job has room for."""
+"""More than fits into a job's request."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Settings of the worker managers on AWS and Symphony, by what their units, a scheduler and Symphony see of them."""
+"""Settings of the AWS and Symphony worker managers, as seen by units, a scheduler, and Symphony."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WAIT_SECONDS = 15.0
 OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
 PROCESSOR_KEYS = [item.name for item in dataclasses.fields(ProcessorSettings)]
 ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm", "kubernetes")
-"""Their units are on other machines, with processors of their own."""
+"""Their units are on other machines with their own processors."""
 MEMORY_BYTES = dict.fromkeys(("aws_raw_ecs", "worker", "slurm", "kubernetes"), 2 * 1024**3)
 """Of the task and job definitions, and of jobs."""
 
@@ -68,8 +68,8 @@ COSTS = {
     "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0, 0.0, False),
     "offload": (fargate_price("us-east-1", 1, 2), 60.0, 0.0, 45.0, True),
 }
-"""Price of a unit or a task in an hour, least time that is charged, usual times until a unit has started and until a
-task begins, and whether tasks are charged."""
+"""Price of a unit or task per hour, minimum charge, usual start-up and dispatch times, and whether tasks are
+charged."""
 
 
 @pytest.fixture
@@ -85,14 +85,14 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the commands of PBS, and what they submit."""
+    """A directory with the PBS commands, and their submissions."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     return install(tmp_path)
 
 
 @pytest.fixture
 def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInSite]:
-    """The stand-in of Kubernetes, which managers find by the environment."""
+    """The fake Kubernetes, which managers find through the environment."""
     with open_site("stand-in", tmp_path, monkeypatch) as found:
         assert isinstance(found, StandInSite)
         monkeypatch.setenv("KUBECONFIG", str(found.config().k8s_kubeconfig))
@@ -101,7 +101,7 @@ def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInSit
 
 @contextmanager
 def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
-    """Yield the backend that a manager of this kind has."""
+    """Yield the backend of a manager of this kind."""
     backend: Backend
     if kind == "aws_raw_ecs":
         backend = EcsBackend(ecs_config(aws_endpoint_url=aws.endpoint_url, **values))
@@ -123,7 +123,7 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
 
 
 def document_of(backend: Backend, unit_id: str, aws: AwsEmulator, pods: StandInSite) -> str:
-    """Return what a unit finds in its environment."""
+    """Return the environment of a unit."""
     if isinstance(backend, LocalAgents):
         return document_of_agent(psutil.Process(backend.pid_of(unit_id)))
     if isinstance(backend, Ec2Backend):
@@ -152,7 +152,7 @@ def document_of(backend: Backend, unit_id: str, aws: AwsEmulator, pods: StandInS
 
 
 def document_of_agent(agent: psutil.Process) -> str:
-    # The system shows nothing of a process that has just been started.
+    # The system shows nothing of a process that has just started.
     assert within(WAIT_SECONDS, lambda: WORKER_CONFIG_VARIABLE in agent.environ())
     return agent.environ()[WORKER_CONFIG_VARIABLE]
 
@@ -189,7 +189,7 @@ def test_units_inherit_everything_their_manager_is_configured_with(
         backend.stop([unit_id])
     told = (OffloadConfig if isinstance(backend, LocalAgents) else WorkerConfig).from_json(document)
     expected = {**values, "worker_manager_id": "burst", "scheduler_address": "tcp://127.0.0.1:2", "hash_seed": "7"}
-    if kind in ELSEWHERE:  # files of the manager's machine are none of a container's
+    if kind in ELSEWHERE:  # containers have no files of the manager's machine
         expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
     else:
         expected |= {key: getattr(WorkerConfig, key) for key in PROCESSOR_KEYS}

@@ -1,4 +1,4 @@
-"""Settings of the worker manager kubernetes, by what its pods, the API and a scheduler see of them."""
+"""Settings of the kubernetes worker manager, as seen by its pods, the API, and a scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole clusters whose workers are jobs of a real Slurm, with two nodes on this machine."""
+"""Whole clusters whose workers are jobs of a real Slurm with two nodes on this machine."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.waiting import until, within
 
 WAIT_SECONDS = 45.0
 PAUSE_SECONDS = 0.1
-"""Between two commands of Slurm: each is a process, and a request to the controller."""
+"""Interval between Slurm commands: each is a process, and a request to the controller."""
 AT_THE_LIMIT = "at_the_limit"
-"""The comment of the jobs that run beside all tests."""
+"""The comment of jobs that run during all tests."""
 QUICK = ("-et", "target_v1", "-pc", "idle_seconds=1")
 
 
@@ -44,7 +44,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 @pytest.fixture(scope="module")
 def address(slurm: SlurmCluster) -> Iterator[str]:
-    """A scheduler that the tests share; each has a manager of its own."""
+    """A scheduler shared by the tests, each of which has its own manager."""
     with command("scaler_scheduler", "tcp://127.0.0.1:0", *QUICK, directory=slurm.directory) as running:
         yield running.addresses()["scheduler"]
 
@@ -87,7 +87,7 @@ def slurm_config(directory: Path, **changed: object) -> SlurmConfig:
 
 
 def eventually(condition: Callable[[], Any]) -> Any:
-    """Ask Slurm until something is so, and return it."""
+    """Query Slurm until a condition holds, and return the answer."""
     return until(condition, WAIT_SECONDS, PAUSE_SECONDS)
 
 
@@ -180,7 +180,7 @@ def test_cancelled_job_ends_its_tasks_in_order_and_reports_it(
         futures = once_only(client, gate, 2)
         [unit_id] = eventually(slurm.running)
         until(lambda: len([f for f in futures if f.running()]) == 2, WAIT_SECONDS)
-        # It sends SIGTERM to all processes of the job, and SIGKILL after KillWait.
+        # Sends SIGTERM to all processes of the job, and SIGKILL after KillWait.
         slurm.run("scancel", unit_id)
         eventually(lambda: slurm.jobs().get(unit_id) == "COMPLETING")
         gate.touch()
@@ -262,7 +262,7 @@ def test_empty_job_lists_and_shell_messages_change_nothing(
 
 
 def surroundings() -> tuple[dict[str, str], str, int, str]:
-    """Return the environment, directory and limit of open files of a task, and what an srun in it says."""
+    """Return environment, directory, and open-file limit of a task, and the output of an srun in it."""
     ran = subprocess.run(["srun", "--overlap", "-n1", "printenv", "HOME"], capture_output=True, text=True, check=False)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return dict(os.environ), str(Path.cwd()), limit, ran.stdout + ran.stderr

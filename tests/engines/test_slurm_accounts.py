@@ -1,4 +1,4 @@
-"""Limits that the accounts of a real Slurm set, with slurmdbd and its database."""
+"""Limits set by the accounts of a real Slurm, with slurmdbd and its database."""
 
 from __future__ import annotations
 

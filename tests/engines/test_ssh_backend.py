@@ -1,4 +1,4 @@
-"""Units on hosts that are real sshds: what every backend does, what keeps a host from it, and what outlives what."""
+"""Units on hosts that are real sshds: requirements of every backend, obstacles on a host, and lifetimes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """Return a Python whose watcher starts a stand-in of the worker, which is quick and needs no scheduler."""
+    """Return a Python whose watcher starts a fake worker, which is fast and needs no scheduler."""
     agent, watcher, program = tmp_path / "agent.py", tmp_path / "watcher.py", tmp_path / "python"
     agent.write_text(AGENT)
     watcher.write_text(WATCHER_OF_STAND_INS.format(agent=str(agent)))
@@ -58,7 +58,7 @@ def python(tmp_path: Path) -> str:
 
 
 def until_listed(backend: SshBackend, fits: Callable[[list[Unit]], object]) -> list[Unit]:
-    """List units whenever something changes, until they fit."""
+    """List units after every change until they match."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not fits(units := backend.list()):
         assert time.monotonic() < deadline, units
@@ -115,7 +115,7 @@ def test_unreachable_host_does_not_delay_units_that_fit_elsewhere(hosts: Hosts, 
         assert "127.0.0.1:1: ssh: connect to host 127.0.0.1 port 1: Connection refused" in waiting.reason
         backend.stop([first])
         until_listed(backend, lambda units: third in {unit.unit_id for unit in units if not unit.reason})
-        # When the host that works is lost as well, nothing waits for ever.
+        # Even if the working host is also lost, nothing waits forever.
         os.kill(hosts.all[0].client(), signal.SIGKILL)
         units = until_listed(backend, lambda units: not alive(units))
         assert {unit.state for unit in units if unit.unit_id in {second, third}} == {UnitState.FAILED}
@@ -129,7 +129,7 @@ def document_of(host: Sshd, unit_id: str) -> WorkerConfig:
 
 
 def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], str]:
-    """Return settings with which the first host cannot be used, and a part of the reason."""
+    """Return settings that make the first host unusable, and part of the reason."""
     options = tmp_path / "ssh_config"
     text = hosts.options_file.read_text()
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -154,7 +154,7 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
         case "no Python":
             return {"ssh_python": str(tmp_path / "none")}, f"{tmp_path}/none: not found"
         case "no scaler":
-            bare = os.path.realpath(sys.executable)  # that of the system, without packages of ours
+            bare = os.path.realpath(sys.executable)  # the system's Python, without our packages
             return {"ssh_python": bare}, "No module named 'scaler"
         case "no uv":
             return {"ssh_python": ""}, "uv is not installed there: install it, or set ssh_python"
@@ -177,7 +177,7 @@ def test_obstacles_on_a_host_are_the_reason_of_its_units(case: str, hosts: Hosts
         [reason] = reasons(units)
         assert reason.startswith(f"{host}: ")
         assert expected in reason
-        # Until it is tried again, it fails at once and with the same text.
+        # Until the next attempt, it fails at once with the same text.
         with pytest.raises(BackendError) as error:
             backend.start(1)
         assert str(error.value) == f"no host can be used: {reason}"
@@ -212,7 +212,7 @@ def test_new_connection_removes_leftovers_of_an_earlier_one(hosts: Hosts, python
         [left] = backend.start(1)
         until_listed(backend, in_state(UnitState.RUNNING, 1))
         stopped = host.unit(left), next(pid for pid, line in host.remote().items() if "watcher" in line)
-        for pid in stopped:  # it does not see the end of its connection
+        for pid in stopped:  # does not detect the end of its connection
             os.kill(pid, signal.SIGSTOP)
         os.kill(host.client(), signal.SIGKILL)
         until_listed(backend, in_state(UnitState.FAILED, 1))
@@ -235,7 +235,7 @@ def test_host_without_a_suitable_python_gets_one_environment(hosts: Hosts, tmp_p
     uv.parent.mkdir(parents=True)
     calls = tmp_path / "calls"
     site = next(path for path in sys.path if path.endswith("site-packages"))
-    # It stands for uv: it unpacks the wheel, and finds what that needs here.
+    # A fake uv: unpacks the wheel, and finds its requirements here.
     uv.write_text(
         f"""#!{sys.executable}
 import pathlib, sys, venv, zipfile
@@ -318,7 +318,7 @@ def test_user_configured_forwards_neither_break_nor_join_a_connection(
                     server.accept()[0].close()
                 assert not (tmp_path / "entered").exists()
                 assert not (tmp_path / "own").exists()
-                if again:  # the socket of a killed ssh does not keep the next connection from its forwards
+                if again:  # the socket of a killed ssh does not prevent forwards of the next connection
                     os.kill(host.client(), signal.SIGKILL)
                     until_listed(backend, lambda units: not alive(units))
                     until(lambda: _tried(backend), WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""A cluster on loopback whose workers are on hosts that ssh reaches: through tunnels, with keys, and to the end."""
+"""A loopback cluster whose workers are on hosts reached by ssh: tunnels, keys, and shutdown."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 WHERE = os.getenv, "XDG_RUNTIME_DIR"
-"""A call that returns which host it is on."""
+"""A call that returns the name of its host."""
 
 
 def shown(hosts: Hosts, run: Run) -> bytes:
-    """Return the command lines and environments of what runs on the hosts, and of every ssh of this run."""
-    found, there = b"", remote(hosts)  # sshd gives what it starts no mark of the run
+    """Return command lines and environments of the hosts' processes, and of every ssh of this run."""
+    found, there = b"", remote(hosts)  # sshd does not pass the mark of the run to its children
     for pid in there | {process.pid for process in marked_processes(run.mark)}:
-        with suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # it may end meanwhile
+        with suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # may exit meanwhile
             if pid in there or psutil.Process(pid).name() == "ssh":
                 found += b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
     return found
@@ -82,14 +82,14 @@ def test_file_runs_tasks_through_tunnels_and_leaves_nothing_behind(
         assert b"SCALER_WORKER_CONFIG" in everything
         assert keys.own.secret.encode() not in everything
 
-        # The launcher starts another scheduler, which has other keys, and the workers come back to it.
+        # The launcher starts another scheduler with other keys, and the workers reconnect to it.
         before = remote(hosts)
         component(launcher, "scheduler").send_signal(signal.SIGKILL)
         with Client(address) as again:
             assert again.submit(*WHERE).result(WAIT_SECONDS) in places
         assert remote(hosts) >= before
 
-        # It starts another manager, and that other units.
+        # It starts another manager, which starts other units.
         component(launcher, "worker-manager").send_signal(signal.SIGKILL)
         assert until(lambda: not remote(hosts) & before, WAIT_SECONDS)
         with Client(address) as again:

@@ -1,4 +1,4 @@
-"""Whole clusters whose tasks run on the stand-in for Symphony, and what goes wrong there by script."""
+"""Whole clusters whose tasks run on the fake Symphony, with scripted faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVICE = "scaler.worker_manager.symphony.service"
 
 @dataclass
 class Cluster:
-    """What `scaler config/symphony.toml` has started."""
+    """Processes started by `scaler config/symphony.toml`."""
 
     address: str
     everything: Command
@@ -48,7 +48,7 @@ class Cluster:
 
 @contextmanager
 def cluster(directory: Path, *faults: Fault, told: dict[str, str] | None = None, **stand_in: Any) -> Iterator[Cluster]:
-    """Yield a cluster with these faults, settings and stand-in. In the end nothing of it may be left."""
+    """Yield a cluster with these faults, settings, and fake, which must leave nothing behind."""
     ports = ReservedPorts(3)
     environment = {
         "SCALER_OBJECT_STORAGE_SERVER_BIND_ADDRESS": ports.address(1),
@@ -71,7 +71,7 @@ def cluster(directory: Path, *faults: Fault, told: dict[str, str] | None = None,
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that lets in by a password, where nothing goes wrong by script."""
+    """A cluster with password login and without scripted faults."""
     directory = tmp_path_factory.mktemp("shared")
     login = password_file(directory, "right")
     with cluster(directory, told=login, users={"Guest": "right"}, task_retry_limit=0) as running:
@@ -79,7 +79,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def password_file(directory: Path, password: str) -> dict[str, str]:
-    """Write a password where only its owner may read it; return what tells the manager of it."""
+    """Write a password readable only by its owner; return the settings that point the manager to it."""
     path = directory / "password"
     path.write_text(f"{password}\n")
     path.chmod(0o600)

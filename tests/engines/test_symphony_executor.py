@@ -1,4 +1,4 @@
-"""The executor of the type symphony in front of the stand-in for soamapi, with the service that is shipped."""
+"""The symphony executor with the fake soamapi and the shipped service."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def call(function: Callable[..., Any], *args: Any) -> Call:
 
 
 class Rig:
-    """An executor, and what it reports."""
+    """An executor and its reports."""
 
     def __init__(self, **settings: Any) -> None:
         config = OffloadConfig(
@@ -87,7 +87,7 @@ class Rig:
         return {(end.task, end.attempt): end for end in found}
 
     def results(self, calls: Sequence[Call]) -> list[CallResult]:
-        """Wait until these have finished, and return how."""
+        """Wait until these calls have finished, and return their outcomes."""
         self.until(lambda: all(each.key in self.ends() for each in calls))
         ends = [self.ends()[each.key] for each in calls]
         return [unpack_result(end.data) for end in ends if isinstance(end, CallFinished)]
@@ -96,7 +96,7 @@ class Rig:
         return [load_value(result.parts, None, "") for result in self.results(calls)]
 
     def failure(self, failed: Call) -> tuple[Outcome, str]:
-        """Wait until this call has failed, and return how."""
+        """Wait until this call has failed, and return its outcome."""
         self.until(lambda: failed.key in self.ends())
         end = self.ends()[failed.key]
         assert isinstance(end, CallFailed), end
@@ -108,7 +108,7 @@ Begin = Callable[..., Rig]
 
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
-    """Starts an executor on a stand-in with these faults and settings."""
+    """Starts an executor on a fake with these faults and settings."""
     rigs: list[Rig] = []
 
     def start(*faults: Fault, settings: dict[str, Any] | None = None, **stand_in: Any) -> Rig:
@@ -123,7 +123,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
 
 
 class Hang:
-    """A task that hangs until it is let go, and the process that it is in."""
+    """A task that hangs until released, and its process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -240,7 +240,7 @@ def test_cancelled_call_is_killed_without_a_report(begin: Begin, hang: Hang) -> 
 
 @pytest.fixture
 def soamcontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a command soamcontrol into PATH, which writes its arguments to a file and then acts as configured."""
+    """Puts a soamcontrol command on PATH, which writes its arguments to a file and then acts as configured."""
 
     def make(then: str) -> Path:
         directory = tmp_path / "bin"

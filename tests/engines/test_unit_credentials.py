@@ -1,4 +1,4 @@
-"""Units of a manager that has a credential: what they are given, where it shows, and what ends with it."""
+"""Units of a manager with a credential: what they receive, where it is visible, and what ends with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAIT_SECONDS = 30.0
 
 
 class Cluster:
-    """A scheduler with keys. Its managers and units reach it over TCP only: the local listener has another name."""
+    """A scheduler with keys, reached by managers and units over TCP only: the local listener has another name."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -81,7 +81,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def seen_by_a_task() -> str:
-    """Return all that a task can read of its own process and of one that it starts, without looking into memory."""
+    """Return everything a task can read about its process and a child, without inspecting memory."""
     import os  # noqa: PLC0415 (runs on a worker)
     import subprocess  # noqa: PLC0415
     import sys  # noqa: PLC0415
@@ -99,7 +99,7 @@ def seen_by_a_task() -> str:
 
 
 def shown_of(*pids: int) -> str:
-    """Return command lines and environments of processes with all that they have started."""
+    """Return command lines and environments of processes with all their descendants."""
     found = []
     for pid in pids:
         for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
@@ -165,7 +165,7 @@ def test_manager_with_a_piped_credential_keeps_starting_units(cluster: Cluster) 
 
 
 class Cloud:
-    """AWS with all that was asked of it."""
+    """AWS with a record of all requests."""
 
     def __init__(self, aws: AwsEmulator) -> None:
         self.aws = aws
@@ -202,7 +202,7 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
 
 
 def provisioned(kind: str, cluster: Cluster, aws: AwsEmulator, verb: str, name: str) -> list[str]:
-    """Run a verb of setup, and return its lines."""
+    """Run a setup verb, and return its lines."""
     credentials = ("--credentials", str(cluster.home / f"{name}.credentials"))
     told = parse_worker_manager("m", [kind, verb, "-wmi", name, *credentials, *flags_of(kind, aws)], {})
     assert isinstance(told, Provision)

@@ -1,4 +1,4 @@
-"""What a chaos run needs inside the processes that have this directory in PYTHONPATH.
+"""Hooks for chaos runs in processes that have this directory in PYTHONPATH.
 
 *The wall clock jumps.* The offset in seconds is the double in the file that CHAOS_CLOCK names. Monotonic clocks are
 left alone, as a jump of the real clock leaves them.
