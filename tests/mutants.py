@@ -51,7 +51,6 @@ CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("scaler/worker/agent/core.py", "scaler/worker/agent/pool.py", "scaler/worker/agent/calls.py"),
         (
             "tests/unit/worker/test_agent_core.py",
-            "tests/unit/worker/test_agent_followers.py",
             "tests/unit/worker/test_memory_limits.py",
             "tests/unit/worker_manager/test_offload_core.py",
             "tests/properties/test_worker_core.py",

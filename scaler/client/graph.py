@@ -196,7 +196,7 @@ class GraphRun:
         alone = {*wanted, *self._own}
         if chunk_size is not None:
             return graph_chunks.GraphCut(plan, graph_chunks.Levels(plan, alone), chunk_size) if chunk_size > 1 else None
-        if len(plan.nodes) - len(wanted) < graph_chunks.MIN_NODES:
+        if not graph_chunks.is_large(plan, len(plan.nodes) - len(wanted)):
             return None
         samples = graph_chunks.samples_of(plan, self._own)
         for key in samples:

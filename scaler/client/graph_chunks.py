@@ -29,13 +29,14 @@ MAX_CHUNK_SECONDS = 0.1
 MAX_LOADS = 4
 """Maximum loads of chunk values by single nodes, per chunked node: each load costs 10 us."""
 MIN_NODES = 5_000
-"""Minimum number of unwanted nodes for which sampling pays off."""
+MIN_LEVELS = 500
+"""Minimum number of unwanted nodes, or of nodes one after the other, for which sampling pays off."""
 WAIT_SECONDS = 0.05
 WAIT_SECONDS_PER_NODE = 4e-6
 """Maximum wait for the samples, seconds: about a tenth of the graph's time without chunks."""
 FIRST_SAMPLES = 256
 SAMPLES = 16
-"""Maximum number of further samples per function. Samples depend only on samples."""
+"""Maximum number of further samples per function, and of samples one after the other."""
 MAX_FUNCTIONS = 32
 """Maximum number of functions that get `SAMPLES`, because some graphs have a function for each node."""
 MAX_INPUTS = 1024
@@ -263,18 +264,32 @@ def checked_size(given: int | None, block: bool, options: Options, serializer: o
     return 1 if reason else given
 
 
-def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, None]:
-    """Return sample nodes of each function that depend only on samples. own: nodes with options of their own."""
+def is_large(plan: Plan, unwanted: int) -> bool:
+    """Return whether sampling pays off: for many nodes, and for long chains, which as tasks need messages per node."""
+    if unwanted >= MIN_NODES or unwanted < MIN_LEVELS:
+        return unwanted >= MIN_NODES
+    levels: list[int] = []
+    for number in range(len(plan.keys)):
+        levels.append(1 + max(map(levels.__getitem__, plan.inputs(number)), default=0))
+    return max(levels) > MIN_LEVELS
+
+
+def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, int]:
+    """Return sample nodes of each function, with their levels. own: nodes with options of their own.
+
+    Samples depend only on samples.
+    """
     counts: defaultdict[int, int] = defaultdict(int)
-    found: dict[Key, None] = {}
-    for key, node in plan.nodes.items():
+    found: dict[Key, int] = {}
+    for number, (key, node) in enumerate(plan.nodes.items()):
         function = id(node[0])
         is_wanted = (function in counts or len(counts) < MAX_FUNCTIONS) and counts[function] < SAMPLES
-        if (is_wanted or len(found) < FIRST_SAMPLES) and key not in own:
-            needed = (plan.keys[each] for each in plan.inputs(plan.number(key)))
-            if all(each in plan.values or each in found for each in needed):
+        if (is_wanted or number < FIRST_SAMPLES) and key not in own:
+            needed = [plan.keys[each] for each in plan.inputs(plan.number(key))]
+            level = 1 + max((found.get(each, 0 if each in plan.values else SAMPLES) for each in needed), default=0)
+            if level <= SAMPLES:
                 counts[function] += 1
-                found[key] = None
+                found[key] = level
     return found
 
 

@@ -595,29 +595,12 @@ class RunGroup:
     devices: f.Devices = field(default_factory=list)  # GPU indexes of each task on the worker
 
 
-@dataclass(slots=True)
-class Followers:
-    """Attempts at tasks of one spec, in columns. Each runs when its predecessor has succeeded here, with its value.
-
-    If the predecessor fails or is returned, its follower is dropped silently. A follower that arrives after its
-    predecessor has ended is returned.
-    """
-
-    spec: Spec
-    ids: f.Ids
-    after: f.Ids  # the task before each
-    attempts: f.Attempts
-    payloads: f.Payloads  # the arguments
-    inputs: f.RaggedPayloads  # payloads of each task's references; empty: the predecessor's value
-
-
 @message(12, from_scheduler=(WORKER,), batch=True)
 class Run(Message):
     """Tasks to run."""
 
     functions: Functions  # functions and serializers new to this worker
     groups: list[RunGroup]
-    followers: list[Followers] = field(default_factory=list)
 
 
 @message(13, from_scheduler=(WORKER,))

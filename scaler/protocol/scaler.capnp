@@ -440,28 +440,11 @@ struct RunGroup {
   spec @9 :Spec;
 }
 
-struct Followers {
-  # Attempts at tasks of one spec, in columns. Each runs when its predecessor has succeeded here, with its value.
-  #
-  # If the predecessor fails or is returned, its follower is dropped silently. A follower that arrives after its
-  # predecessor has ended is returned.
-  ids @0 :Data;                  # column of ids
-  after @1 :Data;                # the task before each; column of ids
-  attempts @2 :List(UInt16);     # from 1 to 65533
-  inputCounts @3 :List(UInt32);  # entries of each row, or empty
-  inputSizes @4 :List(UInt32);   # in bytes
-  inputs @5 :Data;               # payloads of each task's references; empty: the predecessor's value; one behind the other
-  payloadSizes @6 :List(UInt32);  # in bytes
-  payloads @7 :Data;             # the arguments; one behind the other
-  spec @8 :Spec;
-}
-
 struct Run {
   # Tasks to run.
   # scheduler -> worker.
   functions @0 :List(AnnouncedFunction);  # functions and serializers new to this worker
   groups @1 :List(RunGroup);
-  followers @2 :List(Followers);
 }
 
 struct ForgetFunctions {

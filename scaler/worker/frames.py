@@ -55,7 +55,7 @@ class Descriptors(NamedTuple):
 
 
 class ToProcessor:
-    """Kinds on the task socket (TASK, GPU_TASK, RUN, END) and the definition socket (all others), with their values.
+    """Kinds on the task socket (TASK, GPU_TASK, END) and the definition socket (all others), with their values.
     Plain integers, which marshal handles fastest."""
 
     TASK = 1
@@ -73,8 +73,6 @@ class ToProcessor:
     """addresses of the host's store and the object storage"""
     GPU_TASK = 7
     """Values of TASK, then CUDA_VISIBLE_DEVICES for the task."""
-    RUN = 8
-    """Values of TASKs. Each runs after its predecessor's success, whose payload replaces empty inputs."""
 
 
 class ToAgent(IntEnum):
@@ -109,12 +107,6 @@ def pack(*kind_and_values: Any) -> bytes:
 
 unpack: Callable[[bytes], tuple[Any, ...]] = marshal.loads
 """Parses the datagrams of `pack`. Needs no checks, since only the agent writes them."""
-
-
-def task_of(values: Sequence[Any]) -> bytes:
-    row = values[1][0] if values[0] == ToProcessor.RUN else values[1:]
-    identifier: bytes = row[2]
-    return identifier
 
 
 _NOTE = struct.Struct("<B?Q16s")

@@ -1,4 +1,4 @@
-"""Chains of short tasks on a real cluster: they run one behind the other on a worker, and stay tasks of their own."""
+"""Chains of short tasks, each with the value of the one before, on a real cluster."""
 
 from __future__ import annotations
 

@@ -130,8 +130,6 @@ class SimulatedAgent(SimulatedWorker):
         if isinstance(message, Run):
             for group in message.groups:
                 self._specs.update(dict.fromkeys(group.ids, group.spec))
-            for followers in message.followers:
-                self._specs.update(dict.fromkeys(followers.ids, followers.spec))
         elif isinstance(message, Recall) and message.kill:
             attempts = self._rig.core.executor.queue.attempts
             for identifier, attempt in zip(message.ids, message.attempts, strict=True):
@@ -193,10 +191,10 @@ class SimulatedAgent(SimulatedWorker):
         if not processor.is_ready:
             processor.is_ready = True
             self._soon(SPAWN_SECONDS, lambda: self._step(ProcessorReported(number, Event.READY)))
-        elif processor.killed or (processor.ended and processor.running is None and not processor.has_next):
+        elif processor.killed or (processor.ended and processor.running is None and not processor.unread):
             processor.is_exiting = True
             self._soon(SPAWN_SECONDS, partial(self._exit, number, processor, "killed by signal 9 (SIGKILL)"))
-        elif processor.running is None and processor.has_next and not processor.paused:
+        elif processor.running is None and processor.unread and not processor.paused:
             self._begin(number, processor)
 
     def _exit(self, number: int, processor: ValueProcessor, text: str) -> None:
@@ -212,7 +210,6 @@ class SimulatedAgent(SimulatedWorker):
         assert processor.running is not None
         attempt = processor.running
         spec = self._specs[attempt[0]]
-        assert all(processor.inputs), "a follower gets the value of the task before"
         stored = deque(payload[1:17] for payload in processor.inputs if is_stored(payload))
 
         def fetch() -> None:
@@ -272,7 +269,7 @@ class SimulatedAgent(SimulatedWorker):
 
     def _end(self, number: int, processor: ValueProcessor, outcome: Outcome, value: bytes, seconds: float) -> None:
         processor.end_task(outcome, value, int(seconds * 1e6))
-        if not processor.has_next or self._random.random() < 0.3:
+        if not processor.unread or self._random.random() < 0.3:
             self._step(ResultsReceived(number, processor.flush()))
         else:  # results go out together, or are read from the page of a processor that is killed
             self._step()

@@ -59,7 +59,7 @@ class MemorySampler:
 def take_functions(processor: PooledProcessor, snapshot: Snapshot) -> tuple[str, set[str]]:
     """Return the running function of a processor, or "", and the functions finished there since the last call."""
     reported = max(0, snapshot.finished - processor.results)
-    dispatched = list(islice(processor.runs, reported + 1))
+    dispatched = list(islice(processor.dispatched, reported + 1))
     processor.ended.update(item.spec for item in dispatched[:reported])
     ended, processor.ended = {spec.wire.name for spec in processor.ended}, set()
     is_running = snapshot.begun > snapshot.finished and len(dispatched) > reported

@@ -138,8 +138,6 @@ def _check_worker(state: ClusterState, worker: Worker) -> None:
     willing = worker.is_willing and worker.busy < worker.limit
     has_slot = worker.busy + worker.claims.extra <= worker.slots - 1
     assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
-    here = worker.tasks.keys() | {task.id for task in worker.ahead.values()}
-    assert worker.ahead.keys() <= here, f"{name} has a follower of a task that it does not have"
     for task in worker.tasks.values():
         assert task.needs.fits(worker.offers), f"{name} has a task that it cannot run"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scaler.protocol.batches import split
@@ -11,7 +11,6 @@ from scaler.protocol.messages import (
     ROW_BYTES,
     SPLIT_BATCH_BYTES,
     Finished,
-    Followers,
     ForgetFunctions,
     Goodbye,
     Message,
@@ -41,7 +40,6 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
     Stop,
 )
-from scaler.scheduler.core.followers import Follower
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
@@ -178,41 +176,17 @@ class Outbox:
                     columns.devices.append(devices)
         self._run_bytes[worker] = size
 
-    def follow(self, worker: Worker, before: bytes, followers: Sequence[Follower]) -> None:
-        """Add a chain of followers to the worker's next Run, the first behind the task `before`."""
-        if self._run_bytes[worker] > SPLIT_BATCH_BYTES:
-            self._close_run(worker)
-        run = self._run_to(worker)
-        columns: Followers | None = None
-        for task, inputs in followers:
-            group = task.group
-            if columns is None or columns.spec is not group.spec:
-                columns = Followers(group.spec, [], [], [], [], [])
-                run.followers.append(columns)
-                self._announce(worker, group, run)
-            columns.ids.append(task.id)
-            columns.after.append(before)
-            columns.attempts.append(task.attempt)
-            columns.payloads.append(task.payload)
-            columns.inputs.append(inputs)
-            self._run_bytes[worker] += len(task.payload) + sum(map(len, inputs)) + ROW_BYTES
-            before = task.id
-
     def _columns_of(self, worker: Worker, group: Group) -> RunGroup:
         of_group = self._columns[group]
         columns = of_group.get(worker)
         if columns is None:
             columns = of_group[worker] = RunGroup(group.spec, [], [], [])
-            run = self._run_to(worker)
+            run = self._runs.get(worker)
+            if run is None:
+                run = self._runs[worker] = Run([], [])
             run.groups.append(columns)
             self._announce(worker, group, run)
         return columns
-
-    def _run_to(self, worker: Worker) -> Run:
-        run = self._runs.get(worker)
-        if run is None:
-            run = self._runs[worker] = Run([], [])
-        return run
 
     def _announce(self, worker: Worker, group: Group, run: Run) -> None:
         for identifier in group.functions:

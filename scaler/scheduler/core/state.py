@@ -539,8 +539,6 @@ class Worker(PeerRecord):
     terminated: Terminated = field(init=False)
     """Shared states of its assigned and ended tasks."""
     tasks: dict[bytes, Task] = field(default_factory=dict)
-    ahead: dict[bytes, Task] = field(default_factory=dict)
-    """Followers by the id of the task before; see `followers.py`."""
     blocked: frozenset[bytes] = frozenset()
     """Ids of started tasks that wait for their own tasks and lend their slots."""
     by_function: dict[Timing, int] = field(default_factory=dict)
@@ -631,21 +629,6 @@ class Worker(PeerRecord):
         for task in tasks:
             self.tasks[task.id] = task
         self.sent += len(tasks)
-
-    def add_follower(self, before: bytes, task: Task) -> None:
-        self.ahead[before] = task
-
-    def take_follower(self, before: bytes) -> Task | None:
-        return self.ahead.pop(before, None)
-
-    def drop_followers(self, before: bytes) -> None:
-        while (task := self.ahead.pop(before, None)) is not None:
-            before = task.id
-
-    def give_back_follower(self, identifier: bytes) -> None:
-        before = next((each for each, task in self.ahead.items() if task.id == identifier), None)
-        if before is not None:
-            self.drop_followers(before)
 
     def count_function(self, timing: Timing, change: int) -> None:
         count = self.by_function.get(timing, 0) + change

@@ -2,7 +2,6 @@
 
     admitted -> Ready | Waiting            resolve
     Waiting  -> Ready                      the last dependency ends
-    Waiting  -> Assigned                   the last dependency ends on a worker that has the task as a follower
     Ready    -> Assigned                   assign
     Assigned -> Recalled                   recall, cancel; back to Assigned if the worker keeps the task
     Assigned, Recalled -> Ready | Delayed  returned, done, worker_lost
@@ -62,7 +61,6 @@ from scaler.scheduler.core.chunk_counts import calls_of, recount
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Recovered
 from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.followers import MAX_FOLLOWERS, followers_of
 from scaler.scheduler.core.interruptions import interrupt, time_limit_text
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
@@ -213,32 +211,14 @@ class Tasks:
         """Send ready tasks, already taken from their queue, to a worker. inputs: see `Outbox.run`."""
         by_group: defaultdict[Group, list[Task]] = defaultdict(list)
         state = worker.assigned
-        needed: list[Task] = []
         for task in tasks:
             task.attempt += 1
             task.state = state
             by_group[task.group].append(task)
-            if task.dependents is not None:
-                needed.append(task)
         worker.take(tasks, now)
         for group, its_own in by_group.items():
             self._join(group, its_own, worker)
             self._outbox.run(worker, group, its_own, inputs)
-        if needed:
-            self._send_followers(needed, worker)
-
-    def _send_followers(self, tasks: Iterable[Task], worker: Worker) -> None:
-        left = MAX_FOLLOWERS
-        for first in tasks:
-            followers = followers_of(first, left)
-            if followers:
-                before = first.id
-                for task, _ in followers:
-                    task.attempt += 1
-                    worker.add_follower(before, task)
-                    before = task.id
-                self._outbox.follow(worker, first.id, followers)
-                left -= len(followers)
 
     def _join(self, group: Group, tasks: Sequence[Task], worker: Worker) -> None:
         group.assigned += len(tasks)
@@ -284,7 +264,6 @@ class Tasks:
         for identifier, attempt, has_started in reversed(list(rows)):  # each requeues ahead of the one before
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != attempt:
-                worker.give_back_follower(identifier)
                 continue
             if has_started:
                 worker.keep(task)
@@ -303,8 +282,6 @@ class Tasks:
 
     def _release(self, worker: Worker, task: Task) -> None:
         worker.release(task)
-        if worker.ahead:
-            worker.drop_followers(task.id)
         task.group.assigned -= 1
 
     def started(self, worker: Worker, message: Started) -> None:
@@ -376,7 +353,6 @@ class Tasks:
             if outcome in _FINAL:
                 self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
                 if task.dependents is not None:
-                    self._go_on(worker, task, outcome, now)
                     self._end_dependents(task, outcome, payload)
             else:
                 costs = duration_us, cpu_us, peak_bytes
@@ -395,17 +371,6 @@ class Tasks:
         if size_bytes >= LARGE_BYTES or self._directory.is_used:
             self._state.data.tracker.stored(payload[1:17], size_bytes, worker.store, task.group.spec.name)
         return outcome, payload
-
-    def _go_on(self, worker: Worker, ended: Task, outcome: int, now: float) -> None:
-        """Adopt the follower that the worker started when this task ended, or drop it if it cannot have started."""
-        follower = worker.take_follower(ended.id)
-        if follower is None:
-            return
-        state = follower.state
-        if outcome == _SUCCESS and type(state) is Waiting and state.missing == 1:
-            self.adopt(follower, worker, follower.attempt, (), now)
-        else:
-            worker.drop_followers(follower.id)
 
     @staticmethod
     def _is_result(identifier: bytes, attempt: int, payload: bytes) -> bool:
@@ -429,7 +394,6 @@ class Tasks:
     def _ended_without_result(
         self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, costs: tuple[int, int, int], now: float
     ) -> None:
-        worker.drop_followers(task.id)
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY, Outcome.INPUT_MISSING):
             self._forget_stored(result_id(task.id, task.attempt), worker)  # may be stored already
         if type(task.state) is Recalled and task.state.cancel:

@@ -16,7 +16,6 @@ from scaler.protocol.messages import (
     Cancel,
     Done,
     Finished,
-    Followers,
     ForgetFunctions,
     Heartbeat,
     Message,
@@ -72,8 +71,6 @@ class Chances:
     once: float = 0.05
     """Probability that a group may be started only once (retries=0)."""
     long_tasks: float = 0.02
-    late_followers: float = 0.1
-    """Probability that a follower arrives after its predecessor has ended."""
 
 
 CALM = Chances(
@@ -120,23 +117,18 @@ class SimulatedWorker:
         self._chances = chances
         self._queue: deque[tuple[Spec, bytes, int]] = deque()
         self._running: dict[bytes, int] = {}
-        self._followers: dict[bytes, tuple[Spec, bytes, int]] = {}
-        """By predecessor."""
         self._done = Done([], [], [], [], [])
         self._flushing = False
         self._known: set[bytes] = set()
 
     def hear(self, message: Message) -> None:
         match message:
-            case Run(definitions, groups, followers):
+            case Run(definitions, groups):
                 self._known.update(identifier for identifier, _ in definitions)
-                specs = [*(group.spec for group in groups), *(group.spec for group in followers)]
-                for spec in specs:
-                    assert spec.function in self._known, "a worker gets every function before its first task"
                 for group in groups:
+                    assert group.spec.function in self._known, "a worker gets every function before its first task"
                     for identifier, attempt in zip(group.ids, group.attempts, strict=True):
                         self._queue.append((group.spec, identifier, attempt))
-                self._attach(followers)
                 self._start()
             case Recall(ids, attempts, kill):
                 self._recall(ids, attempts, kill)
@@ -155,29 +147,8 @@ class SimulatedWorker:
     def restart(self) -> None:
         self._queue.clear()
         self._running.clear()
-        self._followers.clear()
         self._done = Done([], [], [], [], [])
         self._known.clear()
-
-    def _attach(self, groups: list[Followers]) -> None:
-        """Keep followers of tasks that run here, and return some as if their predecessors had ended."""
-        late = Returned([], [], [])
-        here = {identifier for _, identifier, _ in self._queue} | self._running.keys()
-        for group in groups:
-            for identifier, before, attempt in zip(group.ids, group.after, group.attempts, strict=True):
-                if before in here and self._random.random() >= self._chances.late_followers:
-                    self._followers[before] = group.spec, identifier, attempt
-                    here.add(identifier)
-                else:
-                    late.ids.append(identifier)
-                    late.attempts.append(attempt)
-                    late.started.append(False)
-        if late.ids:
-            self.say(late)
-
-    def _drop_followers(self, before: bytes) -> None:
-        while before in self._followers:
-            _, before, _ = self._followers.pop(before)
 
     def _start(self) -> None:
         while self._queue and len(self._running) < self.slots:
@@ -212,10 +183,6 @@ class SimulatedWorker:
         elif chance > 1 - self._chances.stored_results:
             payload = stored_reference(result_id(identifier, attempt), 100_000)
         self._report(identifier, attempt, outcome, payload, seconds)
-        if outcome is Outcome.SUCCESS and identifier in self._followers:
-            self._queue.appendleft(self._followers.pop(identifier))
-        else:
-            self._drop_followers(identifier)
         self._start()
 
     def _report(self, identifier: bytes, attempt: int, outcome: Outcome, payload: bytes, seconds: float) -> None:
@@ -246,12 +213,10 @@ class SimulatedWorker:
                 if kill:
                     del self._running[identifier]
                     self._report(identifier, attempt, Outcome.CANCELLED, b"killed", 0.0)
-                    self._drop_followers(identifier)
                     continue
                 started = True
             elif queued.get(identifier) == attempt:
                 taken.add(identifier)
-                self._drop_followers(identifier)
                 started = False
             else:
                 continue  # the task is in a Done in flight

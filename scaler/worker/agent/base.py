@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.batches import split
@@ -218,12 +218,7 @@ class ExecutorBase(ABC):
         attempts, suspended, once = self.queue.attempts, self.suspended(), self.retained.once
         for item in attempts.values():
             item.announced_started = False
-        items = [each for item in attempts.values() for each in item.run()]
-        for item in items:
-            if item.is_sent_with_follower:
-                cast("Attempt", item.follower).is_reported = True
-            else:
-                item.follower = None  # the scheduler does not know the task and resends it
+        items = [*attempts.values()]
         self.forget_functions(self.functions.keys() - {each for item in items for each in item.spec.wire.registered})
         report = WorkerReport(
             [item.id for item in items],
@@ -267,19 +262,6 @@ class ExecutorBase(ABC):
         if not self._ended:
             self._ended_at = len(self.commands)
         self._ended.append((item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, *ran))
-        if item.follower is None:
-            pass
-        elif outcome == Outcome.SUCCESS:
-            self._go_on(item, item.follower, payload)
-        else:
-            self._return([each for each in item.followers() if each.is_reported], started=False)
-
-    def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
-        follower.fill(value)
-        if follower.id in self.queue.attempts:
-            self.returned([follower], started=False)
-        else:
-            self.queue.follow(ended, follower)
 
     def killed(
         self,
@@ -303,11 +285,6 @@ class ExecutorBase(ABC):
 
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report attempts as returned (started=False) or as continuing (started=True)."""
-        if not started:
-            items = [each for item in items for each in (item, *item.followers()) if each is item or each.is_reported]
-        self._return(items, started)
-
-    def _return(self, items: list[Attempt], started: bool) -> None:
         if items:
             ids = [item.id for item in items]
             self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))

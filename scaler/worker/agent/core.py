@@ -257,26 +257,8 @@ class AgentCore:
             if room < len(items):
                 room += executor.extra_capacity
             refused += queue.add(items, 0 if self._drain_text else room)
-        if message.followers:
-            refused += self._attach(message.followers)
         if refused:
             executor.returned(refused, started=False)
-
-    def _attach(self, groups: Sequence[m.Followers]) -> list[Attempt]:
-        executor, attempts = self.executor, self.executor.queue.attempts
-        attached: dict[bytes, Attempt] = {}
-        late: list[Attempt] = []
-        for group in groups:
-            known, rank = executor.know(group.spec), executor.queue.rank(group.spec)
-            rows = zip(group.ids, group.attempts, group.payloads, group.inputs, strict=True)
-            items = [Attempt(task, number, known, payload, values, rank) for task, number, payload, values in rows]
-            for item, after in zip(items, group.after, strict=True):
-                before = attached.get(after) or attempts.get(after)
-                if before is None or before.follower is not None:
-                    late.append(item)
-                else:
-                    before.follower = attached[item.id] = item
-        return late
 
     def _recall(self, message: m.Recall, _now: float) -> None:
         """Return queued attempts, and kill running ones if requested. Also ends the wait after a session's report."""

@@ -22,7 +22,6 @@ from scaler.worker.agent.processor_table import PAUSE_AFTER_SECONDS, ProcessorTa
 from scaler.worker.agent.state import (
     CANCELLED,
     RECALLED,
-    Attempt,
     KillReason,
     KnownSpec,
     PooledProcessor,
@@ -130,7 +129,7 @@ class ProcessorPool(ProcessorTable):
         for processor in self.processors.values():
             # The processor may still run earlier dispatched tasks before it reads the message, so these specs remain
             # announced.
-            stale = numbers & processor.specs - {item.spec.number for item in processor.runs}
+            stale = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
             self._forget(processor, stale, processor.functions & functions)
 
     def storage_moved(self) -> None:
@@ -184,7 +183,7 @@ class ProcessorPool(ProcessorTable):
             processor = self.processors[number]
             is_suspended = processor.state in (ProcessorState.SUSPENDED, ProcessorState.WAITING)
             reported = max(0, snapshot.finished - processor.results)
-            item = next(islice(processor.runs, reported, None), None)
+            item = next(islice(processor.dispatched, reported, None), None)
             if snapshot.begun > snapshot.finished and item is not None:
                 running, seconds = item.id, max(0.0, now - snapshot.begun_at)
             else:
@@ -233,9 +232,7 @@ class ProcessorPool(ProcessorTable):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
                 continue
             item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks without duration are also spread
-            if item.follower is not None:
-                task = self._pack_run(processor, item, command.announcements)
-            elif not item.devices:
+            if not item.devices:
                 task = pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs)
             else:
                 gpus = ",".join(self.config.gpus[index] for index in item.devices if index < len(self.config.gpus))
@@ -249,28 +246,6 @@ class ProcessorPool(ProcessorTable):
                 self._wear_out(processor, now)
             if not processor.has_capacity():
                 free.remove(processor)
-
-    def _pack_run(self, processor: PooledProcessor, first: Attempt, announcements: list[bytes]) -> bytes:
-        """Return the datagram of an attempt and its followers. A follower that cannot be included remains here."""
-        run = [first]
-        item = first
-        while (follower := item.follower) is not None:
-            is_known = follower.spec.number in processor.specs or self._introduce(
-                processor, follower.spec, announcements
-            )
-            item.is_sent_with_follower = is_known and self._max_tasks == sys.maxsize
-            if not item.is_sent_with_follower:
-                break
-            run.append(follower)
-            item = follower
-        rows = [(each.attempt, each.spec.number, each.id, each.payload, each.inputs) for each in run]
-        if len(rows) == 1:
-            return pack(ToProcessor.TASK, *rows[0])
-        cost_us = 0.0
-        for each in reversed(run):  # cost of the attempt and all later ones
-            cost_us += each.spec.mean_us or 1.0
-            each.cost_us = cost_us
-        return pack(ToProcessor.RUN, rows)
 
     def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
         payloads = self.functions
@@ -298,17 +273,6 @@ class ProcessorPool(ProcessorTable):
         return stuck if is_idle else []
 
     # -- completion ------------------------------------------------------------------------------------------------
-
-    def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
-        if ended.is_sent_with_follower:
-            processor = self.processors[ended.executor]
-            follower.fill(value)
-            follower.executor = processor.number
-            self.queue.attempts[follower.id] = follower
-            processor.dispatched.appendleft(follower)
-            processor.work_us += follower.cost_us
-        else:
-            super()._go_on(ended, follower, value)
 
     def _take_results(self, processor: PooledProcessor, results: Results, sent: bool, now: float) -> None:
         """Handle results. sent: received as a message, not just read from the page."""

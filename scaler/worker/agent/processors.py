@@ -249,9 +249,7 @@ class ProcessorAgent(Agent):
             while True:
                 datagrams.append(frames.receive(processor.unread, socket.MSG_DONTWAIT)[0])
         datagrams += processor.tasks.take_back()
-        tasks = [
-            frames.task_of(values) for values in map(frames.unpack, datagrams) if values[0] != frames.ToProcessor.END
-        ]
+        tasks = [values[3] for values in map(frames.unpack, datagrams) if values[0] != frames.ToProcessor.END]
         if len(tasks) < len(datagrams):
             processor.tasks.send([_END])
         return tasks

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from scaler import recorder
 from scaler.config.worker import WorkerConfig
 from scaler.net.connection import Received
-from scaler.protocol.messages import Followers, Outcome, Relay, Run, RunGroup
+from scaler.protocol.messages import Outcome, Relay, Run
 from scaler.recorder import ROW_BYTES, Recorder
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.calls import CallInput, ServiceCalls
@@ -48,8 +48,7 @@ def _size_of(item: AgentInput) -> int:
         return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
     if isinstance(item, Received) and isinstance(item.message, Run):
         size = sum(ROW_BYTES + len(payload) for _, payload in item.message.functions)
-        groups: list[RunGroup | Followers] = [*item.message.groups, *item.message.followers]
-        for group in groups:
+        for group in item.message.groups:
             size += ROW_BYTES * len(group.payloads) + sum(map(len, group.payloads))
             size += sum([len(value) for values in group.inputs for value in values])
         return size

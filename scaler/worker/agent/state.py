@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain
 from typing import NamedTuple
 
 from scaler.ids import PEER_ID_BYTES
@@ -79,27 +78,6 @@ class Attempt:
     """For calls only, as are dispatched_at and lane. 0: not known to have started."""
     lane: int = 0
     devices: tuple[int, ...] = ()
-    follower: Attempt | None = None
-    """Runs with this attempt's value as soon as this attempt succeeds."""
-    is_sent_with_follower: bool = False
-    """The processor runs the follower without a further message."""
-    is_reported: bool = False
-    """A follower known to a restarted scheduler, so it must be returned."""
-
-    def run(self) -> Iterator[Attempt]:
-        item: Attempt | None = self
-        while item is not None:
-            yield item
-            item = item.follower if item.is_sent_with_follower else None
-
-    def followers(self) -> Iterator[Attempt]:
-        item = self.follower
-        while item is not None:
-            yield item
-            item = item.follower
-
-    def fill(self, value: bytes) -> None:
-        self.inputs = tuple([each or value for each in self.inputs])
 
 
 _Entry = tuple[Rank, int, Attempt]
@@ -183,14 +161,8 @@ class AttemptQueue:
         for item in items:
             item.executor = 0
             item.request = None
-            item.is_sent_with_follower = False
             heapq.heappush(self._heap, (item.rank, item.place, item))
             self.waiting += 1
-
-    def follow(self, before: Attempt, item: Attempt) -> None:
-        self.attempts[item.id] = item
-        item.place = before.place
-        self.put_back((item,))
 
     def remove(self, items: Iterable[Attempt]) -> None:
         for item in items:
@@ -250,10 +222,6 @@ class PooledProcessor:
     batch: int = -1
     """Batch of results read last; rows_taken: number of its rows processed."""
     rows_taken: int = 0
-
-    @property
-    def runs(self) -> Iterator[Attempt]:
-        return chain.from_iterable(item.run() for item in self.dispatched)
 
     @property
     def first_task(self) -> bytes:

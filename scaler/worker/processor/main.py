@@ -243,8 +243,6 @@ class _Processor:
                 values = unpack(datagram)
                 if values[0] == ToProcessor.TASK:
                     run(values)
-                elif values[0] == ToProcessor.RUN:
-                    self._run_all(values[1])
                 elif values[0] == ToProcessor.GPU_TASK:
                     os.environ["CUDA_VISIBLE_DEVICES"] = values[-1]  # restored after the task
                     run(values[:-1])
@@ -292,17 +290,8 @@ class _Processor:
         self._objects.move(store_address, is_host_store=store_address != object_storage_address)
         self.context.object_storage_address = object_storage_address  # for clients in tasks
 
-    def _run_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run tasks in sequence, each with the value of its predecessor, until one fails."""
-        value: bytes | None = b""
-        for attempt, number, task, arguments, inputs in rows:
-            filled = [each or value for each in inputs]
-            value = self._run((ToProcessor.TASK, attempt, number, task, arguments, filled))
-            if value is None or self._is_spoilt:
-                return
-
-    def _run(self, values: tuple[Any, ...]) -> bytes | None:  # noqa: PLR0915 (more calls would cost each task)
-        """Run the task of a TASK datagram and add its result. Returns the payload of its value, or None on failure."""
+    def _run(self, values: tuple[Any, ...]) -> None:  # noqa: PLR0915 (more calls would cost each task)
+        """Run the task of a TASK datagram and add its result."""
         _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
         results = self._results
@@ -355,7 +344,6 @@ class _Processor:
             results.flush()
         self.context.end_task()
         self._garbage.after_task(ended_ns)
-        return None if outcome else payload
 
     def _has_changed(self) -> bool:
         stdin, stdout, stderr = self._restorer.streams

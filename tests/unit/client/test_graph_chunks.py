@@ -16,12 +16,15 @@ from scaler.client.graph_chunks import (
     FIRST_SAMPLES,
     MAX_NODE_SECONDS,
     MAX_VALUE_BYTES,
+    MIN_LEVELS,
+    MIN_NODES,
     SAMPLES,
     GraphCut,
     Levels,
     Measured,
     NodeTask,
     checked_size,
+    is_large,
     samples_of,
 )
 from scaler.client.graph_plan import Plan
@@ -218,11 +221,18 @@ def test_node_with_an_unsendable_value_is_identified() -> None:
 def test_samples_are_first_nodes_of_each_function_without_dependencies() -> None:
     graph = chain(2 * FIRST_SAMPLES) | {"o": (other, "2"), "p": (other, str(2 * FIRST_SAMPLES - 1))}
     plan = Plan(graph, ["p", "o"])
-    assert list(samples_of(plan, ())) == [*map(str, range(FIRST_SAMPLES)), "o"]
+    assert list(samples_of(plan, ())) == [*map(str, range(SAMPLES)), "o"]
     assert list(samples_of(plan, {"1"})) == ["0"]
     graph = {str(each): (add if each < 2 * FIRST_SAMPLES else other, each) for each in range(3 * FIRST_SAMPLES)}
     found = samples_of(Plan(graph, list(graph)), ())
     assert list(found) == [*map(str, range(FIRST_SAMPLES)), *(str(2 * FIRST_SAMPLES + each) for each in range(SAMPLES))]
+
+
+def test_long_chains_are_measured_and_other_small_graphs_are_not() -> None:
+    wide = {str(each): (add, each) for each in range(MIN_LEVELS)}
+    graphs = chain(MIN_LEVELS), chain(MIN_LEVELS + 1), wide | {"all": (add, *wide)}
+    assert [is_large(Plan(graph, [list(graph)[-1]]), len(graph) - 1) for graph in graphs] == [False, True, False]
+    assert is_large(Plan(wide, wide), MIN_NODES)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Message, Outcome
@@ -22,18 +21,14 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.frames import ResultRow, Results, Snapshot, ToProcessor, pack, task_of, unpack
+from scaler.worker.frames import ResultRow, Results, Snapshot, ToProcessor, pack, unpack
 
 
 class FakeProcessor:
     def __init__(self) -> None:
         self.unread: list[bytes] = []
-        self.following: list[tuple[Any, ...]] = []
-        """The rest of the run whose task it runs, or has just ended."""
         self.inputs: tuple[bytes, ...] = ()
         """Of the task that it runs."""
-        self.value = b"."
-        """Payload of the last task that has succeeded."""
         self.running: tuple[bytes, int] | None = None
         self.begun = 0
         self.begun_at = 0.0
@@ -52,11 +47,7 @@ class FakeProcessor:
 
     def begin(self, now: float) -> None:
         """Read on to the next task and begin it."""
-        if not self.following:
-            kind, *values = unpack(self.unread.pop(0))
-            self.following = list(values[0]) if kind == ToProcessor.RUN else [tuple(values)]
-        attempt, _, task, _, inputs, *_ = self.following.pop(0)
-        self.inputs = tuple(each or self.value for each in inputs)
+        _, attempt, _, task, _, self.inputs, *_ = unpack(self.unread.pop(0))
         self.running = (task, attempt)
         self.begun += 1
         self.begun_at = now
@@ -66,8 +57,6 @@ class FakeProcessor:
         assert self.running is not None
         task, attempt = self.running
         self.running = None
-        if outcome is not Outcome.SUCCESS:
-            self.following.clear()
         self.finished += 1
         self.page.append((task, attempt, outcome, 0, duration_us, 0, 0, round(self.begun_at * 1e9), 0, 0, 0, 0, 1))
 
@@ -81,12 +70,8 @@ class FakeProcessor:
     def results(self) -> Results:
         return Results(self.batch, list(self.page), memoryview(b"." * len(self.page)))
 
-    @property
-    def has_next(self) -> bool:
-        return bool(self.following or self.unread)
-
     def tasks(self) -> list[bytes]:
-        return [task_of(unpack(datagram)) for datagram in self.unread]
+        return [unpack(datagram)[3] for datagram in self.unread]
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.begun, self.begun_at, self.finished)
