@@ -278,18 +278,16 @@ class MapFunction(Unchanging):
 
     def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
         """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""
-        loading.begin()
         try:
-            function = self.fresh.get()
-            item = items[position]
-            if self.serializer is not None:  # the item is a list of serialized arguments
-                return function, [serialization.load_value([each], self.serializer, "an argument") for each in item]
+            with loading:
+                function = self.fresh.get()
+                item = items[position]
+                if self.serializer is not None:  # the item is a list of serialized arguments
+                    return function, [serialization.load_value([each], self.serializer, "an argument") for each in item]
         except ScalerError:
             raise
         except Exception as error:
             raise serialization.cannot_load("the arguments", error) from error
-        finally:
-            loading.is_active = False
         return function, self._spread_out(item)
 
     def returned(self, value: Any) -> Any:

@@ -12,7 +12,7 @@ from scaler.client import graph_chunks
 from scaler.client.future import ScalerFuture, Unloaded, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, node_types, too_deep
-from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
+from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.map import Progress
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import ChunkKeys, TaskFuture
@@ -83,7 +83,6 @@ class GraphRun:
         self._options = options
         self._own = own
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
-        self._wrapped: dict[int, ChunkedNode] = {}
         self._tasks: list[TaskFuture] = []
         self._sizes: dict[ScalerFuture, int] = {}
         self.futures: dict[Key, TaskFuture] = {}
@@ -109,23 +108,19 @@ class GraphRun:
     def _run(self, plan: Plan, chunk_size: int | None) -> None:
         """Make all tasks except samples before submitting the first, so that inner values never need to be embedded."""
         wanted = set(plan.wanted.values())
-        found: dict[Key, Any] = dict(plan.values)
+        found = graph_chunks.Values(plan.values)
         self._share_values(plan, found)
-        cut = self._cut(plan, found, wanted, chunk_size)
+        cut = found.cut = self._cut(plan, found, wanted, chunk_size)
         measured = len(self._tasks)
         of_chunks = None
         if cut is not None and cut.functions:
             of_chunks = self._function_of(cut, graph_chunks.MAX_CHUNK_SECONDS if chunk_size is None else math.inf)
         for key in plan.nodes if cut is None else cut.order:
-            if type(key) is graph_chunks.NodeTask:
+            if type(key) is graph_chunks.NodeChunk:
                 assert of_chunks is not None, "it has functions"
                 self._make_chunk(key, of_chunks, found)
-            elif cut is not None and key in cut.singles:
-                function = plan.nodes[key][0]
-                wrapped = self._wrapped.setdefault(id(function), ChunkedNode(function))
-                self._make(key, wrapped, cut.singles[key].arguments(found), found, deliver=key in wanted)
             elif key not in found:  # not a sample
-                self._make_plain(plan, key, found, deliver=key in wanted)
+                self._make(plan, key, found, deliver=key in wanted)
         for key, target in plan.wanted.items():
             future = found[target]
             if target in plan.values:
@@ -141,7 +136,7 @@ class GraphRun:
             self.futures[key] = future
         self._submit(measured)
 
-    def _make_plain(self, plan: Plan, key: Key, found: dict[Key, Any], *, deliver: bool) -> None:
+    def _make(self, plan: Plan, key: Key, found: dict[Key, Any], *, deliver: bool) -> None:
         function, *arguments = plan.nodes[key]
         # Fast path: most arguments are keys.
         try:
@@ -150,27 +145,16 @@ class GraphRun:
             ]
         except RecursionError:
             raise too_deep(key) from None
-        self._make(key, function, tuple(filled), found, deliver=deliver)
-
-    def _make(
-        self,
-        key: Key,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        found: dict[Key, Any],
-        *,
-        deliver: bool,
-    ) -> None:
         own = self._own.get(key)
         template = self._known.get((id(function), deliver)) if own is None else None
         if template is None:
             template = self._templates(function, deliver, own)
             if own is None:
                 self._known[id(function), deliver] = template
-        task = found[key] = self._table.prepare(template, arguments, {}, node=(key,))
+        task = found[key] = self._table.prepare(template, tuple(filled), {}, node=(key,))
         self._tasks.append(task)
 
-    def _make_chunk(self, chunk: graph_chunks.NodeTask, function: ChunkFunction, found: dict[Key, Any]) -> None:
+    def _make_chunk(self, chunk: graph_chunks.NodeChunk, function: ChunkFunction, found: dict[Key, Any]) -> None:
         template = self._templates(function, False, None)
         task = self._table.prepare(template, chunk.arguments(found), {}, node=(ChunkKeys(chunk.keys),))
         template.has_chunks = True
@@ -200,12 +184,12 @@ class GraphRun:
             return None
         samples = graph_chunks.samples_of(plan, self._own)
         for key in samples:
-            self._make_plain(plan, key, found, deliver=True)
+            self._make(plan, key, found, deliver=True)
         self._submit(0)
         self._table.wait_ended(
             self._tasks, graph_chunks.WAIT_SECONDS + len(plan.nodes) * graph_chunks.WAIT_SECONDS_PER_NODE
         )
-        measured = graph_chunks.Measured()
+        measured = graph_chunks.Measured(samples.values())
         for key in samples:
             measured.add(plan.nodes[key][0], *_measure(found[key]))
         if not any(measured.is_small(plan.nodes[key][0]) for key in samples):

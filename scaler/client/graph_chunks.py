@@ -1,8 +1,8 @@
 """Groups small nodes of a large graph into chunks that run as one task each. Pure.
 
 A chunk takes nodes level by level, so that chunks run in parallel. A node stays single if its value is wanted, if it
-has options, or if it or a dependent has lists or computations among its arguments. Without a size from the user,
-samples run first, and only functions whose calls cost less than a task are chunked.
+has options, or if it has lists or computations among its arguments. Without a size from the user, samples run first,
+and only functions whose calls cost less than a task are chunked.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaler.client.graph_plan import Key, Plan
-from scaler.client.graph_tasks import POSITION_BITS, Program
+from scaler.client.graph_plan import InnerCall, Key, Plan
+from scaler.client.graph_tasks import POSITION_BITS, Program, value_at
 from scaler.client.options import Options, check_integer
 from scaler.errors import UsageError
 from scaler.median import median
@@ -23,6 +23,8 @@ MAX_NODES = 256
 """Maximum measured size of a chunk: up to 10 ms of work, with a value small enough for a message."""
 MAX_NODE_SECONDS = 40e-6
 """Cost of a node as a task, seconds. Chunking longer nodes saves nothing and delays levels with few nodes."""
+MAX_CHAINED_SECONDS = 200e-6
+"""The same in graphs with few nodes per level, in which each level as tasks waits for messages, and runs unprepared."""
 MAX_VALUE_BYTES = 128
 MAX_CHUNK_SECONDS = 0.1
 """Seconds after which a chunk of automatic size submits its remaining nodes as tasks."""
@@ -87,13 +89,6 @@ class Levels:
     ) -> None:
         """Sort the nodes by rank: the level of a chunked node, the next stage for a single node."""
         plan = self._plan
-        of_odd: set[int] = set()
-        """Inputs of nodes that have lists or computations among their arguments."""
-        odd: set[Key] = set()
-        for key, node in plan.nodes.items():
-            if not plan.is_simple(node[1:]):
-                odd.add(key)
-                of_odd.update(plan.inputs(plan.number(key)))
         small: dict[int, bool] = {}
         ranks = [0] * len(plan.keys)
         rank_of = ranks.__getitem__
@@ -101,10 +96,10 @@ class Levels:
             if key in plan.values or key in sent:
                 continue
             highest = max(map(rank_of, plan.inputs(number)), default=0)
-            function = plan.nodes[key][0]
+            function, *arguments = plan.nodes[key]
             if id(function) not in small:
                 small[id(function)] = is_small(function)
-            if small[id(function)] and key not in odd and number not in of_odd and key not in alone:
+            if small[id(function)] and key not in alone and plan.is_simple(arguments):
                 ranks[number] = highest + 1
                 levels[highest + 1].append(number)
                 self._is_chunked[number] = 1
@@ -118,14 +113,14 @@ class Constant(NamedTuple):
     value: Any
 
 
-class NodeTask:
-    """The nodes of one task, to be made into a program. inputs: the chunks, single nodes, and values it needs."""
+class NodeChunk:
+    """The nodes of a chunk, to be made into a program. inputs: the chunks, single nodes, and values it needs."""
 
     def __init__(self) -> None:
         self.keys: list[Key] = []
-        self.inputs: list[NodeTask | Constant | Key] = []
+        self.inputs: list[NodeChunk | Constant | Key] = []
         self.future: Any = None
-        self.chunks: dict[NodeTask, int] = {}
+        self.chunks: dict[NodeChunk, int] = {}
         self.slots, self.sources = array("i"), array("Q")
         self.functions, self.counts = array("I"), array("I")
         self.is_kept = bytearray()
@@ -139,7 +134,7 @@ class NodeTask:
         """Return the program and its inputs once all input tasks exist. found: values by key."""
         program = Program(self.functions, self.counts, self.slots, self.sources, bytes(self.is_kept))
         inputs = [
-            each.future if type(each) is NodeTask else each.value if type(each) is Constant else found[each]
+            each.future if type(each) is NodeChunk else each.value if type(each) is Constant else found[each]
             for each in self.inputs
         ]
         return program, *inputs
@@ -148,22 +143,20 @@ class NodeTask:
 class GraphCut:
     """A graph divided into tasks.
 
-    order: keys of single nodes, and chunks, in topological order. singles: single nodes that need values of chunks.
-    functions: functions of chunked nodes, by number.
+    order: keys of single nodes, and chunks, in topological order. functions: functions of chunked nodes, by number.
     """
 
     def __init__(self, plan: Plan, levels: Levels, size: int) -> None:
         self._plan = plan
         self._size = size
-        self.order: list[Key | NodeTask] = []
-        self.singles: dict[Key, NodeTask] = {}
+        self.order: list[Key | NodeChunk] = []
         self._functions: dict[int, tuple[int, Callable[..., Any]]] = {}
         numbers = range(len(plan.keys))
-        self._chunks: list[NodeTask | None] = [None for _ in numbers]
+        self._chunks: list[NodeChunk | None] = [None for _ in numbers]
         self._positions = array("I", bytes(4 * len(numbers)))
-        self._tasks = array("I", bytes(4 * len(numbers)))
+        self._needed_by = array("I", bytes(4 * len(numbers)))
         self._slots = array("i", bytes(4 * len(numbers)))
-        """Slot of the node in the task that needed it last, which is in `_tasks`, by node number."""
+        """Slot of the node in the chunk that needed it last, whose number is in `_needed_by`, by node number."""
         self._count = 0
         self._open: list[int] = []
         for level, singles in levels.steps:
@@ -184,7 +177,7 @@ class GraphCut:
         """Divide the open nodes into chunks: one, unless they need too many inputs."""
         numbers, self._open = self._open, []
         while len(numbers) > 1:
-            chunk = self._task_of(numbers)
+            chunk = self._chunk_of(numbers)
             self.order.append(chunk)
             count = len(chunk.keys)
             for position, number in enumerate(numbers[:count]):
@@ -195,54 +188,72 @@ class GraphCut:
             self._add_single(numbers[0])
 
     def _add_single(self, number: int) -> None:
-        key = self._plan.keys[number]
-        self.order.append(key)
-        chunks = self._chunks
-        if any(chunks[each] is not None for each in self._plan.inputs(number)):
-            self.singles[key] = self._task_of([number])
+        self.order.append(self._plan.keys[number])
+        for each in self._plan.inputs(number):
+            chunk = self._chunks[each]
+            if chunk is not None:
+                chunk.is_kept[self._positions[each]] = 1
 
-    def _task_of(self, numbers: Sequence[int]) -> NodeTask:
-        """Return the task of the longest prefix of these nodes that keeps within MAX_INPUTS."""
+    def value_of(self, key: Key) -> InnerCall:
+        """Return an argument that stands for the value of a chunked node. The task of its chunk must exist."""
+        number = self._plan.number(key)
+        chunk = self._chunks[number]
+        assert chunk is not None, "it is chunked"
+        return InnerCall(value_at, (chunk.future, self._positions[number]))
+
+    def _chunk_of(self, numbers: Sequence[int]) -> NodeChunk:
+        """Return the longest prefix of these nodes that keeps within MAX_INPUTS."""
         self._count += 1
-        task, count, plan = NodeTask(), self._count, self._plan
-        tasks, slots, chunks, positions, sources = self._tasks, self._slots, self._chunks, self._positions, task.sources
+        made, count, plan, needed_by = NodeChunk(), self._count, self._plan, self._needed_by
+        slots, chunks, positions, sources = self._slots, self._chunks, self._positions, made.sources
         for place, number in enumerate(numbers):
-            if place and len(task.inputs) >= MAX_INPUTS:
+            if place and len(made.inputs) >= MAX_INPUTS:
                 break
             key = plan.keys[number]
             function, *arguments = plan.nodes[key]
             inputs = plan.inputs(number)
             if len(inputs) < len(arguments) or not _STRINGS.issuperset(map(type, arguments)):
-                inputs = [plan.number(each) if plan.is_key(each) else task.add(Constant(each)) for each in arguments]
+                inputs = [plan.number(each) if plan.is_key(each) else made.add(Constant(each)) for each in arguments]
             for each in inputs:
                 if each < 0:
                     slot = each  # a constant
-                elif tasks[each] == count:
+                elif needed_by[each] == count:
                     slot = slots[each]
                 else:
                     chunk = chunks[each]
                     if chunk is None:
-                        slot = task.add(plan.keys[each])
+                        slot = made.add(plan.keys[each])
                     else:
                         position = positions[each]
                         chunk.is_kept[position] = 1
-                        index = task.chunks.get(chunk)
+                        index = made.chunks.get(chunk)
                         if index is None:
-                            index = task.chunks[chunk] = len(task.inputs)
-                            task.inputs.append(chunk)
+                            index = made.chunks[chunk] = len(made.inputs)
+                            made.inputs.append(chunk)
                         sources.append(index << POSITION_BITS | position + 1)
                         slot = -len(sources)
-                    tasks[each] = count
+                    needed_by[each] = count
                     slots[each] = slot
-                task.slots.append(slot)
+                made.slots.append(slot)
             self._functions.setdefault(id(function), (len(self._functions), function))
-            task.functions.append(self._functions[id(function)][0])
-            task.counts.append(len(arguments))
-            task.keys.append(key)
-            tasks[number] = count
+            made.functions.append(self._functions[id(function)][0])
+            made.counts.append(len(arguments))
+            made.keys.append(key)
+            needed_by[number] = count
             slots[number] = place
-        task.is_kept = bytearray(len(task.keys))
-        return task
+        made.is_kept = bytearray(len(made.keys))
+        return made
+
+
+class Values(dict[Key, Any]):
+    """Values and futures of a graph by key. A key that is missing is that of a chunked node."""
+
+    cut: GraphCut | None = None
+
+    def __missing__(self, key: Key) -> InnerCall:
+        assert self.cut is not None, "its node is chunked"
+        value = self[key] = self.cut.value_of(key)
+        return value
 
 
 def checked_size(given: int | None, block: bool, options: Options, serializer: object) -> int | None:
@@ -294,7 +305,10 @@ def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, int]:
 
 
 class Measured:
-    def __init__(self) -> None:
+    def __init__(self, levels: Collection[int] = ()) -> None:
+        """levels: of the samples."""
+        is_narrow = SAMPLES in levels and len(levels) < 4 * SAMPLES
+        self._max_seconds = MAX_CHAINED_SECONDS if is_narrow else MAX_NODE_SECONDS
         self._seconds: defaultdict[int, list[float]] = defaultdict(list)
         self._size_bytes: defaultdict[int, int] = defaultdict(int)
 
@@ -304,4 +318,4 @@ class Measured:
 
     def is_small(self, function: Callable[..., Any]) -> bool:
         seconds = self._seconds.get(id(function), [math.inf])
-        return median(seconds) <= MAX_NODE_SECONDS and self._size_bytes[id(function)] <= MAX_VALUE_BYTES
+        return median(seconds) <= self._max_seconds and self._size_bytes[id(function)] <= MAX_VALUE_BYTES

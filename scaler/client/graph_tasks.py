@@ -1,4 +1,4 @@
-"""Worker side of graph chunks: runs the nodes of a chunk, or a single node that needs values of chunks.
+"""Worker side of graph chunks: runs the nodes of a chunk.
 
 The value of a chunk is the list of its nodes' values. A failed node ends its chunk, and so the graph.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from scaler.client.connect import processor, room
@@ -29,7 +28,7 @@ _POSITION = (1 << POSITION_BITS) - 1
 
 
 class Program(NamedTuple):
-    """The nodes of one task. Node values have slots from 0 up, external values from -1 down.
+    """The nodes of a chunk. Node values have slots from 0 up, external values from -1 down.
 
     functions, counts: function number and argument count by node. slots: of all arguments. sources: by external slot,
     the index of the input, and in the lowest bits the 1-based position within it, or 0 for the whole input. is_kept: by
@@ -88,12 +87,14 @@ class ChunkFunction(Unchanging):
                 break
             ran.append(number)
             begin, end = end, end + count
-            arguments = [values[slot] for slot in slots[begin:end]]
+            arguments: Sequence[Any] = [values[slot] for slot in slots[begin:end]]
             node = nodes[function]
             if is_plain and node.fresh.is_fixed:
-                value = finish(node.fresh.get()(*arguments))
+                called = node.fresh.get()
             else:
-                value = finish(_prepared(node, arguments)())
+                with loading:
+                    called, arguments = node.fresh.get(), _copied(arguments)
+            value = finish(called(*arguments))
             if type(value) not in ATOMS:
                 is_plain = False
                 value = _changeable(value)
@@ -118,23 +119,9 @@ class ChunkFunction(Unchanging):
                 values[number] = value if type(value) in ATOMS else _changeable(value)
 
 
-class ChunkedNode:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.functions = [function]
-        self.__qualname__ = name_of(function)
-
-    def __call__(self, program: Program, *inputs: Any) -> Any:
-        values = _from_elsewhere(program, inputs)
-        return self.functions[0](*_copied([values[slot] for slot in program.slots]))
-
-
-def _prepared(node: PickledFunction, arguments: Sequence[Any]) -> Callable[[], Any]:
-    loading.begin()
-    try:
-        function = node.fresh.get()
-        return partial(function, *_copied(arguments))
-    finally:
-        loading.is_active = False
+def value_at(values: Sequence[Any], position: int) -> Any:
+    """Return the value of one node. values: of its chunk. Loads an argument of a node outside of chunks."""
+    return _copied([values[position]])[0]
 
 
 def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:

@@ -17,10 +17,13 @@ class _Loading:
         self._set_in: WeakKeyDictionary[type, int] = WeakKeyDictionary()
         """The call that last set the attributes of each class; 0: none."""
 
-    def begin(self) -> None:
-        """Start loading a call. The caller resets `is_active` before the call runs."""
+    def __enter__(self) -> None:
+        """Start loading a call."""
         self.number += 1
         self.is_active = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_active = False
 
     def note(self, classes: Iterable[type]) -> None:
         for each in classes:

@@ -22,13 +22,14 @@ from scaler.client.graph_chunks import (
     GraphCut,
     Levels,
     Measured,
-    NodeTask,
+    NodeChunk,
+    Values,
     checked_size,
     is_large,
     samples_of,
 )
 from scaler.client.graph_plan import Plan
-from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
+from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.options import Options
 from scaler.errors import SerializationError, UsageError
 from scaler.serialization.exceptions import PartFailedError, dump_exception, load_exception, take_origin
@@ -60,13 +61,12 @@ def cut_of(graph: Graph, keys: list[Any], size: int, **given: Any) -> tuple[Plan
 
 def run(plan: Plan, cut: GraphCut, found: Graph | None = None) -> Graph:
     """Run a graph here, as the tasks would; return the values of chunks' tasks and single nodes."""
-    found = {**plan.values, **(found or {})}
+    found = Values({**plan.values, **(found or {})})
+    found.cut = cut
     for each in cut.order:
-        if isinstance(each, NodeTask):
+        if isinstance(each, NodeChunk):
             function = ChunkFunction(cut.functions, Options(), math.inf)
             each.future = sent(sent(function)(*sent(each.arguments(found))))
-        elif each in cut.singles:
-            found[each] = sent(ChunkedNode(plan.nodes[each][0]))(*sent(cut.singles[each].arguments(found)))
         else:
             function, *arguments = plan.nodes[each]
             found[each] = function(*sent([plan.fill(argument, found) for argument in arguments]))
@@ -74,7 +74,7 @@ def run(plan: Plan, cut: GraphCut, found: Graph | None = None) -> Graph:
 
 
 def chunks_of(cut: GraphCut) -> list[list[Any]]:
-    return [each.keys for each in cut.order if isinstance(each, NodeTask)]
+    return [each.keys for each in cut.order if isinstance(each, NodeChunk)]
 
 
 def chain(length: int) -> Graph:
@@ -88,7 +88,7 @@ def test_chain_nodes_are_sent_together_except_the_wanted_one() -> None:
     plan, cut = cut_of(chain(8), ["7"], 3)
     assert chunks_of(cut) == [["0", "1", "2"], ["3", "4", "5"]]
     assert run(plan, cut)["7"] == 7
-    values = [each.future for each in cut.order if isinstance(each, NodeTask)]
+    values = [each.future for each in cut.order if isinstance(each, NodeChunk)]
     assert values == [[None, None, 2], [None, None, 5]], "no other value is needed"
 
 
@@ -133,7 +133,7 @@ def test_chunks_return_the_same_as_single_nodes(made: tuple[Graph, list[Any]], s
     found = run(plan, cut, {key: single[key] for key in samples})
     wanted = plan.wanted.values()
     assert [(type(found[key]), found[key]) for key in wanted] == [(type(single[key]), single[key]) for key in wanted]
-    ordered = [key for each in cut.order for key in (each.keys if isinstance(each, NodeTask) else [each])]
+    ordered = [key for each in cut.order for key in (each.keys if isinstance(each, NodeChunk) else [each])]
     assert sorted(map(repr, [*ordered, *samples])) == sorted(map(repr, nodes)), "each node runs once"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
+from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.options import Options
 from scaler.serialization.packages import differences, packages_of
 
@@ -57,7 +57,6 @@ def test_finds_packages_wherever_a_function_references_or_imports_them(text: str
     assert packages_of(made(text)) == (("tabler", "1.2"),)
     assert packages_of(functools.partial(max, key=1, default=2)) == ()
     assert packages_of(functools.partial(made(text), 1)) == (("tabler", "1.2"),)
-    assert packages_of(ChunkedNode(made(text))) == (("tabler", "1.2"),)
     assert packages_of(ChunkFunction([max, made(text)], Options(), 0.0)) == (("tabler", "1.2"),)
 
 
