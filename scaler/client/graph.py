@@ -195,7 +195,7 @@ class GraphRun:
         if not any(measured.is_small(plan.nodes[key][0]) for key in samples):
             return None
         levels = graph_chunks.Levels(plan, alone, samples, measured.is_small)
-        return graph_chunks.GraphCut(plan, levels, graph_chunks.MAX_NODES) if levels.are_worth_it else None
+        return graph_chunks.GraphCut(plan, levels, measured.size) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
         while not self._table.add(tasks := [task for task in self._tasks[first:] if not task.done()]):

@@ -25,6 +25,7 @@ MAX_NODE_SECONDS = 40e-6
 """Cost of a node as a task, seconds. Chunking longer nodes saves nothing and delays levels with few nodes."""
 MAX_CHAINED_SECONDS = 200e-6
 """The same in graphs with few nodes per level, in which each level as tasks waits for messages, and runs unprepared."""
+MAX_CHAINED_NODES = 2048
 MAX_VALUE_BYTES = 128
 MAX_CHUNK_SECONDS = 0.1
 """Seconds after which a chunk of automatic size submits its remaining nodes as tasks."""
@@ -307,8 +308,8 @@ def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, int]:
 class Measured:
     def __init__(self, levels: Collection[int] = ()) -> None:
         """levels: of the samples."""
-        is_narrow = SAMPLES in levels and len(levels) < 4 * SAMPLES
-        self._max_seconds = MAX_CHAINED_SECONDS if is_narrow else MAX_NODE_SECONDS
+        self._is_narrow = SAMPLES in levels and len(levels) < 4 * SAMPLES
+        self._max_seconds = MAX_CHAINED_SECONDS if self._is_narrow else MAX_NODE_SECONDS
         self._seconds: defaultdict[int, list[float]] = defaultdict(list)
         self._size_bytes: defaultdict[int, int] = defaultdict(int)
 
@@ -319,3 +320,11 @@ class Measured:
     def is_small(self, function: Callable[..., Any]) -> bool:
         seconds = self._seconds.get(id(function), [math.inf])
         return median(seconds) <= self._max_seconds and self._size_bytes[id(function)] <= MAX_VALUE_BYTES
+
+    @property
+    def size(self) -> int:
+        """The size of chunks. In a narrow graph one waits for the other, so that fewer and longer ones are better."""
+        if not self._is_narrow:
+            return MAX_NODES
+        longest = max(1e-6, *map(median, self._seconds.values()))
+        return max(MAX_NODES, min(MAX_CHAINED_NODES, int(MAX_CHUNK_SECONDS / 2 / longest)))

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from scaler.client.graph_chunks import (
     FIRST_SAMPLES,
+    MAX_CHAINED_NODES,
+    MAX_CHAINED_SECONDS,
+    MAX_CHUNK_SECONDS,
     MAX_NODE_SECONDS,
+    MAX_NODES,
     MAX_VALUE_BYTES,
     MIN_LEVELS,
     MIN_NODES,
@@ -253,6 +257,19 @@ def test_functions_with_calls_cheaper_than_a_task_are_small(
     assert measured.is_small(add) is is_small
     assert not measured.is_small(fail)
     assert not measured.is_small(other), "it was not measured"
+
+
+def test_chunks_of_a_chain_have_longer_nodes_and_more_of_them() -> None:
+    chained, wide = Measured(range(1, SAMPLES + 1)), Measured([1] * FIRST_SAMPLES)
+    for measured in (chained, wide):
+        measured.add(add, MAX_CHAINED_SECONDS / 4, 1)
+        measured.add(other, MAX_CHAINED_SECONDS, 1)
+    assert [each.is_small(other) for each in (chained, wide)] == [True, False]
+    assert [each.size for each in (chained, wide)] == [MAX_NODES, MAX_NODES]
+    for seconds, size in ((MAX_CHUNK_SECONDS / 2 / 1000, 1000), (0.0, MAX_CHAINED_NODES)):
+        chained = Measured(range(1, SAMPLES + 1))
+        chained.add(add, seconds, 1)
+        assert chained.size == size
 
 
 @pytest.mark.parametrize(
