@@ -191,5 +191,5 @@ def test_nothing_is_lost_when_the_scheduler_is_killed_and_restarted(
             go.touch()
             lines = program.stdout.read().splitlines()
             end.cancel()
-        assert lines == ["[0,1,2,3,4,5,6,7] once 20000 32", "CANCELLED", "120"]
+        assert lines == ["[0,1,2,3,4,5,6,7] last 20000 32", "CANCELLED", "120"]
         assert program.returncode == 0
