@@ -1,4 +1,4 @@
-"""Hosts of a simulated network: network namespaces, each linked to one bridge. Linux only, and only as root.
+"""Hosts of a simulated network: network namespaces, each linked to one bridge. Linux only, as root only.
 
 Each host has an address, a host name, a home directory, a runtime directory, and unix sockets of its own; processes,
 files and memory are those of this machine. The bridge is in a namespace of its own, so nothing of this machine changes,
@@ -27,28 +27,28 @@ from typing import Any
 from tests.waiting import within
 
 STOP_SECONDS = 10.0
-"""How long what runs on the hosts may take to end, before it is killed."""
+"""Time limit for processes on the hosts to exit before they are killed."""
 READY_SECONDS = 60.0
-"""How long a service may take to start."""
+"""Time limit for the start of a service."""
 POLL_SECONDS = 0.01
 BURST_BYTES = 131_072
-"""A rate limit counts in packets of up to 64 KiB, and splits what is larger than its burst."""
+"""A rate limit counts packets of up to 64 KiB, and splits packets larger than its burst."""
 QUEUE_SECONDS = 0.2
-"""What a limited link queues, in seconds at its rate; it drops what is beyond."""
+"""Queue of a limited link, in seconds at its rate; excess packets are dropped."""
 _NUMBERS = itertools.count()
 _INTERFACE = "eth0"
 
 
 class HostsError(Exception):
-    """The hosts cannot be made here, or a command on one of them failed."""
+    """The hosts cannot be created here, or a command on one of them failed."""
 
 
 _OWN_ROOT = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c"]
-"""Runs a shell command as root of a user namespace: its user has rights there, and the same as before elsewhere."""
+"""Runs a shell command as root of a user namespace: privileged inside, unchanged rights elsewhere."""
 
 
 def run_as_root() -> None:
-    """Start this program again as root of a user namespace of its own, if it is not root and the system allows it."""
+    """Restart this program as root of a new user namespace, if it is not root and the system allows that."""
     if os.geteuid() == 0 or shutil.which(_OWN_ROOT[0]) is None:
         return
     # `ip netns` keeps its files below /run.
@@ -58,7 +58,7 @@ def run_as_root() -> None:
 
 
 def why_not() -> str:
-    """Return why hosts cannot be made on this machine; the empty text when they can."""
+    """Return why hosts cannot be created on this machine; empty if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root, or a system where users may make user namespaces"
     missing = [tool for tool in ("ip", "bridge", "tc", "unshare") if shutil.which(tool) is None]
@@ -78,7 +78,7 @@ def _run(*words: str) -> str:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What has crossed the link between a host and the bridge.
+    """Traffic of the link between a host and the bridge.
 
     Packets count as the kernel hands them over: up to 64 KiB of data with one header.
     """
@@ -92,14 +92,14 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """One namespace. Commands that run in it find its home directory and its host name."""
+    """One namespace. Its commands see its home directory and host name."""
 
     name: str
     address: str
     namespace: str
     home: Path
     started: list[subprocess.Popen[Any]] = field(default_factory=list)
-    """What `start` and `serve` have started, in order."""
+    """Processes of `start` and `serve`, in order."""
 
     def command(self, *words: str | Path) -> list[str]:
         """Return a command that runs another one on this host, as the same process."""
@@ -107,12 +107,12 @@ class Host:
         return ["ip", "netns", "exec", self.namespace, *named, *map(str, words)]
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment of commands on this host, which has no setting of Scaler from outside."""
+        """Return the environment of commands on this host, without outside settings of Scaler."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SCALER_", "XDG_"))}
         return {**inherited, "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home / ".run"), **more}
 
     def run(self, *words: str | Path, timeout: float = 50.0, **environment: str) -> str:
-        """Run a command to its end, in the home directory; return its output. Raises HostsError when it fails."""
+        """Run a command in the home directory; return its output. Raises HostsError if it fails."""
         done = subprocess.run(
             self.command(*words),
             cwd=self.home,
@@ -129,7 +129,7 @@ class Host:
     def start(
         self, *words: str | Path, environment: Mapping[str, str] | None = None, **popen: Any
     ) -> subprocess.Popen[Any]:
-        """Start a command in the home directory; it ends with the network. popen: more arguments of Popen."""
+        """Start a command in the home directory; it ends with the network. popen: additional arguments of Popen."""
         command, environment = self.command(*words), self.environment(**(environment or {}))
         process: subprocess.Popen[Any] = subprocess.Popen(command, cwd=self.home, env=environment, **popen)
         self.started.append(process)
@@ -138,7 +138,7 @@ class Host:
     def serve(
         self, *words: str | Path, environment: Mapping[str, str] | None = None, **popen: Any
     ) -> subprocess.Popen[Any]:
-        """Start a component of Scaler, and return it when it says that it is ready. Raises HostsError when it ends."""
+        """Start a component of Scaler, and return it once ready. Raises HostsError if it exits."""
         ready, told = os.pipe()
         try:
             try:
@@ -154,53 +154,53 @@ class Host:
         return process
 
     def pids(self) -> list[int]:
-        """Return the processes in the namespace, also those that others of them have started."""
+        """Return the processes in the namespace, including descendants."""
         return [int(pid) for pid in ip("netns", "pids", self.namespace).split()]
 
     def kill(self) -> None:
-        """Kill all processes of the host at once, as a power failure would. The host stays reachable."""
+        """Kill all processes of the host at once, like a power failure. The host stays reachable."""
         for process in self.started:
-            process.kill()  # it may be on its way into the namespace
+            process.kill()  # may be entering the namespace
         while pids := self.pids():
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL_SECONDS)  # the end of processes that others started is announced to nobody
+            time.sleep(POLL_SECONDS)  # the exit of processes started by others is not announced
         for process in self.started:
             process.wait()
 
 
 @dataclass
 class Network:
-    """Hosts on one bridge. Every two reach each other until `cut` parts them."""
+    """Hosts on one bridge. Any two reach each other until `cut`."""
 
     hosts: Sequence[Host]
     switch: str
     """The bridge's namespace."""
     leftovers: list[str] = field(default_factory=list)
-    """After the end: the commands of processes that had to be killed, because they did not end when asked."""
+    """After the end: commands of processes that did not exit on request and were killed."""
 
     def __getitem__(self, number: int) -> Host:
         return self.hosts[number]
 
     def traffic(self) -> dict[str, Traffic]:
-        """Return what has crossed the link of each host since the network was made, by the host's name."""
+        """Return the traffic of each host's link since the network was created, by host name."""
         links = {each["ifname"]: each["stats64"] for each in json.loads(ip("-n", self.switch, "-j", "-s", "link"))}
         found = {host.name: links[_port(host)] for host in self.hosts}
-        # The bridge receives what the host sends.
+        # The bridge receives the packets that the host sends.
         return {name: Traffic(link["rx"]["bytes"], link["tx"]["bytes"]) for name, link in found.items()}
 
     def limit(self, host: Host, bits_per_second: int) -> None:
-        """Limit the link of a host to this rate, in each direction."""
+        """Limit the link of a host to this rate in each direction."""
         queue = max(int(bits_per_second / 8 * QUEUE_SECONDS), 2 * BURST_BYTES)
         shape = ["tbf", "rate", f"{bits_per_second}bit", "burst", str(BURST_BYTES), "limit", str(queue)]
         for namespace, interface in ((host.namespace, _INTERFACE), (self.switch, _port(host))):
             _run("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *shape)
 
     def cut(self, one: Host, other: Host) -> None:
-        """Lose all packets between two hosts from now on, without a word to either. Both reach all others."""
+        """From now on, silently lose all packets between two hosts. Both reach all other hosts."""
         links = json.loads(ip("-n", self.switch, "-j", "link", "show", "dev", "switch"))
-        # The bridge keeps what is sent to its own address, and has no use for it.
+        # The bridge keeps packets to its own address without using them.
         for host, peer in ((one, other), (other, one)):
             words = ["lladdr", links[0]["address"], "dev", _INTERFACE, "nud", "permanent"]
             ip("-n", host.namespace, "neigh", "replace", peer.address, *words)
@@ -211,7 +211,7 @@ class Network:
             ip("-n", host.namespace, "neigh", "del", peer.address, "dev", _INTERFACE)
 
     def stop(self) -> None:
-        """End what runs on the hosts, and kill what does not end in time: all others first, then the first one.
+        """Stop the hosts' processes, and kill stragglers: the first host last.
 
         The first host is the one that servers usually run on, and some workers wait for a server that is away.
         """
@@ -243,7 +243,7 @@ def _command_of(pid: int) -> str:
 
 @contextmanager
 def hosts(count: int, network: str = "10.98.0") -> Iterator[Network]:
-    """Make hosts `host0`, `host1` and so on, with the addresses NETWORK.1, NETWORK.2 and so on.
+    """Create hosts `host0`, `host1`, and so on, with addresses NETWORK.1, NETWORK.2, and so on.
 
     At the end all their processes are ended and everything is removed. Raises HostsError where that cannot be made.
     """
@@ -276,6 +276,6 @@ def hosts(count: int, network: str = "10.98.0") -> Iterator[Network]:
 def _namespace(after: ExitStack, name: str) -> str:
     ip("netns", "add", name)
     after.callback(ip, "netns", "del", name)
-    # Otherwise every host greets the others now and then.
+    # Otherwise, hosts would greet each other occasionally.
     ip("netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
     return name

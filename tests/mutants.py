@@ -1,4 +1,4 @@
-"""Mutation tests of the pure cores: change one expression of a core, and see whether a test fails.
+"""Mutation tests of the pure cores: change one expression of a core, and check whether a test fails.
 
     python tests/mutants.py [--sample 20] [--jobs 2] [--core scheduler]
 
@@ -31,7 +31,7 @@ TIMEOUT_SECONDS = 120.0
 """A mutant whose tests take longer hangs, and counts as killed."""
 
 CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    # name: the modules, and the tests that should notice
+    # name: the modules, and the tests that should detect mutants
     "scheduler": (("scaler/scheduler/core/*.py",), ("tests/unit/scheduler", "tests/scenarios")),
     "session": (("scaler/protocol/session.py",), ("tests/unit/protocol", "tests/properties/test_session_delivery.py")),
     "net": (

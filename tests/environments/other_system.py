@@ -1,4 +1,4 @@
-"""A plugin of pytest that takes from this process what Linux has and another system has not.
+"""A pytest plugin that removes features of Linux that another system lacks from this process.
 
 `-p tests.environments.other_system` with OTHER_SYSTEM=darwin or win32. The standard library and other packages are
 imported before, for the system that is really here: what is tested is Scaler's own code.
@@ -110,7 +110,7 @@ _UNIX_MODULES = ("fcntl", "grp", "pwd", "resource", "termios", "tty")
 
 
 def pretend(system: str) -> None:
-    """Make this process look like one of `darwin` or `win32`, from now on."""
+    """Make this process look like `darwin` or `win32` from now on."""
     for name in _PACKAGES:
         importlib.import_module(name)
     unix = socket.AF_UNIX
@@ -120,7 +120,7 @@ def pretend(system: str) -> None:
             for name in names:
                 vars(module).pop(name, None)
     if system == "win32":
-        socket.socketpair = partial(socket.socketpair, unix)  # its own is one of TCP
+        socket.socketpair = partial(socket.socketpair, unix)  # its own is a TCP one
         for name in _UNIX_MODULES:
             sys.modules[name] = None  # type: ignore[assignment]
         asyncio.new_event_loop = _proactor_loop
@@ -135,9 +135,9 @@ class _SelectorPolicy(asyncio.DefaultEventLoopPolicy):
 
 
 def _proactor_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that cannot wait for descriptors, as the default one of Windows."""
+    """Return a loop that cannot wait for descriptors, like the default loop of Windows."""
     loop = asyncio.SelectorEventLoop()
-    # What wakes the loop itself is added already.
+    # The loop's own wakeup is already added.
     loop.add_reader = loop.add_writer = _not_implemented  # type: ignore[method-assign,assignment]
     return loop
 
@@ -147,7 +147,7 @@ def _not_implemented(*_: object) -> NoReturn:
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse, as an audit hook, what only Linux has and no attribute stands for."""
+    """Reject, in an audit hook, Linux-only features that no attribute represents."""
     refuse: Callable[[Any], None] | None = _REFUSED.get(event)
     if refuse is not None:
         refuse(arguments)
@@ -155,7 +155,7 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _no_proc(arguments: tuple[Any, ...]) -> None:
     path = arguments[0]
-    if isinstance(path, str) and path.startswith("/proc/self"):  # the guards of tests look at other processes
+    if isinstance(path, str) and path.startswith("/proc/self"):  # the guards of tests inspect other processes
         raise FileNotFoundError(2, "No such file or directory", path)
 
 
@@ -178,13 +178,13 @@ _REFUSED: dict[str, Callable[[Any], None]] = {
     "socket.bind": _no_abstract_socket,
     "ctypes.dlsym": _no_prctl,
 }
-assert ctypes  # its symbols are refused from here on
+assert ctypes  # its symbols are rejected from here on
 
 
 def pytest_collection() -> None:
-    """Pretend before the first test is imported, and Scaler with it."""
+    """Pretend before the first import of a test, and thus of Scaler."""
     assert "scaler" not in sys.modules
     pretend(os.environ[VARIABLE])
-    # Tests name what only clusters and tasks have.
+    # Tests that name features of clusters and tasks only.
     sys.modules["scaler.cluster.combo"] = SimpleNamespace(SchedulerClusterCombo=SimpleNamespace)  # type: ignore[assignment]
     sys.modules["scaler.worker.processor.context"] = SimpleNamespace(current=lambda: None, refusal="")  # type: ignore[assignment]

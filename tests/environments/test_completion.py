@@ -1,4 +1,4 @@
-"""Tab completion, as the shells do it with the scripts that `scaler completion` prints."""
+"""Tab completion in the shells, with the scripts printed by `scaler completion`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bash(bash_script: str, program: str, folder: Path) -> list[str]:
 
 
 def completed(bash_script: str, line: str, folder: Path) -> list[str]:
-    """Return what Tab offers at the end of a line."""
+    """Return the completions of Tab at the end of a line."""
     words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
     program = (
         f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _scaler; printf '%s\\n' \"${{COMPREPLY[@]-}}\""
@@ -57,7 +57,7 @@ def completed(bash_script: str, line: str, folder: Path) -> list[str]:
         ("scaler ex", ["explain"]),
         ("scaler c", ["cloud.toml", "completion", "costs"]),
         ("scaler m", ["more", "my cluster.toml"]),
-        ("scaler n", []),  # notes.txt is no file of settings
+        ("scaler n", []),  # notes.txt is not a settings file
         ("/usr/bin/scaler init a", ["aws_ec2", "aws_hpc", "aws_raw_ecs"]),
         ("scaler init aws_hpc s", ["slurm", "ssh", "symphony"]),
         ("scaler init aws_hpc --out", ["--output"]),
@@ -141,7 +141,7 @@ def test_zsh_completes(line: str, completed: str, folder: Path) -> None:
 
 
 def read_until(terminal: int, text: str) -> None:
-    """Read what a terminal shows until it has this text; the test's time limit ends a wait in vain."""
+    """Read terminal output until it contains this text; the test's time limit ends a vain wait."""
     shown = ""
     while text not in shown:
         shown += os.read(terminal, 4096).decode()

@@ -1,4 +1,4 @@
-"""Libraries that are built on the client run as they are, each version from a directory of its own."""
+"""Libraries built on the client run unmodified, each version from its own directory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 LIBRARIES = Path(sys.prefix) / "libraries"
-"""Where the Makefile installs them; it has their versions, too."""
+"""Where the Makefile, which lists their versions, installs them."""
 PROGRAMS = Path(__file__).parent / "library_programs"
 
-pytestmark = pytest.mark.timeout(180)  # clusters and their ends, one after the other
+pytestmark = pytest.mark.timeout(180)  # clusters start and stop one after another
 
 PARFUN = ["lists", "preloaded_arguments", "dataframes", "exceptions", "sessions", "nested", "remote", "pool"]
 PARGRAPH = [
@@ -49,5 +49,5 @@ def test_library_runs_on_a_cluster(library: str, program: str, checks: list[str]
         timeout=170,
         check=False,
     )
-    passed = [line for line in result.stdout.splitlines() if line in checks]  # between them the cluster may log
+    passed = [line for line in result.stdout.splitlines() if line in checks]  # between them, the cluster may log
     assert (result.returncode, passed) == (0, checks), result.stderr

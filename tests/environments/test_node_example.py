@@ -1,4 +1,4 @@
-"""The client in JavaScript of `examples/node`, on Node: its program, what it says of failures, and what it survives."""
+"""The JavaScript client of `examples/node` on Node: its program, its error messages, and its robustness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(180)  # the first test waits for npm and a comp
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "node"
 BUILT = ROOT / "build" / "node"
-"""As deep below the root as the example, because the schema's path is relative."""
+"""At the same depth below the root as the example, because the schema's path is relative."""
 GATE = """
 import pathlib, time
 
@@ -79,7 +79,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(scope="module")
 def address(keys: Keys) -> Iterator[str]:
-    """Of a cluster whose workers find the module of the example."""
+    """Address of a cluster whose workers find the example's module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(EXAMPLE))
         with SchedulerClusterCombo(free_addresses()[0], 2, credentials=keys.path) as combo:

@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 SYSTEMS = ("darwin", "win32")
 FILES = ("test_client.py", "test_client_maps.py")
 NOT_THERE = "not shuts_down and not protected and not nested and not a_process_that_dies and not interrupted"
-"""Tests of the cluster itself, and of signals and forks, which Windows has not."""
+"""Tests of the cluster itself, and of signals and forks, which Windows lacks."""
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a client that reaches a cluster as from another machine: by its address, with a key."""
+    """The environment of a client that connects as from another machine: by address, with a key."""
     keys = KeysDirectory.create(tmp_path_factory.mktemp("keys") / "keys", "portable")
     credential = tmp_path_factory.mktemp("client") / "client.credentials"
     write_private(credential, keys.add("client", "client").to_text())

@@ -1,4 +1,4 @@
-"""The package as `pip install` without extras gives it: it has what the plain components need, and no more."""
+"""The package as installed by `pip install` without extras: exactly the needs of the plain components."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MOST_PACKAGES = 21
 MOST_BYTES = 60_000_000
 PACKAGING = {"pip", "setuptools"}
-"""What an environment has at first; before Python 3.12 also setuptools."""
+"""Initial packages of an environment; before Python 3.12 also setuptools."""
 PACKAGING_BYTES = 26_000_000
-"""Both of them, as Python 3.11 installs them."""
+"""Both packages, as installed by Python 3.11."""
 
 PROGRAM = """
 from scaler import Client, ScalerExecutor, SchedulerClusterCombo
@@ -56,7 +56,7 @@ PLAIN = sorted(required(PROJECT["dependencies"]))
 
 
 def link_packages(site: Path) -> None:
-    """Link every package of a plain install into an environment, and nothing else of this one."""
+    """Link every package of a plain install into an environment, and nothing else."""
     for name in PLAIN:
         for top in {file.parts[0] for file in distribution(name).files or ()} - {"..", "__pycache__"}:
             (site / top).symlink_to(Path(str(distribution(name).locate_file(top))))
@@ -64,7 +64,7 @@ def link_packages(site: Path) -> None:
 
 
 def install_wheel(site: Path) -> None:
-    """Have pip build the wheel and install it, as a user does."""
+    """Build the wheel with pip and install it, like a user."""
     python = site.parents[2] / "bin/python"
     source = site.parents[2] / "source"
     source.mkdir()
@@ -76,7 +76,7 @@ def install_wheel(site: Path) -> None:
 
 @pytest.fixture(scope="module", params=[link_packages, pytest.param(install_wheel, marks=pytest.mark.long)])
 def site(request: pytest.FixtureRequest, soak: bool, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of packages of an environment with a plain install."""
+    """The package folder of an environment with a plain install."""
     install: Callable[[Path], None] = request.param
     if install is install_wheel and not soak:
         pytest.skip("takes half a minute and an index of packages: `make soak` runs it")
@@ -93,7 +93,7 @@ def python(site: Path) -> str:
 
 
 def run(*command: str) -> tuple[int, str, str]:
-    # Not the source of this checkout, and no variable that leads there.
+    # Neither the source of this checkout nor variables that lead to it.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -108,7 +108,7 @@ def test_plain_install_is_small(site: Path) -> None:
     installed = {canonicalize_name(each.metadata["Name"]) for each in map(Distribution.at, site.glob("*.dist-info"))}
     assert installed - PACKAGING - {DISTRIBUTION} == set(PLAIN)
     assert len({*PLAIN, *PACKAGING, DISTRIBUTION}) <= MOST_PACKAGES
-    # A checkout may have been used by other interpreters, too.
+    # A checkout may also have been used by other interpreters.
     installed_files = (
         path
         for path in (ROOT / "scaler").rglob("*")

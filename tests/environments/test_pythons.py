@@ -1,4 +1,4 @@
-"""`.ci/pythons` says which versions of Python it cannot have."""
+"""`.ci/pythons` reports unavailable Python versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_unavailable_version_is_skipped_with_a_warning(tmp_path: Path) -> None:
     shutil.copy2(ROOT / ".ci" / "pythons", script)
     tools = tmp_path / "checkout" / "build" / "pythons" / "tools" / "bin"
     tools.mkdir(parents=True)
-    (tools / "uv").touch(mode=0o755)  # it is there: nothing is installed
+    (tools / "uv").touch(mode=0o755)  # it exists, so nothing is installed
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in NEEDED:

@@ -1,4 +1,4 @@
-"""`.ci/release` builds what a tag names."""
+"""`.ci/release` builds the version that a tag names."""
 
 from __future__ import annotations
 

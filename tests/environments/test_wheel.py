@@ -1,4 +1,4 @@
-"""The wheel of the running package: what a remote machine installs is what runs here."""
+"""The wheel of the running package: a remote machine installs the code that runs here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_installed_wheel_has_every_package_file_and_command(tmp_path: Path) -> N
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return all files below a folder, without what Python makes of them when they are imported."""
+    """Return all files below a folder except those that Python creates on import."""
     kept = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     return {path.relative_to(folder): path.read_bytes() for path in kept}
 
@@ -71,7 +71,7 @@ def test_record_names_every_file_with_its_digest(tmp_path: Path) -> None:
 def test_missing_package_is_refused_with_a_remedy(tmp_path: Path) -> None:
     program = "import pathlib, scaler.worker_manager.wheel as w; w.build_wheel(pathlib.Path())"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    command = [sys.executable, "-S", "-c", program]  # without site-packages, which have its metadata
+    command = [sys.executable, "-S", "-c", program]  # without site-packages, which has its metadata
     ended = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
 
     assert "UsageError" in ended.stderr

@@ -1,4 +1,4 @@
-"""The fenced blocks of a page, and how each kind is run."""
+"""The fenced code blocks of a page, and how to run each kind."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def commands_of(block: Block) -> list[list[str]]:
 
 
 def is_service(command: list[str]) -> bool:
-    """Tell a command that runs until it is stopped."""
+    """Return whether a command runs until stopped."""
     return command[0].startswith("scaler")
 
 
 def promised_output(block: Block) -> list[str]:
-    """Return what the comments behind the print calls of a Python block say."""
+    """Return the comments of the print calls in a Python block."""
     lines = (line for line in block.text.splitlines() if "print(" in line)
     return [found[1].strip() for line in lines if (found := _COMMENT.search(line))]
 
 
 class Services:
-    """The services that a page starts, in a directory where the page's own files are.
+    """The services that a page starts, in a directory with the page's files.
 
     They listen on free ports in place of 8516 to 8518, which `make demo` uses.
     """
@@ -92,7 +92,7 @@ class Services:
         assert raised or not any(codes), f"services ended with {codes}"
 
     def save(self, block: Block) -> None:
-        """Write a file of the page: its name is the comment in its first line."""
+        """Write a file of the page, named by the comment in its first line."""
         name = block.text.splitlines()[0].removeprefix("# ")
         (self._directory / name).write_text(self.with_ports(block.text))
 

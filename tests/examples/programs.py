@@ -1,4 +1,4 @@
-"""Runs programs in children of a warm interpreter, which has imported the client.
+"""Runs programs in children of a warm interpreter that has imported the client.
 
 Usage: `python -W error -m tests.examples.programs`
 
@@ -22,7 +22,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 class RunningCluster:
-    """Stands in for a `SchedulerClusterCombo(n_workers=N)`."""
+    """Replaces a `SchedulerClusterCombo(n_workers=N)`."""
 
     addresses: dict[int, str] = {}  # noqa: RUF012 (set once, before the program)
 
@@ -39,7 +39,7 @@ class RunningCluster:
 
 
 class Programs:
-    """The warm interpreter. addresses: of running clusters, by the number of their workers."""
+    """The warm interpreter. addresses: of running clusters, by number of workers."""
 
     def __init__(self, directory: Path, addresses: dict[int, str], environment: dict[str, str]) -> None:
         self._outputs = directory / "stdout", directory / "stderr"
@@ -54,7 +54,7 @@ class Programs:
         )
 
     def run(self, program: Path, directory: Path) -> Result:
-        """Run a program to its end. directory: where it runs."""
+        """Run a program to completion. directory: where it runs."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -68,7 +68,7 @@ class Programs:
 
 
 def serve(outputs: list[str], addresses: dict[int, str]) -> None:
-    """Run each program that standard input names in a child, and write its exit code."""
+    """Run each program named on standard input in a child, and write its exit code."""
     for line in sys.stdin:
         program, directory = json.loads(line)
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""What `make demo` runs: its results, and that nothing is left behind whatever happens to it."""
+"""The programs of `make demo`: their results, and that they leave nothing behind in any case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about deployment: systemd accepts its units, and the commands of units and containers start."""
+"""The deployment page: systemd accepts its units, and the commands of units and containers start."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def on_this_machine(command: str, ports: ReservedPorts) -> str:
 
 
 def with_keys(command: str, folder: Path, keys: KeysDirectory) -> str:
-    """Return the command with keys in a folder in place of those in the page's."""
+    """Return the command with a keys folder in place of the page's."""
     before, flag, after = command.partition("--credentials ")
     assert flag, f"without keys, this does not start on other machines: {command}"
     file = Path(after.split()[0])
@@ -85,7 +85,7 @@ def test_commands_start_and_exit_in_time(commands: list[str], tmp_path: Path) ->
 
 
 class Unit:
-    """A unit as systemd runs it: its command, and the stop of all processes of its control group."""
+    """A unit under systemd: its command, and the stop of all processes of its control group."""
 
     def __init__(self, text: str) -> None:
         section = configparser.ConfigParser(interpolation=None, strict=False)
@@ -95,12 +95,12 @@ class Unit:
         self.command = self._keys["ExecStart"].removeprefix(INSTALLED).replace("%l", "rack7")
 
     def stop(self, main: subprocess.Popen[bytes], numbers: Sequence[int]) -> int:
-        """Stop it as `systemctl stop` does, with these signals; return the exit code. All processes must have ended."""
+        """Stop it like `systemctl stop`, with these signals; return the exit code. All processes must have exited."""
         assert self._keys.get("KillMode", "control-group") == "control-group"
         process = psutil.Process(main.pid)
         group = [process, *process.children(recursive=True)]
         for number in numbers:
-            for process in reversed(group):  # systemd keeps no order: the last children may get it first
+            for process in reversed(group):  # systemd keeps no order: the last children may get the signal first
                 process.send_signal(number)
         code = main.wait(float(self._keys["TimeoutStopSec"]))
         assert not psutil.wait_procs(group, STOP_SECONDS)[1]

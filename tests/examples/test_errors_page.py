@@ -1,4 +1,4 @@
-"""The page of errors knows every error, and its commands end and say what it says."""
+"""The errors page covers every error, and its commands exit with the documented output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.examples.blocks import ROOT, blocks_of
 
 PAGE = "docs/errors.md"
 OF_OTHERS = {"OutOfMemoryError", "RayTaskError", "WorkerCrashedError", "TerminatedWorkerError"}
-"""Of Ray and joblib, whose users find here what stands for them."""
+"""Errors of Ray and joblib, whose users find the equivalents here."""
 CLASSES = [name for name, value in vars(errors).items() if inspect.isclass(value)]
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Yield each command that the page shows, with what it says."""
+    """Yield each command on the page with its documented output."""
     for block in blocks_of(PAGE):
         if block.language == "text":
             for shown in block.text.removeprefix("$ ").split("\n$ "):

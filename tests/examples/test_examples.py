@@ -1,4 +1,4 @@
-"""Every program in examples/ runs and prints what its docstring says."""
+"""Every program in examples/ runs and prints the output in its docstring."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.examples.programs import Programs, Result
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OTHERS = {"demo", "run_demo", "tasks_per_worker", "warehouse"}
-"""The demo has a test of its own, and the modules are used by other examples."""
+"""The demo has a separate test, and other examples use the modules."""
 PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHERS)
 SHARING = re.compile(
     r"(?!.*(get_monitor_address|\.shutdown\())(?=.*SchedulerClusterCombo\(n_workers=[12]\))", re.DOTALL
 )
-"""Programs that share a cluster of one worker, or one of two, because most of their time would go to starting it."""
+"""Programs that share a cluster of one or two workers, whose start would otherwise dominate."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""No index has the package: what texts tell users to install is a checkout, a wheel, or another project's package."""
+"""No index has the package: install commands name a checkout, a wheel, or another project's package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every link of every page leads somewhere."""
+"""Every link of every page has a target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def prose_of(page: Path) -> str:
 
 @functools.cache
 def anchors_of(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives to the headings of a page."""
+    """Return GitHub's anchors for the headings of a page."""
     seen: Counter[str] = Counter()
     anchors = set()
     for heading in _HEADING.findall(prose_of(page)):

@@ -1,4 +1,4 @@
-"""The backend of docs/backends.md, as a package of its own: it conforms, and its workers run tasks."""
+"""The backend of docs/backends.md as a separate package: it conforms, and its workers run tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULE, PROJECT, SECTION, SUITE = (block.text for block in blocks_of("docs/backe
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """Install the package into a directory, without pip: a module and its metadata."""
+    """Install the package into a directory without pip: a module and its metadata."""
     project = tomllib.loads(PROJECT)
     name, version = project["project"]["name"], project["project"]["version"]
     [module] = project["tool"]["setuptools"]["py-modules"]

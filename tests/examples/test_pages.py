@@ -1,4 +1,4 @@
-"""Every block of the pages runs, and prints what the comments beside its print calls say."""
+"""Every block of the pages runs, and prints the output in the comments of its print calls."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ PAGES = (
     "docs/jupyter.md",
     "docs/troubleshooting.md",
 )
-pytestmark = pytest.mark.timeout(180)  # the first test starts what all pages start
+pytestmark = pytest.mark.timeout(180)  # the first test starts the services of all pages
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 SHOWN = "text"
-"""The language of blocks that no test can run: output, or a program of a library that is not installed here."""
+"""Languages of blocks that no test can run: output, or a program of a library that is not installed here."""
 ONCE = {"make demo", "make test", "pip install .", "pip install .[aws]"}
-"""Commands that are no services, which other tests run."""
+"""Commands that are not services and that other tests run."""
 IN_A_CLOUD = {"scaler_worker_manager aws_hpc setup -c config/burst.toml", "scaler config/burst.toml"}
-"""Commands that need one: `test_burst.py` and `test_hpc_setup.py` run them against an emulator."""
+"""Commands that need a cloud: `test_burst.py` and `test_hpc_setup.py` run them against an emulator."""
 
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Services, set[str]]]:
-    """Everything that the pages start, at the same time, and the names of the blocks that were used."""
+    """All services that the pages start at the same time, and the names of the used blocks."""
     used = set()
     with Services(tmp_path_factory.mktemp("pages")) as running:
         started: list[list[str]] = []
@@ -70,7 +70,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service
 
 @pytest.fixture(scope="module")
 def programs(services: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    outputs = tmp_path_factory.mktemp("outputs")  # also for the files that blocks make in the temporary directory
+    outputs = tmp_path_factory.mktemp("outputs")  # also for files that blocks create in the temporary directory
     running = Programs(outputs, {}, {**os.environ, "TMPDIR": str(outputs)})
     yield running
     running.close()

@@ -1,4 +1,4 @@
-"""The page about security: its sessions with `scaler keys` are as they would be."""
+"""The security page: its `scaler keys` sessions match the real output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from tests.examples.blocks import SCRIPTS, blocks_of
 
 HOME = "/home/lab"
-"""The home directory in the page."""
+"""The home directory on the page."""
 
 
 def steps() -> list[tuple[str, str]]:
-    """Return the lines behind a `$`, each with the output that the page shows."""
+    """Return the lines after a `$`, each with its output on the page."""
     text = "".join(block.text for block in blocks_of("docs/security.md") if block.text.startswith("$"))
     parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]

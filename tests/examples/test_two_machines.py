@@ -1,4 +1,4 @@
-"""The page about two machines, tried on two network namespaces of this one."""
+"""The page about two machines, tested with two network namespaces of this machine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts her
 
 BLOCKS = blocks_of("docs/two-machines.md")
 NETWORK = "10.77.0"
-"""What the addresses in the page's blocks begin with."""
+"""Prefix of the addresses in the page's blocks."""
 SERVICES = ("scaler_scheduler", "scaler_cluster")
 REVOKED_SECONDS = 2.0
 SHOWN = "text"
-"""The language of blocks that need another program, such as ssh."""
+"""Language of blocks that need another program, such as ssh."""
 
 
 class Machine:
-    """One of the two: a host whose shell finds the commands of Scaler and the tools of the test."""
+    """One of the two machines: a host whose shell finds Scaler's commands and the test's tools."""
 
     def __init__(self, host: Host, tools: Path) -> None:
         self.home = host.home
@@ -33,11 +33,11 @@ class Machine:
         self._path = os.pathsep.join([str(tools), str(SCRIPTS), os.environ["PATH"]])
 
     def run(self, line: str) -> str:
-        """Run a command to its end, and return what it printed. It must succeed."""
+        """Run a command, which must succeed, and return its output."""
         return self._host.run("bash", "-c", f"exec {line}", PATH=self._path)
 
     def start(self, line: str) -> None:
-        """Start a service, and wait until it says that it is ready. It ends with the network."""
+        """Start a service, wait for its readiness, and stop it with the network."""
         self._host.serve("bash", "-c", f"exec {line}", environment={"PATH": self._path})
 
 
@@ -75,7 +75,7 @@ def test_guide_for_two_machines_works_as_written(tmp_path: Path) -> None:
             else:
                 assert block.language == "python"
                 (machine.home / "program.py").write_text(text)
-                # What was revoked just before may come in for up to REVOKED_SECONDS.
+                # A recently revoked key may still be admitted for up to REVOKED_SECONDS.
                 until = time.monotonic() + REVOKED_SECONDS
                 while True:
                     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Installs an extension from outside the tree: what pip does with a pure package, into a folder."""
+"""Installs an external extension into a folder, as pip does with a pure package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "extension"
 
 
 def install(package: Path, folder: Path) -> Path:
-    """Copy the package of a project to a folder, and write its entry points beside it; return the folder."""
+    """Copy the package of a project to a folder, add its entry points, and return the folder."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     name = project["name"].replace("-", "_")
     shutil.copytree(package / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""Every extension keeps the contract, built-in or not."""
+"""Every extension follows the contract, built-in or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An extension that is installed beside Scaler: its settings, table, and exceptions."""
+"""An extension installed next to Scaler: its settings, table, and exceptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def cluster(folder: Path, directory: Path, *flags: str) -> Iterator[tuple[str, str]]:
-    """Run a scheduler and a worker with what is installed in a folder; yield the addresses for clients and monitors."""
+    """Run a scheduler and a worker with the packages of a folder; yield the addresses for clients and monitors."""
     path = {"PYTHONPATH": str(folder)}
     with command("scaler_scheduler", *flags, f"ipc://{directory}/s", directory=directory, **path) as scheduler:
         found = scheduler.addresses()

@@ -1,4 +1,4 @@
-"""Extensions that [scheduler] extensions switches off."""
+"""Extensions disabled by [scheduler] extensions."""
 
 from __future__ import annotations
 

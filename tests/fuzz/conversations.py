@@ -1,4 +1,4 @@
-"""Conversations: what one side of a connection sends, as the bytes that the local transport carries.
+"""Conversations: the messages of one side of a connection, as bytes of the local transport.
 
 Fuzz targets take a conversation apart leniently: whatever is cut off is a shorter frame, so that every change of the
 bytes still gives envelopes.
@@ -35,7 +35,7 @@ def pack(envelopes: Iterable[Spoken]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Spoken]:
-    """Return the envelopes, of which the last one may be cut short."""
+    """Return the envelopes; the last one may be truncated."""
     envelopes: list[Spoken] = []
     at = 0
     while at + HEAD.size <= len(data) and len(envelopes) < MAX_ENVELOPES:

@@ -1,4 +1,4 @@
-"""The kept inputs of fuzz targets, and the bodies that mutations take from."""
+"""The stored inputs of fuzz targets, and bodies as material for mutations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CONVERSATIONS = ("scheduler", "storage", "answers")
 
 @cache
 def seeds(name: str) -> tuple[bytes, ...]:
-    """Return the kept inputs of a target, in the order of their names; conversations as if recorded today."""
+    """Return the stored inputs of a target in order of name; conversations as if recorded today."""
     found = [file.read_bytes() for file in sorted((CORPUS / name).glob("*"))]
     return tuple(pack(map(_localized, unpack(data))) if name in CONVERSATIONS else data for data in found)
 
 
 def _localized(spoken: Spoken) -> Spoken:
-    """Return an envelope of the protocol of this process, and a Hello with its versions."""
+    """Return an envelope of this process's protocol, and a Hello with its versions."""
     header = PROTOCOL_VERSION.to_bytes(4, "little") + spoken.header[4:]
     try:
         hello = decode(spoken.body)
@@ -43,7 +43,7 @@ def _localized(spoken: Spoken) -> Spoken:
 
 @cache
 def bodies() -> tuple[bytes, ...]:
-    """Return a body of every kind, and all of the recorded conversations."""
+    """Return a body of every kind, and all bodies of the recorded conversations."""
     found = {encode(each): None for choice in range(3) for each in every_message(Sampler(choice=choice))}
     for name in CONVERSATIONS:
         for data in seeds(name):
@@ -52,7 +52,7 @@ def bodies() -> tuple[bytes, ...]:
 
 
 def keep(name: str, data: bytes) -> Path:
-    """Add an input to a target's corpus; its name is a digest, so equal ones are kept once."""
+    """Add an input to a target's corpus, named by its digest to avoid duplicates."""
     file = CORPUS / name / hashlib.sha256(data).hexdigest()[:16]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)

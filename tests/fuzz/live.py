@@ -1,4 +1,4 @@
-"""A peer over a real local connection that says whatever bytes it is given."""
+"""A peer that sends arbitrary bytes over a real local connection."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.fuzz.conversations import HEAD, Spoken, pack
 
 ANSWER_SECONDS = 10.0
 IMPATIENT_SECONDS = 0.5
-"""A Hello that is malformed has no answer."""
+"""A malformed Hello gets no answer."""
 
 
 class LivePeer:
-    """One connection to the server of an address. A context that closes it."""
+    """One connection to the server at an address; closed by its context."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -31,7 +31,7 @@ class LivePeer:
         self._socket.connect(name)
         self._unread = b""
         self.session = b""
-        """The id of the session that the last answer had."""
+        """Session id of the last answer."""
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class LivePeer:
         self._socket.sendall(pack(said))
 
     def answer(self) -> Message | None:
-        """Return the next message of the server; None when it has cut the connection. Raises TimeoutError."""
+        """Return the next message of the server; None once it has cut the connection. Raises TimeoutError."""
         while True:
             if len(self._unread) >= HEAD.size:
                 size, count, _, header = HEAD.unpack_from(self._unread)
@@ -71,7 +71,7 @@ class LivePeer:
             self._unread += data
 
     def converse(self, conversation: Sequence[Spoken]) -> None:
-        """Greet, and say the rest when there is an answer, until the server cuts the connection."""
+        """Send the Hello, and after the answer everything else, until the server cuts the connection."""
         self._socket.settimeout(IMPATIENT_SECONDS)
         with suppress(OSError):
             self.say(conversation[:1])

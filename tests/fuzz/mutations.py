@@ -1,4 +1,4 @@
-"""Changes that break readers: of single bytes, of Cap'n Proto's words, of envelopes, and of whole conversations."""
+"""Mutations that break readers: of bytes, Cap'n Proto words, envelopes, and whole conversations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = (float("nan"), float("inf"), -float("inf"), -1.0, -0.0, 1e300, 1.7e30
 
 
 def body_of(random: Random, body: bytes, pool: Sequence[bytes]) -> bytes:
-    """Return a body that was changed in one to four places."""
+    """Return a body changed in one to four places."""
     changed = bytearray(body)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         if not changed:
@@ -27,7 +27,7 @@ def body_of(random: Random, body: bytes, pool: Sequence[bytes]) -> bytes:
 
 
 def conversation_of(random: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """Return a conversation of which some envelopes were changed, left out, repeated or moved."""
+    """Return a conversation with some envelopes changed, omitted, repeated, or moved."""
     envelopes = unpack(data)
     if not envelopes:
         return random.choice(pool)
@@ -45,7 +45,7 @@ def conversation_of(random: Random, data: bytes, pool: Sequence[bytes]) -> bytes
 
 
 def bytes_of(random: Random, data: bytes) -> bytes:
-    """Return data with bits flipped, bytes replaced, or a part of it left out or repeated."""
+    """Return data with bits flipped, bytes replaced, or a part omitted or repeated."""
     changed = bytearray(data)
     for _ in range(random.randint(1, 4)):
         if not changed:
@@ -66,7 +66,7 @@ def bytes_of(random: Random, data: bytes) -> bytes:
 
 
 def renumbered(envelopes: Sequence[Spoken]) -> list[Spoken]:
-    """Return envelopes whose sequence numbers have no gap, so that they all reach the reader behind the session."""
+    """Return envelopes without gaps in their sequence numbers, so that all reach the reader behind the session."""
     numbered = []
     last = 0
     for envelope in envelopes:
@@ -105,7 +105,7 @@ def _float(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
 
 
 def _list(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
-    """A pointer to a list: of another size, of up to 2^29 elements, or that leads back to itself or to another one."""
+    """A pointer to a list: of another size, with up to 2^29 elements, or back to itself or another pointer."""
     count = random.choice((2**29 - 1, 2**28, 65_536, 8_191, 1_000, len(body), len(body) // WORD, 1))
     offset = random.choice((-1, 0, 1, -2, random.randint(-len(body) // WORD, len(body) // WORD)))
     _set(body, _word_at(random, body), count << 35 | random.randrange(8) << 32 | (offset & 0x3FFF_FFFF) << 2 | 1)
@@ -129,7 +129,7 @@ def _copy_word(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
 
 
 def _same_again(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
-    """Many pointers that lead to one place: amplification."""
+    """Many pointers to one place: amplification."""
     source, to = _word_at(random, body), _word_at(random, body)
     word = int.from_bytes(body[source : source + WORD], "little")
     for number in range(random.randint(2, 64)):
@@ -149,7 +149,7 @@ def _cut(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
 
 
 def _fit_segment(random: Random, body: bytearray) -> None:
-    """Have the only segment end with the body, mostly."""
+    """Usually end the only segment with the body."""
     if random.random() < 0.7:
         del body[len(body) // WORD * WORD :]
         if len(body) >= 2 * WORD:
@@ -157,7 +157,7 @@ def _fit_segment(random: Random, body: bytearray) -> None:
 
 
 def _grow(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
-    """More words behind the body, which its segment has."""
+    """Additional words after the body, which are part of its segment."""
     body += random.randbytes(random.choice((1, 8, 64))) * random.choice((1, 8, 64))
     _fit_segment(random, body)
 
@@ -214,7 +214,7 @@ def _foreign_body(random: Random, envelopes: list[Spoken], at: int, pool: Sequen
 
 
 def _change_header(random: Random, envelopes: list[Spoken], at: int, _pool: Sequence[bytes]) -> None:
-    """Another session, sequence number, acknowledgement, version or length."""
+    """Another session, sequence number, acknowledgement, version, or length."""
     header, body, attachments = envelopes[at]
     changed = bytearray(header)
     match random.randrange(6):

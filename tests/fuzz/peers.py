@@ -1,4 +1,4 @@
-"""Peers that a hostile server answers, and an agent whose processor a hostile task has taken over. Pure cores only."""
+"""Peers of a hostile server, and an agent with a processor controlled by a hostile task. Pure cores only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OBJECT = b"goodclie" + bytes(8)
 
 
 class _Link:
-    """A transport that takes everything."""
+    """A transport that accepts everything."""
 
     passes_descriptors = False
     identity = LOCAL
@@ -58,7 +58,7 @@ class _Link:
 
 
 class Agent:
-    """A worker's core, which runs what a scheduler sends in fake processors."""
+    """A worker's core, which runs tasks of a scheduler in fake processors."""
 
     def __init__(self) -> None:
         self.rig = CoreRig(worker_config(2))
@@ -76,7 +76,7 @@ class Agent:
         self.settle()
 
     def settle(self) -> None:
-        """Have new processors get ready."""
+        """Make new processors ready."""
         rig = self.rig
         for number, processor in list(rig.pool.processors.items()):
             if not processor.is_ready and not rig.hands[number].killed and rig.ending is None:
@@ -148,7 +148,7 @@ class _Monitor:
 
 
 class _StoragePeer:
-    """What a client, worker or scheduler wants of the storage."""
+    """Requests of a client, worker, or scheduler to the storage."""
 
     def __init__(self) -> None:
         self._core = Requests("tcp://storage:1", 10.0, 0.0)
@@ -169,11 +169,11 @@ class _Component(Protocol):
     def take(self, event: ConnectorEvent) -> None: ...
 
     def end(self) -> None:
-        """Let time pass, and have shown what there is to show."""
+        """Let time pass, and render all views."""
 
 
 class _Connection:
-    """A connector's core, whose events every component gets."""
+    """A connector's core, whose events every component receives."""
 
     def __init__(self, session: bytes, components: Sequence[_Component]) -> None:
         self._session = session
@@ -206,7 +206,7 @@ class _Connection:
 
 
 def answer(conversation: Sequence[Spoken]) -> None:
-    """Have a server say this to a peer of every kind."""
+    """Send this from a server to a peer of every kind."""
     if not conversation:
         return
     ids: dict[bytes, None] = {}
@@ -232,7 +232,7 @@ RUN = m.Run(
 
 
 def report(datagrams: Sequence[bytes]) -> None:
-    """Have a hostile task send these to its agent, beside a processor whose task goes on."""
+    """Send these from a hostile task to its agent, while a second processor continues its task."""
     agent = Agent()
     agent.take(Welcomed(m.Welcome(False, 1, 60.0, 2.0)))
     agent.take(Received(b"schedulr", RUN))

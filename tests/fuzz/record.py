@@ -26,9 +26,9 @@ CORPUS = Path(__file__).with_name("corpus")
 MAX_BODY_BYTES = 12_000
 MAX_ATTACHMENT_BYTES = 2_000
 SESSION = bytes(8)
-"""What follows the peer id in the session ids of conversations; a hostile peer uses the one of its Welcome instead."""
+"""Suffix of the peer id in session ids of conversations; a hostile peer uses the one in its Welcome instead."""
 MAX_REPEATS = 3
-"""Messages of one kind that one conversation keeps."""
+"""Messages of one kind per conversation."""
 
 HOOK = """
 import os, sys
@@ -85,7 +85,7 @@ def unpack_all(data: bytes) -> list[Spoken]:
 
 
 def shortened(envelopes: Iterable[Spoken]) -> list[Spoken]:
-    """Return the small ones of each kind, numbered without gaps."""
+    """Return the small messages of each kind, numbered without gaps."""
     kinds: Counter[str] = Counter()
     kept: list[Spoken] = []
     sequence = 0
@@ -103,14 +103,14 @@ def shortened(envelopes: Iterable[Spoken]) -> list[Spoken]:
 
 
 def anonymous(data: bytes) -> bytes:
-    """Return the data without the names of this host and directory, which other texts of their length replace."""
+    """Return the data with names of this host and directory replaced by texts of equal length."""
     for name in (platform.node(), str(Path.cwd())):
         data = data.replace(name.encode(), b"x" * len(name))
     return data
 
 
 def target_of(file: Path) -> str:
-    """Return the folder and the name of a conversation; nothing for one that did not begin."""
+    """Return the folder and name of a conversation; None for one that did not begin."""
     said = [decode(each.body) for each in unpack_all(file.with_suffix(".said").read_bytes())]
     if not said or not isinstance(said[0], m.Hello):
         return ""

@@ -25,13 +25,13 @@ RSS_LIMIT_MIB = 512
 INSTRUMENTED = ["scaler"]
 FOUND = Path(__file__).with_name("found")
 MAX_KEPT = 40
-"""Inputs that one run adds to the corpus of a target: the smallest."""
+"""Maximum inputs that one run adds to a target's corpus: the smallest."""
 MAX_FOUND = 100
-"""Inputs that one run keeps of those that a target does not bear: one for each place of an error."""
+"""Maximum failing inputs that one run stores: one per location of an error."""
 
 
 class Findings:
-    """What one run has found in a target. It keeps an input with its traceback, and raises nothing."""
+    """The findings of one run in a target. Stores failing inputs with tracebacks, and raises nothing."""
 
     def __init__(self, name: str, run: Callable[[bytes], int]) -> None:
         self._name = name
@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def fuzz_apart(name: str, seconds: float) -> str:
-    """Fuzz one target in a process of its own, and keep what it finds; return a line of figures."""
+    """Fuzz one target in a separate process, and store its findings; return a line of figures."""
     from tests.fuzz.corpora import keep  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as directory:
@@ -136,7 +136,7 @@ def fuzz_apart(name: str, seconds: float) -> str:
             print(line, end="", flush=True)
         files = list(Path(directory).iterdir())
         ends = [each for each in files if each.name.startswith("found-")]
-        if child.wait() and not ends:  # such as an error at an import, or a kill
+        if child.wait() and not ends:  # such as an import error or a kill
             keep_finding(name, b"", output[-6_000:])
         for file in ends:  # libFuzzer ended the target: too slow, too much memory, or a crash
             keep_finding(name, file.read_bytes(), output[-6_000:])

@@ -1,4 +1,4 @@
-"""One message of every kind, with something in every field: made from the declarations."""
+"""One message of every kind with every field filled, generated from the declarations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler.protocol import messages as m
 
 @dataclass(frozen=True)
 class Sampler:
-    """What messages are filled with.
+    """Values for the messages.
 
     peer: owner of the ids of tasks and objects. data: every field of bytes, and payload. text: every text. rows: of
     every column. choice: which of the values of an enumeration, or of the structs of a union.

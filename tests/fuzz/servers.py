@@ -1,4 +1,4 @@
-"""A scheduler and a storage that a hostile peer talks to, beside a good client and worker. In memory, no sockets.
+"""A scheduler and a storage with a hostile peer, and a good client and worker. In memory, no sockets.
 
 The hostile peer says what a conversation holds, over as many connections as it takes. Whatever that is, the good ones'
 tasks and objects come to their right end, and the cores' invariants hold.
@@ -41,17 +41,17 @@ from tests.fuzz.conversations import Spoken
 
 ADDRESS = "tcp://127.0.0.1:1"
 MAX_CONNECTIONS = 50
-"""Of the hostile peer, in one conversation."""
+"""Bytes of the hostile peer in one conversation."""
 GOOD_TASKS = 4
 LEASE_SECONDS = 1.0
 AT_ONCE = 4
-"""Envelopes of the hostile peer that arrive in one iteration of the server."""
+"""Envelopes of the hostile peer per iteration of the server."""
 FUNCTION = b"\x80good function"
 GOOD: m.Needs = (("good", 0.0),)
 
 
 class HostilePeer:
-    """Says the envelopes of a conversation; after a cut it connects again, greets as before and goes on.
+    """Sends the envelopes of a conversation. After a cut, reconnects, greets as before, and continues.
 
     Envelopes of the conversation's session get the session id and the numbers that the server expects, and the ids of
     tasks that this peer was sent; those of another session stay as they are.
@@ -69,7 +69,7 @@ class HostilePeer:
         self._session = b""
         """The session id of the last Welcome; empty before."""
         self._last = self._base = 0
-        """The last sequence number of the conversation, and the last one before the present session."""
+        """The last sequence number of the conversation, and the last one before the current session."""
 
     def say(self, envelopes: Sequence[Spoken]) -> None:
         if self._wire is None or self._wire.broken:
@@ -127,7 +127,7 @@ def decode_or_none(body: bytes) -> m.Message | None:
 
 
 def strictly(document: bytes) -> None:
-    """Read JSON as browsers do, which know no infinity."""
+    """Parse JSON as strictly as browsers, which reject infinity."""
 
     def refuse(text: str) -> None:
         raise AssertionError(f"browsers do not read {text}")
@@ -164,7 +164,7 @@ class SchedulerWorld:
         self.network.run()
 
     def play(self, conversation: Sequence[Spoken]) -> None:
-        """Have a hostile peer say this while good peers work; raise AssertionError when it harms them."""
+        """Send this from a hostile peer while good peers work; raise AssertionError if it harms them."""
         if not conversation:
             return
         self.client.submit(GOOD_TASKS // 2)
@@ -191,7 +191,7 @@ class SchedulerWorld:
             self.network.run()
 
     def _show(self) -> None:
-        """Make what monitors are shown, and answer what they may ask."""
+        """Render the documents for monitors, and answer their possible questions."""
         state, now = self.core.state, self.network.now
         row = ServerStatus(
             0.0, 0.0, 1, SchedulerRow(0.0, 0, 0.0, 0.0), StorageRow(ADDRESS), Counter[str](), Counter[str]()
@@ -238,7 +238,7 @@ class SchedulerWorld:
 
 
 class GoodClient:
-    """Submits tasks that only the good worker runs, and keeps what comes of them."""
+    """Submits tasks that only the good worker runs, and collects their outcomes."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.results: dict[bytes, bytes] = {}
@@ -249,7 +249,7 @@ class GoodClient:
         )
 
     def submit(self, count: int) -> None:
-        """Submit tasks for the good worker, and as many that a hostile worker may spoil, but not lose."""
+        """Submit tasks for the good worker, and as many that a hostile worker may spoil but not lose."""
         for needs in (GOOD, ()):
             ids = [self._ids.task() for _ in range(count)]
             payloads = [b"\x80argument %d" % (len(self.expected) + number) for number in range(count)]

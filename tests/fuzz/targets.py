@@ -1,4 +1,4 @@
-"""Every place where a process reads bytes of another one, as a function of bytes that must not raise.
+"""Every place where a process reads foreign bytes, as a function of bytes that must not raise.
 
 A target takes one input, and raises for anything but a right answer or a polite refusal. It returns the number of
 messages that it took in.
@@ -56,7 +56,7 @@ Mutate = Callable[[Random, bytes], bytes]
 
 @dataclass(frozen=True)
 class Target:
-    """run: takes one input. seeds: inputs to begin with. mutate: changes one. share: of the inputs of a short run."""
+    """run: processes one input. seeds: initial inputs. mutate: changes one. share: of the inputs of a short run."""
 
     name: str
     run: Callable[[bytes], int]
@@ -102,7 +102,7 @@ class _Watcher:
 
 
 def run_local(data: bytes) -> int:
-    """Split a stream of the local transport, which comes in pieces of any size."""
+    """Split a stream of the local transport that arrives in chunks of any size."""
     random = Random(data[:8])
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     transport = LocalTransport(ours, _Watcher(), PartialBytes())
@@ -125,11 +125,11 @@ def run_local(data: bytes) -> int:
 
 
 _FRAME_SIZES = struct.Struct("<3H")
-"""Of a header, a body and an attachment, before them; an attachment of 0 is none."""
+"""Sizes of a header, a body, and an attachment, preceding them; an attachment of 0 is none."""
 
 
 def run_compressed(data: bytes) -> int:
-    """Expand what a hostile peer sends over ZeroMQ once both sides have announced compression."""
+    """Expand frames of a hostile peer over ZeroMQ once both sides have announced compression."""
     at, messages = 0, 0
     link = LocalTransport.__new__(LocalTransport)
     while at + _FRAME_SIZES.size <= len(data) and messages < 50:
@@ -168,7 +168,7 @@ def _sized(piece: Envelope) -> bytes:
 
 
 def run_processor(data: bytes) -> int:
-    """Take in what a hostile task writes to its agent: datagrams, each behind its size."""
+    """Process datagrams from a hostile task to its agent, each preceded by its size."""
     datagrams: list[bytes] = []
     at = 0
     while at + 2 <= len(data) and len(datagrams) < 50:
@@ -203,7 +203,7 @@ def _page() -> tuple[int, PageReader]:
 
 
 def run_page(data: bytes) -> int:
-    """Read a status page that a hostile task wrote."""
+    """Read a status page written by a hostile task."""
     descriptor, page = _page()
     os.pwrite(descriptor, data[:64].ljust(64, b"\0") + data[64:40_000], 0)
     page.snapshot()
@@ -221,7 +221,7 @@ def page_seeds() -> tuple[bytes, ...]:
 
 
 def run_payloads(data: bytes) -> int:
-    """Read what is said to be a payload, a call, a result, or many calls."""
+    """Parse purported payloads, calls, results, or batches of calls."""
     for outcome in range(4):
         failure_texts(outcome, data)
     for read in (parts_of, unpack_call, decompress, lambda data: call_of(lambda begin, end: data[begin:end], 1, 100)):
@@ -244,7 +244,7 @@ def payload_seeds() -> tuple[bytes, ...]:
 
 
 def run_texts(data: bytes) -> int:
-    """Read files and texts that users and services give: TOML, credentials, job specifications, documents."""
+    """Parse files and texts from users and services: TOML, credentials, job specifications, documents."""
     text = data.decode("utf-8", "replace")
     with suppress(ConfigError):
         Credential.from_text(text, "text")
@@ -273,7 +273,7 @@ def text_seeds() -> tuple[bytes, ...]:
 
 
 def run_web(data: bytes) -> int:
-    """Answer requests: each line is a method, a path with its query, and headers between tabs."""
+    """Answer requests: each line is a method, a path with its query, and headers, separated by tabs."""
     requests = [line.split(b"\t") for line in data.splitlines()[:20]]
     return asyncio.run(_answer_requests(requests))
 
@@ -283,7 +283,7 @@ async def _answer_requests(requests: list[list[bytes]]) -> int:
     count = 0
     for method, target, *headers in (each for each in requests if len(each) > 1):
         if b"/api/stream" in target or b"/events" in target:
-            continue  # it answers for ever
+            continue  # answers forever
         path, _, query = target.partition(b"?")
         scope: dict[str, Any] = {
             "type": "http",

@@ -1,4 +1,4 @@
-"""A short fuzzing run from a fixed seed, in a process of its own whose memory is measured. `make fuzz` is the long one.
+"""A short fuzzing run from a fixed seed, in a separate process with measured memory. `make fuzz` is the long one.
 
 All targets together run tens of thousands of mutated messages: bit flips, truncation, splices, wrong sessions,
 replays, wrong roles, pointers that amplify, lists that claim 2^29 elements. See `targets.py` for what must hold.
@@ -96,7 +96,7 @@ def test_list_with_an_inflated_length_costs_nothing(count: int) -> None:
 
 
 def test_entries_without_words_cost_as_much_as_full_ones() -> None:
-    """A list of structs without any word takes none, whatever it claims: 48 bytes must not keep a server busy."""
+    """A list of structs without words uses none, whatever its claim: 48 bytes must not keep a server busy."""
     codec = struct_codec(m.WorkerHeartbeat)
     head = [0] * codec.words
     entries = 8_000

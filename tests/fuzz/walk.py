@@ -1,4 +1,4 @@
-"""Runs targets with mutations from a seed, without coverage: the short form, and what memory it takes.
+"""Runs targets with mutations from a seed, without coverage: the short form, with its memory usage.
 
 `python -m tests.fuzz.walk SHARE SEED TARGET ...` prints a JSON object: messages, seconds and peak memory by target.
 """
@@ -18,11 +18,11 @@ from tests.fuzz.targets import TARGETS, Target
 
 
 class FoundError(Exception):
-    """An input that a target does not bear."""
+    """An input on which a target fails."""
 
 
 def walk(target: Target, inputs: int, seed: int) -> int:
-    """Run this number of mutated inputs; return how many messages they had. Raises FoundError for a bad one."""
+    """Run this number of mutated inputs; return their number of messages. Raises FoundError for a bad input."""
     messages = 0
     for data in islice(mutated(target, seed), inputs):
         try:
@@ -33,7 +33,7 @@ def walk(target: Target, inputs: int, seed: int) -> int:
 
 
 def mutated(target: Target, seed: int) -> Iterator[bytes]:
-    """Yield mutated inputs of a target, without end."""
+    """Yield mutated inputs of a target endlessly."""
     random = Random(f"{target.name}-{seed}")
     seeds = target.seeds()
     while True:

@@ -1,4 +1,4 @@
-"""A client as another language would have it: ZeroMQ, the schema file and `docs/protocol.md`, and nothing of Scaler."""
+"""A client as written in another language: ZeroMQ, the schema file, and `docs/protocol.md`, without Scaler."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Connection:
                     self._transmit(sequence, kept, attachments)
 
     def reconnect(self) -> None:
-        """Break the connection, and go on with the session over another one."""
+        """Break the connection, and resume the session over another one."""
         self._socket.close(0)
         self._open(resume=True)
 
@@ -77,13 +77,13 @@ class Connection:
         self.say_body(encode(name, **fields), attachments)
 
     def say_body(self, body: bytes, attachments: Sequence[bytes] = ()) -> None:
-        """Send a message in the sequence."""
+        """Send a sequenced message."""
         self._sent += 1
         self._kept.append((self._sent, body, [*attachments]))
         self._transmit(*self._kept[-1])
 
     def next(self, name: str) -> Any:
-        """Return the next message of this name and its attachments; others are skipped."""
+        """Return the next message of this name and its attachments, skipping others."""
         while True:
             header, body, attachments = self._receive()
             _, _, _, sequence, acknowledged = header
@@ -120,7 +120,7 @@ def decode(body: bytes) -> Any:
 
 
 class TaskFailedError(Exception):
-    """outcome: its number. type, text and traceback: of the exception, if it is one."""
+    """outcome: its number. type, text, and traceback: of the exception, if any."""
 
     def __init__(self, outcome: int, payload: bytes) -> None:
         self.outcome = outcome
@@ -139,7 +139,7 @@ class BareClient:
     """Submits functions by name."""
 
     def __init__(self, address: str, credential: str | None = None, **hello: Any) -> None:
-        """hello: further fields of the Hello; None leaves a field out."""
+        """hello: further fields of the Hello; None omits a field."""
         self.peer = os.urandom(8)
         keys = None if credential is None else Keys(credential)
         self._keys = keys
@@ -174,7 +174,7 @@ class BareClient:
         references: Sequence[bytes] = (),
         **options: Any,
     ) -> bytes:
-        """Return the id of a new task. payload: the arguments as they are. options: fields of the Spec."""
+        """Return the id of a new task. payload: unmodified arguments. options: fields of the Spec."""
         code = bytes([5, tag]) + function.encode()
         identifier = hashlib.blake2b(code, digest_size=16).digest()
         task = self._new_id(0)

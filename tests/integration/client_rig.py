@@ -1,4 +1,4 @@
-"""A scheduler that does what a test tells it, on a real socket, with a real object storage beside it."""
+"""A scripted scheduler on a real socket, with a real object storage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MessageT = TypeVar("MessageT")
 
 
 class RigScheduler:
-    """Records what clients say. Everything that waits fails after WAIT_SECONDS."""
+    """Records messages from clients. Every wait fails after WAIT_SECONDS."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RigScheduler:
         self.close()
 
     def close(self) -> None:
-        """End, as a scheduler that is stopped."""
+        """Close like a stopped scheduler."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(WAIT_SECONDS)
@@ -73,14 +73,14 @@ class RigScheduler:
     # -- what clients said
 
     def next(self, kind: type[MessageT]) -> MessageT:
-        """Wait for the next message of a kind; others are skipped."""
+        """Wait for the next message of a kind, skipping others."""
         while True:
             message = self._said.get(timeout=WAIT_SECONDS)
             if isinstance(message, kind):
                 return message
 
     def next_tasks(self, count: int) -> dict[bytes, TaskGroup]:
-        """Wait until this many tasks have come; return id to group."""
+        """Wait until this many tasks have arrived; return id to group."""
         found: dict[bytes, TaskGroup] = {}
         while len(found) < count:
             for group in self.next(Submit).groups:
@@ -93,7 +93,7 @@ class RigScheduler:
         self._loop.call_soon_threadsafe(self._listener.send, self.peer, message)
 
     def finish(self, values: dict[bytes, Any], outcome: Outcome = Outcome.SUCCESS) -> None:
-        """Say that tasks have ended, with these values; bytes are payloads as they are."""
+        """Report that tasks have ended with these values; bytes are unmodified payloads."""
         payloads = [value if type(value) is bytes else pickle.dumps(value, 5) for value in values.values()]
         self._numbers[self.peer] = number = self._numbers.get(self.peer, 0) + 1
         count = len(values)

@@ -1,4 +1,4 @@
-"""A component for the tests of `scaler.component`: what it does is its first argument, its event loop the second."""
+"""A component for the tests of `scaler.component`. Arguments: its action and its event loop."""
 
 from __future__ import annotations
 

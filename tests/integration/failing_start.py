@@ -1,4 +1,4 @@
-"""A preload hook for workers that cannot start at first."""
+"""A preload hook for workers that initially cannot start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def fail_at_first(counted: str, count: int) -> None:
-    """End the first processes that call this. counted: a file with a byte for each call."""
+    """Exit in the first processes that call this. counted: a file with a byte per call."""
     with Path(counted).open("ab", buffering=0) as file:
         file.write(b".")
         if file.tell() <= count:

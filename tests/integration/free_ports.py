@@ -1,4 +1,4 @@
-"""Addresses that no other process listens at."""
+"""Addresses on which no other process listens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 
 
 def free_addresses(host: str = "127.0.0.1", count: int = PORTS_OF_A_SCHEDULER) -> list[str]:
-    """Return addresses of this host with consecutive ports: as many as a scheduler needs, by default."""
+    """Return addresses of this host with consecutive ports, by default as many as a scheduler needs."""
     ports = ReservedPorts(count)
     ports.release()
     return [ports.address(index).replace("127.0.0.1", host) for index in range(count)]

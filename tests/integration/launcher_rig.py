@@ -33,7 +33,7 @@ bind_address = "{address}"
 
 
 def write_stack(path: Path, address: str, storage: str = "", **settings: object) -> Path:
-    """Write the file. storage: address of a storage of its own. settings: of the scheduler, beside its address."""
+    """Write the file. storage: address of a separate storage. settings: further settings of the scheduler."""
     values = {key: value if isinstance(value, int | float) else f'"{value}"' for key, value in settings.items()}
     lines = "".join(f"{key} = {value}\n" for key, value in values.items())
     stack = STACK.format(address=address, settings=lines)

@@ -1,4 +1,4 @@
-"""A server and peers over real sockets, and what tests of connections share."""
+"""A server and peers over real sockets, shared by tests of connections."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ P = ParamSpec("P")
 SESSION_ID = bytes(range(16))
 OBJECT_BYTES = 60_000_000
 made: list[Callable[[], None]] = []
-"""How to close what the running test has made, the last one first; closing twice is fine."""
+"""Functions that close the resources of the running test, in reverse order. Closing twice is harmless."""
 
 
 class Servant:
-    """A storage server that answers; objects of whatever id have OBJECT_BYTES."""
+    """A storage server that answers; every object has OBJECT_BYTES."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Servant:
 
 
 class Asker:
-    """A client that can ask the server, to see that it still answers."""
+    """A client that queries the server, to check that it still answers."""
 
     def __init__(self, address: str, keys: PeerKeys | None = None) -> None:
         self.events: list[ConnectorEvent] = []
@@ -118,7 +118,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def on_a_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run an async test on a loop, and close what it has made."""
+    """Run an async test on a loop, and close its resources."""
 
     @functools.wraps(test)
     def run_it(*args: P.args, **kwargs: P.kwargs) -> None:

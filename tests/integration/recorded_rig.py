@@ -1,4 +1,4 @@
-"""A cluster whose connections lead through proxies that record what passes."""
+"""A cluster whose connections pass through recording proxies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.settings_rig import command
 
 
 class Proxy:
-    """Passes every connection to a server on, and records all bytes of both directions."""
+    """Forwards every connection to a server, and records all bytes of both directions."""
 
     def __init__(self) -> None:
         self.recorded = bytearray()
@@ -64,7 +64,7 @@ class Proxy:
 
 
 class Recorded(NamedTuple):
-    """A cluster of one worker. Clients and the worker reach the servers through the proxies only."""
+    """A cluster of one worker. Clients and the worker reach the servers only through the proxies."""
 
     scheduler: Proxy
     storage: Proxy
@@ -78,12 +78,12 @@ class Recorded(NamedTuple):
 def recorded_cluster(
     home: Path, *, scheduler: Sequence[str], storage: Sequence[str], workers: Sequence[str]
 ) -> Iterator[Recorded]:
-    """Start a scheduler, an object storage and workers with these flags."""
+    """Start a scheduler, an object storage, and workers with these flags."""
     found = Recorded(Proxy(), Proxy())
     try:
         with command("scaler_object_storage_server", "tcp://127.0.0.1:0", *storage, directory=home) as objects:
             found.storage.point_to(objects.addresses()["object storage"])
-            # Neither proxy's address has a local listener, so everything goes over TCP.
+            # Neither proxy's address has a local listener, so all connections use TCP.
             ports = ["tcp://127.0.0.1:0", "--monitor-address", "tcp://127.0.0.1:0", "-osa", found.storage.address]
             with command("scaler_scheduler", *ports, *scheduler, directory=home) as server:
                 found.scheduler.point_to(server.addresses()["scheduler"])

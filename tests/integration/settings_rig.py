@@ -1,4 +1,4 @@
-"""Commands as processes, and a scheduler in this process, both with settings that a test chooses."""
+"""Commands as processes, and a scheduler in this process, with settings chosen by a test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MessageT = TypeVar("MessageT")
 
 
 class Command:
-    """A running command. Its output is read when it ends."""
+    """A running command. Its output is read at the end."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Command:
         return self.process.pid
 
     def addresses(self) -> dict[str, str]:
-        """Wait until it is ready; return where it listens, by purpose."""
+        """Wait until it is ready; return its listening addresses by purpose."""
         assert select.select([self._ready], [], [], WAIT_SECONDS)[0], "the command did not become ready"
         line = self._ready.readline()
         assert line, f"the command ended before it was ready: {self.errors()}"
@@ -101,11 +101,11 @@ class Command:
 def command(
     name: str, *arguments: str, directory: Path, python: str = sys.executable, **environment: str
 ) -> Iterator[Command]:
-    """Yield a started command; stop it in the end, and check that it ends in order."""
+    """Yield a started command, then stop it and check for an orderly exit."""
     running = Command(name, arguments, environment, directory, python)
     try:
         yield running
-        # One that has been ending by itself no longer listens to signals.
+        # A command that is already exiting no longer handles signals.
         assert running.stop() in (0, -signal.SIGTERM), running.errors()
     finally:
         running.close()
@@ -115,7 +115,7 @@ def command(
 
 
 class Peer:
-    """A peer that says what a test tells it. Workers and managers are silent otherwise; others send heartbeats."""
+    """A scripted peer. Workers and managers are otherwise silent; others send heartbeats."""
 
     def __init__(self, address: str, role: Role, details: Details = None, hello: Hello | None = None) -> None:
         self.welcome: Welcome | None = None
@@ -145,7 +145,7 @@ class Peer:
         self._changed.set()
 
     async def until(self, condition: Callable[[], Any]) -> Any:
-        """Wait until what this peer has heard makes the condition true, and return it."""
+        """Wait until this peer's received messages satisfy the condition, and return its result."""
         while not (found := condition()):
             self._changed.clear()
             await self._changed.wait()
@@ -160,13 +160,13 @@ class Peer:
         return [message for message in self.said if isinstance(message, kind)]
 
     async def hear(self, kind: type[MessageT], count: int = 1) -> list[MessageT]:
-        """Wait until this many messages of a type have come since the start, and return them."""
+        """Wait until this many messages of a type have arrived since the start, and return them."""
         await self.until(lambda: len(self.all(kind)) >= count)
         return self.all(kind)
 
 
 class Stage:
-    """A scheduler on this loop, and the peers that a test adds."""
+    """A scheduler on this loop, and the peers added by a test."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.stop = asyncio.Event()
@@ -178,7 +178,7 @@ class Stage:
         return self.server.addresses["scheduler"]
 
     async def peer(self, role: Role, details: Details = None) -> Peer:
-        """Return a peer that has been welcomed."""
+        """Return a welcomed peer."""
         purpose = "monitor" if role is Role.MONITOR else "scheduler"
         peer = Peer(self.server.addresses[purpose], role, details)
         self._peers.append(peer)
@@ -192,7 +192,7 @@ class Stage:
 
 
 def on_a_scheduler(story: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
-    """Run a story with a scheduler of these settings, within WAIT_SECONDS."""
+    """Run a scenario with a scheduler of these settings, within WAIT_SECONDS."""
 
     async def main() -> None:
         stage = Stage(scheduler_model()(**{"bind_address": "tcp://127.0.0.1:0", **settings}))
@@ -206,12 +206,12 @@ def on_a_scheduler(story: Callable[[Stage], Awaitable[None]], **settings: Any) -
 
 
 def document(status: MonitorStatus) -> dict[str, Any]:
-    """Return a document for monitors, with the rows of its tables as objects."""
+    """Return a document for monitors with table rows as objects."""
     found: dict[str, Any] = json.loads(status.json)
     return found | {name: objects(found[name]) for name in KEYS}
 
 
 async def document_where(monitor: Peer, fits: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Wait until a monitor receives a message that fits, and return it."""
+    """Wait until a monitor receives a matching message, and return it."""
     await monitor.until(lambda: any(fits(document(each)) for each in monitor.all(MonitorStatus)[-1:]))
     return document(monitor.all(MonitorStatus)[-1])

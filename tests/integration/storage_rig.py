@@ -1,4 +1,4 @@
-"""An object storage as a process of its own, as its command starts it, and a client with what its scheduler may do."""
+"""An object storage as a separate process, started by its command, and a client with a scheduler's rights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StorageProcess:
 
 
 class ObservedStorage(StorageClient):
-    """A client of a storage, which also speaks as its scheduler."""
+    """A client of a storage that also acts as its scheduler."""
 
     def __init__(self, address: str, peer: bytes) -> None:
         super().__init__(address, peer, Role.CLIENT)
@@ -69,7 +69,7 @@ class ObservedStorage(StorageClient):
 
 @contextmanager
 def storage_process(address: str = "tcp://127.0.0.1:0", *flags: str) -> Iterator[StorageProcess]:
-    """Yield a storage that is ready; it is ended with SIGTERM, if it is still there, and must then exit with 0."""
+    """Yield a ready storage. If still running at the end, SIGTERM must make it exit with 0."""
     readable, writable = os.pipe()
     environment = {**os.environ, "SCALER_READY_FD": str(writable)}
     arguments = [sys.executable, "-c", COMMAND, address, "--logging-paths", "/dev/null", *flags]

@@ -1,4 +1,4 @@
-"""Who may come in: a real cluster with keys, and peers that reach it as if from another host."""
+"""Admission: a real cluster with keys, and peers that connect as if from another host."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def assert_refused(
     texts: Sequence[str],
     directory: Path,
 ) -> None:
-    """Start a command, which is to print these texts."""
+    """Start a command that must print these texts."""
     if _role(words) == "monitor":
         host, port = address.rsplit(":", 1)
         address = f"{host}:{int(port) + 2}"
@@ -204,7 +204,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a p
 
 
 def as_another_user(program: str, *arguments: str) -> str:
-    """Run a program as a user without rights; return what it prints.
+    """Run a program as an unprivileged user; return its output.
 
     That user may not be able to read Python itself, so everything is imported before the process becomes that user's.
     """

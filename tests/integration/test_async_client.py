@@ -1,4 +1,4 @@
-"""AsyncClient on a real cluster: what it gives, and that the event loop goes on meanwhile."""
+"""AsyncClient on a real cluster: its results, and that the event loop keeps running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def address(cluster: SchedulerClusterCombo) -> str:
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[str]:
-    """A scheduler that takes one waiting task."""
+    """A scheduler that accepts one waiting task."""
     with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo:
         yield combo.get_address()
 
@@ -110,7 +110,7 @@ async def test_cancelling_an_iteration_cancels_its_tasks(address: str, tmp_path:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert await running == 2  # it would wait behind those
+        assert await running == 2  # would wait behind those
 
 
 @on_a_loop
@@ -151,7 +151,7 @@ async def test_one_await_returns_the_value_with_both_clients(address: str) -> No
 
 @on_a_loop
 async def test_futures_work_with_asyncio_functions(address: str, tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_debug(True)  # refuses calls from other threads, which do not wake it
+    asyncio.get_running_loop().set_debug(True)  # rejects calls from other threads, which do not wake it
     with Client(address) as plain:
         async with AsyncClient(address) as client:
             clients: list[Any] = [plain, client]

@@ -1,4 +1,4 @@
-"""What hostile connections cost a server, and that its other peers do not notice them."""
+"""Costs of hostile connections for a server, and that its other peers are unaffected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resident_bytes() -> int:
 
 
 def announcement(body_bytes: int, attachments: int = 0, session: bytes = SESSION_ID) -> bytes:
-    """The beginning of an envelope on the local transport."""
+    """The start of an envelope on the local transport."""
     return struct.pack("=IHH", body_bytes, attachments, 0) + header(session=session)
 
 
@@ -77,7 +77,7 @@ async def test_large_announced_but_unsent_bodies_use_bounded_memory(
         assert await peer.was_cut()
     assert resident_bytes() - before < 2 * MAX_BATCH_BYTES + 16 * MEBIBYTE
     await client.ask(2)
-    # What a cut connection has announced counts no more.
+    # Announcements of a cut connection no longer count.
     for peer, _ in peers[:2]:
         peer.socket.close()
     await until(lambda: sum(isinstance(event, Broken) for event in server.events) == 5)
@@ -101,13 +101,13 @@ LARGE_FRAME = struct.pack(">BQ", MORE | 2, MEBIBYTE) + bytes(MEBIBYTE)
 
 
 class RawPeer:
-    """A peer that speaks ZeroMQ's protocol itself, and so can break its rules."""
+    """A peer that implements ZeroMQ's protocol itself, and so can break its rules."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
         made.append(self.socket.close)
         self.socket.sendall(GREETING + READY)
-        # A frame that comes before the server is ready would be part of the handshake.
+        # A frame that arrives before the server is ready would be part of the handshake.
         received = b""
         while b"ROUTER" not in received:
             received += self.socket.recv(1000)
@@ -116,7 +116,7 @@ class RawPeer:
         self.socket.sendall(struct.pack(">BQ", flags | 2, len(data)) + data)
 
     async def say_without_end(self) -> int:
-        """Say frames of one message until the connection ends; return the most memory that this took meanwhile."""
+        """Send frames of one message until the connection ends; return the peak memory growth meanwhile."""
         before, peak = resident_bytes(), 0
         self.socket.setblocking(False)
 
@@ -148,7 +148,7 @@ async def test_message_of_endless_frames_is_cut_before_filling_memory(is_welcome
         peer.say(header(), MORE)
         peer.say(encode(own_hello(Role.CLIENT)))
         await until(lambda: sum(isinstance(event, Opened) for event in server.events) == 2)
-    # All that came while the process grew, was looked at, and shut the connection down.
+    # Everything that arrived during the growth was checked, and shut down the connection.
     assert await peer.say_without_end() < (512 if is_welcome else 128) * MEBIBYTE
     await client.ask(2)
     if is_welcome:

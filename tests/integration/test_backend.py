@@ -1,4 +1,4 @@
-"""A cluster whose object storage has a backend: what is written there, read from there, and deleted there."""
+"""A cluster whose object storage has a backend: objects written, read, and deleted there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_uniform(array: np.ndarray) -> bool:
 
 @dataclass
 class Site:
-    """A cluster whose workers have a host name, and so a store of their own on this machine."""
+    """A cluster whose workers have a host name, and so a separate store on this machine."""
 
     root: Path
     storage: StorageProcess
@@ -106,7 +106,7 @@ def test_damaged_object_is_never_returned_as_a_value(site: Site) -> None:
         content[SIZE] ^= 255  # in the middle of the array
         stored.write_bytes(content)
         until(lambda: site.store() not in {store, None})
-        assert is_uniform(first.result())  # it was made again
+        assert is_uniform(first.result())  # recomputed
 
 
 def test_value_survives_a_killed_storage_which_then_uses_a_new_folder(site: Site) -> None:

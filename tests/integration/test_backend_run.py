@@ -1,4 +1,4 @@
-"""The object storage's part of a backend by itself: what is written when, and what happens while that fails."""
+"""The object storage's part of a backend in isolation: times of writes, and behaviour during failures."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_objects_released_while_being_written_are_deleted(tmp_path: Path) -> Non
         bodies[gone].is_dropped = True
         it.run.forget([gone])
         await soon(lambda: it.stored() == {kept.hex(), of_others.hex()})
-        it.run.write(kept, bodies[kept])  # again, as a client does that has not seen the answer
+        it.run.write(kept, bodies[kept])  # again, like a client that missed the answer
         it.run.forget([], owner_of(kept))
         await soon(lambda: it.stored() == {of_others.hex()})
 

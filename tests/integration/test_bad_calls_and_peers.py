@@ -1,4 +1,4 @@
-"""Wrong calls, peers and bytes: a clear error for the sender, and no loss for any other peer."""
+"""Invalid calls, peers, and bytes: a clear error for the sender, and no loss for any other peer."""
 
 from __future__ import annotations
 

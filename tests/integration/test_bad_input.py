@@ -1,4 +1,4 @@
-"""Bad input as users meet it: a clear text, the right exit code, and whatever ran before runs on."""
+"""Invalid user input: a clear text, the right exit code, and no effect on running work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMANDS: dict[str, list[str]] = {
 
 
 def told(capfd: pytest.CaptureFixture[str], code: int, name: str, *arguments: str) -> str:
-    """Run a command that must end with this code and one line, and return the line."""
+    """Run a command that must exit with this code and print one line, and return the line."""
     assert run_command(name, arguments) == code
     output, errors = capfd.readouterr()
     assert output == ""
@@ -150,7 +150,7 @@ def test_second_manager_with_the_same_id_exits_with_1_and_the_reason(cluster: Sc
 
 
 def _manager_of_this_worker() -> str:
-    """The workers of a combo descend from a process that has the name in its environment."""
+    """The workers of a combo descend from a process with the name in its environment."""
     import json  # noqa: PLC0415 (this runs on a worker)
 
     found: str = json.loads(os.environ["SCALER_WORKER_CONFIG"])["worker_manager_id"]
@@ -159,7 +159,7 @@ def _manager_of_this_worker() -> str:
 
 @contextmanager
 def silence() -> Iterator[str]:
-    """Something that accepts connections and never says a word."""
+    """Accepts connections and never sends anything."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
 

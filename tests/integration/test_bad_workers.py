@@ -1,4 +1,4 @@
-"""A real cluster names the worker that is slow."""
+"""A real cluster names its slow worker."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ QUICK_SECONDS, SLOW_SECONDS = 0.02, 0.3
 
 
 def work(chosen: Path) -> None:
-    """Sleep; for much longer on the worker that ran the first of these tasks."""
+    """Sleep, much longer on the worker that ran the first of these tasks."""
     worker = str(os.getppid())
     try:
         with chosen.open("x") as file:
             file.write(worker)
     except FileExistsError:
-        # The duration is what the test is about.
+        # The test depends on this duration.
         time.sleep(SLOW_SECONDS if chosen.read_text() == worker else QUICK_SECONDS)
 
 

@@ -28,7 +28,7 @@ def fail(log: Path) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A path that no other test has in its arguments."""
+    """A path that no other test uses as an argument."""
     return tmp_path / uuid4().hex
 
 

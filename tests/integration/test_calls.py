@@ -1,4 +1,4 @@
-"""Calls of clients on a real cluster, as monitors are told them."""
+"""Calls of clients on a real cluster, as reported to monitors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def divide(number: int) -> float:
 
 
 async def calls(address: str, wanted: Callable[[Calls], bool]) -> Calls:
-    """Return the first calls for which the condition is true, by method and name."""
+    """Return the first calls that satisfy the condition, by method and name."""
     changed = asyncio.Event()
     connection = MonitorConnection(address, changed.set)
     try:

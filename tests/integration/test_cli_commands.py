@@ -1,4 +1,4 @@
-"""The commands as users type them: what they print, and their exit codes."""
+"""The commands as users type them: their output and exit codes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WAIT_SECONDS = 20
 
 @contextmanager
 def component(what: str, loop: str = "builtin", **environment: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Start the program and yield its process and the descriptor that it says on that it is ready."""
+    """Start the program and yield its process and the descriptor on which it reports readiness."""
     ready, write = os.pipe()
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), what, loop],
@@ -64,7 +64,7 @@ def test_component_reports_readiness_and_stops_on_request(loop: str, number: sig
 def test_second_signal_kills_even_a_stuck_component() -> None:
     with component("stuck", "uvloop") as (process, ready):
         line_from(ready)
-        process.terminate()  # the first one it sent itself
+        process.terminate()  # the first one, which it sent itself
         assert process.wait(WAIT_SECONDS) == 128 + signal.SIGTERM
 
 

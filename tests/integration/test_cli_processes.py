@@ -1,4 +1,4 @@
-"""How processes end, and end with their parent."""
+"""How processes exit, also with their parent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_process_exits_when_its_parent_is_killed() -> None:
         assert parent.stdout is not None
         assert int(parent.stdout.readline()) > 0
         parent.kill()
-        # The child holds the other end of the pipe: it is read to its end when the child is gone.
+        # The child holds the other end of the pipe, which reaches its end when the child is gone.
         assert parent.stdout.read() == ""
 
 

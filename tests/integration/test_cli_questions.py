@@ -1,4 +1,4 @@
-"""`scaler explain`, `scaler logs` and `scaler trace` as users type them, beside a scheduler whose answers are known."""
+"""`scaler explain`, `scaler logs`, and `scaler trace` as users type them, with scripted answers of a scheduler."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Teller:
             match event:
                 case Opened(peer=peer):
                     self._listener.send(peer, MonitorStatus(STATUS))
-                    past = MonitorEvents(self._events)  # may come some time after the status
+                    past = MonitorEvents(self._events)  # may arrive some time after the status
                     asyncio.get_running_loop().call_later(0.05, self._listener.send, peer, past)
                 case Received(peer=peer, message=Explain(task) as question):
                     self.asked.append(question)
@@ -136,7 +136,7 @@ class Done:
 
 @contextlib.contextmanager
 def telling(log: TaskLog, events: bytes) -> Iterator[str]:
-    """Run a teller on a thread of its own; yield its address."""
+    """Run a scripted scheduler in a separate thread; yield its address."""
     with asyncio.Runner() as runner:
         tellers: queue.SimpleQueue[Teller] = queue.SimpleQueue()
         stop = asyncio.Event()
@@ -157,7 +157,7 @@ def telling(log: TaskLog, events: bytes) -> Iterator[str]:
 
 
 def ask(*arguments: str, log: TaskLog | None = None, events: bytes = EVENTS, folder: Path = Path()) -> Done:
-    """Run `scaler` with arguments, in which ADDRESS stands for that of a scheduler."""
+    """Run `scaler` with arguments, in which ADDRESS is replaced by a scheduler's address."""
     with (
         telling(log or TaskLog(TASK, b"", b"", 0), events) as address,
         contextlib.chdir(folder),

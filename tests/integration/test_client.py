@@ -1,4 +1,4 @@
-"""What users do with a client, on a real cluster of two workers."""
+"""Typical uses of a client on a real cluster of two workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be submitted, with which options, and what users are told when something cannot be."""
+"""Submittable calls and their options, and the errors for everything else."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_higher_priority_runs_first(client: Client, tmp_path: Path) -> None:
     while not first.running():
         os.sched_yield()
     futures = [
-        client.submit_verbose(note, (order, text), priority=priority, retries=0)  # retries=0: none is sent ahead
+        client.submit_verbose(note, (order, text), priority=priority, retries=0)  # retries=0: no task is prefetched
         for text, priority in [("c", 0), ("d", 0), ("e", -1), ("b", 1), ("a", 10)]
     ]
     assert first.cancel()  # the worker is free again when this arrives, which is after all the tasks
@@ -254,5 +254,5 @@ def test_rejects_unexpected_arguments_at_once(client: Client) -> None:
     for submit in submits:
         with pytest.raises(TypeError, match="does not take these arguments"):
             submit()
-    with ScalerExecutor(client) as executor:  # as those of the standard library do
+    with ScalerExecutor(client) as executor:  # like those of the standard library
         assert isinstance(executor.submit(len).exception(), TypeError)

@@ -1,4 +1,4 @@
-"""What a client does when limits are reached, schedulers come and go, values are late, and programs end."""
+"""Behaviour of a client at limits, scheduler restarts, late values, and program exit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_dependents_of_a_local_value_include_it(scheduler: RigScheduler) -> None
 
 def test_stored_result_is_loaded_kept_with_its_future_and_released(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
-        kept = client.send_object(np.arange(10_000.0))  # stands for what a worker has stored
+        kept = client.send_object(np.arange(10_000.0))  # replaces a worker's stored value
         (identifier,) = scheduler.next(Pin).ids
         future = client.submit(abs, 1)
         scheduler.finish({first(scheduler.next_tasks(1)): kept._upload.payload})  # noqa: SLF001 (as a worker names it)
@@ -132,7 +132,7 @@ def test_lost_stored_result_is_recomputed_by_a_new_task(storage: EmbeddedStorage
         one, two = client.submit(abs, 1), client.submit(abs, 2)
         needs = client.submit(pow, one, two)
         scheduler.next_tasks(3)
-        scheduler.finish({one.task_id: -1})  # its value came in time; the scheduler may have forgotten it
+        scheduler.finish({one.task_id: -1})  # its value arrived in time; the scheduler may have dropped it
         lost = result_id(needs.task_id, 1)
         scheduler.finish({needs.task_id: stored_reference(lost, 100_000)})
         again, group = scheduler.next_tasks(1).popitem()
@@ -141,7 +141,7 @@ def test_lost_stored_result_is_recomputed_by_a_new_task(storage: EmbeddedStorage
         scheduler.say(ObjectsMissing([references[0], lost]))
         answers = [scheduler.next(ObjectsRestored), scheduler.next(ObjectsRestored)]
         assert [identifier for answer in answers for identifier in answer.ids] == [references[0]]
-        assert [identifier for answer in answers for identifier in answer.lost] == [lost]  # no task that waits names it
+        assert [identifier for answer in answers for identifier in answer.lost] == [lost]  # no waiting task names it
         scheduler.finish({again: 5})
         assert needs.result(20) == 5
 
@@ -240,7 +240,7 @@ def test_large_argument_is_stored_once_and_released_after_its_tasks(storage: Emb
         text = "x" * 100_000
         futures = [client.submit(len, text) for _ in range(3)]
         tasks = scheduler.next_tasks(3)
-        groups = [tasks[future.task_id] for future in futures]  # one, or several when the client sends early
+        groups = [tasks[future.task_id] for future in futures]  # one, or several if the client sends early
         (payload,) = {payload for group in groups for payload in group.payloads}
         assert is_stored(payload)
         assert {references for group in groups for references in group.references} == {(payload[1:17],)}

@@ -1,4 +1,4 @@
-"""What a user without any logging set up sees on stderr: programs of their own, compared as text."""
+"""Output on stderr for a user without logging: separate programs, compared as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(directory: Path, text: str) -> Path:
 
 
 def run(directory: Path, text: str, *arguments: str) -> str:
-    """Run a program, and return what it wrote on stderr."""
+    """Run a program, and return its stderr."""
     command = [sys.executable, str(written(directory, text)), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     return ended.stderr.replace(str(directory), "DIR")
@@ -33,7 +33,7 @@ def run(directory: Path, text: str, *arguments: str) -> str:
 
 @contextmanager
 def started(directory: Path, text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a program that ends with its stdin; at the end it must have written nothing more on stderr."""
+    """Start a program that exits with its stdin, and check that it writes nothing more on stderr."""
     command = [sys.executable, str(written(directory, text)), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1) as program:
         try:
@@ -231,13 +231,13 @@ TRACEBACKS = {
         )
     ),
 }
-"""What a program writes on stderr for each call that fails: the item first, and the frames of the user alone."""
+"""A program's stderr for each failing call: the item first, and only the user's frames."""
 AWAITING = "asyncio.run(awaited(client))"
 
 
 @pytest.fixture(scope="module")
 def tracebacks(cluster: SchedulerClusterCombo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What one program writes on stderr for each of the calls, without the marks below the lines of sources."""
+    """A program's stderr for each of the calls, without the marks below source lines."""
     calls = [*TRACEBACKS, AWAITING]
     said = run(tmp_path_factory.mktemp("failing"), FAILING, cluster.get_address(), *calls)
     *texts, rest = re.sub(r"^ +[~^]+\n", "", said, flags=re.MULTILINE).split("--- next call\n")

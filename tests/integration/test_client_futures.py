@@ -1,4 +1,4 @@
-"""Futures as users of concurrent.futures and asyncio know them, on one real worker."""
+"""Futures as known from concurrent.futures and asyncio, on one real worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small nodes of graphs in chunks, on a real worker: what the user sees of it is the speed."""
+"""Chunks of small graph nodes on a real worker: the user only notices the speed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def chunks_of(client: Client, function: str) -> int:
 
 
 def levels(function: Any, count: int, width: int) -> tuple[dict[str, Any], list[str]]:
-    """Return a graph with this many levels over two values, and the keys of the last one."""
+    """Return a graph with this many levels over two values, and the keys of the last level."""
     graph: dict[str, Any] = {"one": 1, "two": 2}
     before = ["one", "two"]
     for level in range(count):
@@ -176,7 +176,7 @@ def made(value: int) -> list[int]:
 
 
 class OnlyOnWorkers:
-    """Stands for a value that needs what its client does not have, such as a GPU."""
+    """Represents a value that needs a resource its client lacks, such as a GPU."""
 
     def __init__(self, number: int, client: int) -> None:
         self.number, self.client = number, client
@@ -204,7 +204,7 @@ def test_measured_values_are_not_loaded_locally(client: Client, monkeypatch: pyt
     made: list[TaskFuture] = []
 
     def prepare_late(self: FutureTable, *arguments: Any, **given: Any) -> TaskFuture:
-        if late and given.get("node") == ("all",):  # what is measured ends before all tasks are made
+        if late and given.get("node") == ("all",):  # measured tasks end before all tasks are created
             self.wait_ended([each for each in made if each.delivers], SECONDS)
         made.append(prepare_now(self, *arguments, **given))
         return made[-1]

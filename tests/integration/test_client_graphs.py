@@ -1,4 +1,4 @@
-"""Graphs as Dask's users write them, on a real worker; and what is refused before anything is sent."""
+"""Graphs as written by Dask users, on a real worker, and rejections before anything is sent."""
 
 from __future__ import annotations
 

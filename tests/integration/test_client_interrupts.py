@@ -1,4 +1,4 @@
-"""Ctrl-C at every step of a call: the call ends, and the client and all that it shares go on."""
+"""Ctrl-C at every step of a call: the call ends, and the client with all shared state continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.short_forms import short_form
 
 RESULT_SECONDS = 20.0
 
-# Where the step is in something that is garbage-collected, Python says so and goes on.
+# If the step is in a garbage-collected object, Python reports the interrupt and continues.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -27,7 +27,7 @@ def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
 
 
 def is_interrupted_at(step: int, call: Callable[[], object]) -> bool:
-    """Call, with a Ctrl-C at one of the places where Python looks for one; False: the call ended before."""
+    """Call, with a Ctrl-C at one of Python's check points; False: the call ended earlier."""
     left = step
 
     def look(_frame: FrameType, event: str, _arg: object) -> None:
@@ -76,7 +76,7 @@ def test_client_survives_ctrl_c_at_any_point(client: Client, call: Callable[[Cli
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[str]:
-    """A scheduler that takes three waiting tasks."""
+    """A scheduler that accepts three waiting tasks."""
     with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=3) as combo:
         yield combo.get_address()
 
@@ -100,7 +100,7 @@ def test_cancelling_a_future_survives_ctrl_c_at_any_point(client: Client) -> Non
         return found
 
     step = 1
-    # Nobody offers this, so it waits until it is cancelled.
+    # No worker offers this, so the task waits until cancelled.
     while interrupted(client.submit_verbose(abs, (-1,), capabilities={"nowhere": None}), step):
         step += 1
     assert step > 5

@@ -1,4 +1,4 @@
-"""What users do with map, starmap, imap and imap_unordered, on a real cluster of two workers."""
+"""Typical uses of map, starmap, imap, and imap_unordered on a real cluster of two workers."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def inverse(x: float) -> float:
 
 
 def task_of(_item: Any) -> bytes:
-    """Return the id of the task that runs: that of the chunk."""
+    """Return the id of the running task: that of the chunk."""
     current = context.current()
     assert current is not None
     return current.task_id
 
 
 def wait_for_first_file(directory: Path) -> None:
-    """Wait for an item to begin. Which one is first is open: a new processor has to import this module before."""
+    """Wait for an item to start. Any may be first, because a new processor must import this module first."""
     until(lambda: any(directory.iterdir()))
 
 
 def note_and_hang(directory: Path, item: int) -> int:
-    """Return the first item at once; stay with the others."""
+    """Return the first item at once; block in the others."""
     if item:
         (directory / str(item)).touch()
         signal.pause()
@@ -184,7 +184,7 @@ def test_progress_counts_failed_items(client: Client, capsys: pytest.CaptureFixt
 
 
 def closed_bar(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the text of a closed bar, without the blanks with which tqdm overwrites the end of a longer line."""
+    """Return the text of a closed bar, without the blanks with which tqdm overwrites a longer line."""
     shown = capsys.readouterr().err
     assert shown.endswith("\n")
     return shown.rstrip()
@@ -410,4 +410,4 @@ def close(results: Any) -> None:
 @pytest.mark.parametrize("end", short_form([break_out, drop_in_a_ring, close]))
 def test_abandoned_imap_cancels_unfinished_tasks(client: Client, tmp_path: Path, end: Callable[[Any], None]) -> None:
     end(client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count()))
-    assert client.submit(double, 1).result(SECONDS) == 2  # the tasks before it would have stayed for a minute
+    assert client.submit(double, 1).result(SECONDS) == 2  # earlier tasks would have blocked for a minute

@@ -1,4 +1,4 @@
-"""Tasks that are clients themselves, on one worker: whatever they wait for must find a slot."""
+"""Tasks that are clients themselves, on one worker: everything they wait for must find a slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.short_forms import short_form
 from tests.waiting import until, wait_for_file, within
 
 SECONDS = 50
-"""Each level of nesting starts a process, in seconds on a busy machine."""
+"""Each level of nesting starts a process, which takes seconds on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_tasks_nest_far_deeper_than_the_number_of_workers(client: Client) -> Non
 
 
 def first_client() -> list[str]:
-    """Return what a processor imports, compiles and lists while its task opens the first client there and waits."""
+    """Return a processor's imports, compilations, and listings while its task opens the first client and waits."""
     seen: list[str] = []
     names = {"import", "compile", "exec", "os.listdir", "os.scandir"}
     sys.addaudithook(lambda event, args: seen.append(f"{event} {args[0]}") if event in names else None)
@@ -83,7 +83,7 @@ def naps(pid: int) -> int:
 
 
 def sleeps_through(pid: int, seconds: float) -> bool:
-    """Return whether a process sleeps for so long without a break, within five times that long."""
+    """Return whether a process sleeps this long without a break, within five times that long."""
     seen, since = naps(pid), time.monotonic()
 
     def is_through() -> bool:

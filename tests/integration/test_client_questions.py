@@ -1,4 +1,4 @@
-"""What a client can ask about its own tasks: why they wait, how they ended, what they printed."""
+"""Queries of a client about its tasks: why they wait, how they ended, and their output."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_graph_futures_and_map_results_explain_themselves(cluster: SchedulerClus
             each.cancel()
         results = client.imap(abs, range(-3, 0), gpu=2)
         reader = threading.Thread(target=lambda: list(results))
-        reader.start()  # items are sent as results are asked for
+        reader.start()  # items are sent as results are requested
         asked = until(lambda: "no worker offers gpu=2" in (text := results.explain()) and text)
         assert asked.startswith("item 0 of imap over abs: no worker offers")
         results.close()

@@ -1,4 +1,4 @@
-"""Users' serializers and streamed output, seen from the client."""
+"""User-defined serializers and streamed output, from the client's view."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(x: Any, y: Any = 0) -> Any:
 
 
 class Marked(Serializer):
-    """Has state, counts, and refuses what tests want refused."""
+    """Has state, counts, and rejects on request of a test."""
 
     def __init__(self, mark: bytes) -> None:
         self.mark = mark
@@ -61,7 +61,7 @@ class Marked(Serializer):
 
 
 class Plain:
-    """No base class, and nothing to make."""
+    """Without a base class or constructor."""
 
     @staticmethod
     def serialize(obj: Any) -> bytes:
@@ -119,7 +119,7 @@ def test_rejects_an_invalid_serializer(cluster: SchedulerClusterCombo) -> None:
 
 
 class Watched:
-    """Says how much of an array its own pickle would take along."""
+    """Reports how much of an array its own pickle would include."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -169,7 +169,7 @@ def talk() -> None:
 
 
 def shown(client: Client, function: Any, *args: Any) -> tuple[str, str]:
-    """Return what has appeared by the time the result is here."""
+    """Return the output that has appeared when the result arrives."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         client.submit(function, *args).result(SECONDS)

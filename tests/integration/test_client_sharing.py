@@ -1,4 +1,4 @@
-"""One client among threads, forks and other clients; and how clients end."""
+"""One client shared by threads, forks, and other clients; and how clients close."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_thirty_two_threads_share_one_client_for_everything(client: Client) -> N
     for number, result in enumerate(results):
         mapped = list(range(number + 5, number, -1))
         assert result == [True, 10 * number + 45, 2 * number + 1, mapped, 2 * number, True]
-    assert threading.active_count() <= before  # one of an earlier client may have been ending
+    assert threading.active_count() <= before  # an earlier client may have been closing
 
 
 def test_clients_cannot_see_each_other(client: Client, cluster: SchedulerClusterCombo) -> None:
@@ -97,7 +97,7 @@ def test_clear_ends_tasks_and_references_and_the_client_continues(client: Client
 
 
 def uses(client: Client, future: Any, reference: Any) -> dict[str, Callable[[], object]]:
-    """Return everything that asks something of a client, its future or its reference."""
+    """Return all calls that use a client, its future, or its reference."""
     return {
         "submit": lambda: client.submit(add, 1, 1),
         "submit_verbose": lambda: client.submit_verbose(add, (1, 1)),

@@ -1,4 +1,4 @@
-"""What a client tells of its cluster, and how it waits for many futures."""
+"""A client's view of its cluster, and its waits for many futures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.short_forms import short_form
 from tests.waiting import until, wait_for_file
 
 MISSING = "/dev/null/missing"
-"""No other test can make it."""
+"""No other test can start it."""
 
 
 def doubled(number: int) -> int:
@@ -185,7 +185,7 @@ def test_futures_are_added_while_others_end(cluster: SchedulerClusterCombo, tmp_
                 break
             found.append(future.result())
             if found[-1] < 16:
-                ending.add(client.submit(doubled, found[-1]), future)  # one that was given is not given again
+                ending.add(client.submit(doubled, found[-1]), future)  # a yielded future is not yielded again
             else:
                 (tmp_path / "gate").touch()
         assert found == [2, 4, 8, 16]

@@ -1,4 +1,4 @@
-"""`SchedulerClusterCombo` as a program uses it."""
+"""`SchedulerClusterCombo` as used by programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GIVEN_BY_THE_COMBO = {
 def components() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie of an earlier test is one as well
+        with contextlib.suppress(psutil.NoSuchProcess):  # also a zombie of an earlier test
             if "scaler.cluster" in process.cmdline():
                 found.append(process)
     return found
@@ -47,7 +47,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def printed_processes(output: str) -> list[psutil.Process]:
-    """Return those of the processes with the printed ids that still exist."""
+    """Return the processes with the printed ids that still exist."""
     pids = [int(pid) for pid in output.split()]
     assert pids
     return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]

@@ -1,4 +1,4 @@
-"""Values that travel over TCP with the setting `compression`: recorded in between, counted, and as they were."""
+"""Values over TCP with the setting `compression`: recorded in transit, counted, and unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_compressible_values_shrink_in_transit_unless_one_side_disables_it(
             small = [client.submit(echo, "X" * INLINE) for _ in range(COUNT)]
             assert [future.result(30) for future in small] == ["x" * INLINE] * COUNT
             assert client.submit(echo, "Y" * STORED).result(30) == "y" * STORED
-    # Each value passes its proxy four times: twice on its way to the worker, twice on the way back.
+    # Each value passes its proxy four times: twice on the way to the worker, and twice back.
     expected = 0 if other is None else 2
     for proxy, size in zip(cluster, (COUNT * INLINE, STORED), strict=True):
         assert proxy.connections >= 2

@@ -1,4 +1,4 @@
-"""Clusters in containers: a read-only file system, a user without an entry and a home, and processes of their own."""
+"""Clusters in containers: a read-only file system, a user without entry or home, and a separate process namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes damaged between the processes of a cluster without encryption delay its tasks, and change or lose none."""
+"""Damaged bytes in an unencrypted cluster delay its tasks, but change or lose none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.short_forms import short_form
 
 DAMAGES = 15
 TEXT_BYTES = 2_000
-"""Most of the damage hits the arguments and results, whose messages can be read all the same."""
+"""Most damage hits arguments and results, whose messages remain readable."""
 SECONDS = 20.0
 
 
@@ -27,7 +27,7 @@ def port_of(address: str) -> int:
 
 @pytest.fixture(scope="module")
 def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Proxy]]:
-    """A scheduler, and proxies before it: one for clients, and one for a manager and its worker."""
+    """A scheduler with proxies: one for clients, and one for a manager and its worker."""
     home: Path = tmp_path_factory.mktemp("damage")
     with ExitStack() as after:
         ports = ["tcp://127.0.0.1:0", "--monitor-address", "tcp://127.0.0.1:0", "--insecure-no-auth"]

@@ -1,4 +1,4 @@
-"""One wrong bit in an encrypted stream ends its connection at once, takes no descriptor, and loses nothing."""
+"""One flipped bit in an encrypted stream ends its connection at once, leaks no descriptor, and loses nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECONNECTED_SECONDS = 1.0
 
 
 class BitFlipper:
-    """A forwarder on the path of one peer, which can change one bit of what the next read brings, in one direction."""
+    """A forwarder for one peer, which can flip one bit of the next read in one direction."""
 
     def __init__(self, address: str) -> None:
         self._target = int(address.rpartition(":")[2])
@@ -33,7 +33,7 @@ class BitFlipper:
         return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def flip(self, direction: str, place: int) -> None:
-        """Change a bit of this byte of the next read, counted from its end when negative."""
+        """Flip a bit of this byte of the next read, counted from the end if negative."""
         self._place[direction] = place
 
     def close(self) -> None:

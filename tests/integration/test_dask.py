@@ -1,4 +1,4 @@
-"""What Dask's graphs and collections give on a cluster of two workers, also in Dask's own tests."""
+"""Dask's graphs and collections on a cluster of two workers, including Dask's own tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import UsageError
 from tests.short_forms import short_form
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own tests and the libraries below it warn
+pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own tests and the libraries below them warn
 
 dask: Any = importlib.import_module("dask")
 nodes: Any = importlib.import_module("dask._task_spec")
@@ -28,7 +28,7 @@ MODULES = (
     "dask.tests.test_delayed",
     "dask.dataframe.tests.test_reshape",
 )
-"""Of these, the tests without parameters run."""
+"""The parameterless tests of these modules run."""
 EXCLUDED = {
     "test_traverse_false": "expects that a value is the same object: here it is a copy",
     "test_delayed_compute_forward_kwargs": "expects that an unknown keyword is ignored: here it is an error",
@@ -50,14 +50,14 @@ def get(client: Client) -> Callable[..., Any]:
 
 
 class TestGet(utils_test.GetFunctionTestMixin):  # type: ignore[misc]
-    """The tests that Dask has for the schedulers of others."""
+    """Dask's tests for external schedulers."""
 
     @pytest.fixture(autouse=True)
     def on_the_cluster(self, get: Callable[..., Any]) -> None:
         self.get = get
 
     def test_get_stack_limit(self) -> None:
-        """As Dask's, with fewer tasks: still more than Python recurses."""
+        """Like Dask's, with fewer tasks: still more than Python's recursion limit."""
         graph: dict[str, Any] = {f"x{number + 1}": (utils_test.inc, f"x{number}") for number in range(2000)}
         assert self.get({**graph, "x0": 0}, "x2000") == 2000
 

@@ -1,4 +1,4 @@
-"""What code that takes a `concurrent.futures.Executor` sees of a cluster of two workers."""
+"""The `concurrent.futures.Executor` interface on a cluster of two workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first minute: `Client()` without an address, `scaler` without a file, and clusters by their names."""
+"""The first minute: `Client()` without an address, `scaler` without a file, and named clusters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STARTED = re.compile(r"scaler: started local cluster (client-\d+(?:-\d+)?) with 
 
 
 class Program:
-    """A running program of a user, and all that it has started."""
+    """A running user program and all its children."""
 
     def __init__(self, *words: str, **environment: str) -> None:
         self._mark = uuid.uuid4().hex
@@ -51,7 +51,7 @@ class Program:
         return [process for process in marked_processes(self._mark) if process.pid != self.process.pid]
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for its end and that of all that it has started; return exit code, stdout and stderr."""
+        """Wait for the exit of the program and its children; return exit code, stdout, and stderr."""
         output, errors = self.process.communicate(timeout=SECONDS)
         assert not wait_for_end(self.started(), 10), errors
         return self.process.returncode, output, errors

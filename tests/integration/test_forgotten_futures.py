@@ -1,4 +1,4 @@
-"""What waits for many futures keeps none that it has given: `add` in an endless loop takes no memory."""
+"""Iterators over many futures drop yielded ones: `add` in an endless loop uses no memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster with a state directory on a full disk. A limit of the size of files takes the place of the disk's end."""
+"""A cluster with a state directory on a full disk, simulated by a file size limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL_BYTES = 32 * 1024 * 1024
 
 
 def limit_files(process: psutil.Process, size_bytes: int) -> None:
-    """Set the size that files of a process may have; those that it starts have the same limit."""
+    """Set the file size limit of processes and their children."""
     _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
 
@@ -42,7 +42,7 @@ def file(tmp_path: Path, ports: ReservedPorts) -> Path:
 
 
 def wait_and_touch(gate: Path, path: Path) -> str:
-    """Leave a trace of every run, when the gate is there."""
+    """Leave a trace of every run once the gate exists."""
     wait_for_file(gate)
     with path.open("a") as trace:
         trace.write("ran\n")
@@ -50,7 +50,7 @@ def wait_and_touch(gate: Path, path: Path) -> str:
 
 
 def wait_for_status(scheduler: str, condition: Callable[[Status], bool]) -> None:
-    """Watch as a monitor until the condition holds."""
+    """Monitor the cluster until the condition holds."""
 
     async def watch() -> None:
         monitor = MonitorConnection(beside(scheduler, 2, ".monitor"))

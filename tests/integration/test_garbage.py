@@ -1,4 +1,4 @@
-"""The collector of the scheduler's process, in a process of its own."""
+"""The garbage collector of the scheduler's process, tested in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store that the workers of a host share: what moves to and from it, and what happens when it ends."""
+"""The store shared by the workers of a host: its transfers, and the effects of its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import until
 SIZE = 500_000
 """Numbers of an array: 4 MB."""
 LIMIT = 12_000_000
-"""Memory of a store that is soon full: three arrays."""
+"""Memory of a store that fills up soon: three arrays."""
 
 
 def make(seed: int, size: int = SIZE) -> np.ndarray:
@@ -43,7 +43,7 @@ def store_of(combo: SchedulerClusterCombo) -> place.RunningStore | None:
 
 
 def monitored(combo: SchedulerClusterCombo) -> Model:
-    """Return what a monitor knows that has just come."""
+    """Return the state of a newly connected monitor."""
 
     async def look() -> Model:
         monitor = MonitorConnection(combo.get_monitor_address())
@@ -62,7 +62,7 @@ def store_row(combo: SchedulerClusterCombo) -> StoreRow:
 
 @pytest.fixture
 def combo() -> Iterator[SchedulerClusterCombo]:
-    """Yield a cluster whose workers have a host name, and so a store of their own on this machine."""
+    """Yield a cluster whose workers have a host name, and so a separate store on this machine."""
     with SchedulerClusterCombo(n_workers=2, host_name="alpha") as combo:
         yield combo
         pids = [store.pid] if (store := store_of(combo)) is not None else []
@@ -91,8 +91,8 @@ def test_task_values_stay_in_their_hosts_store_until_requested(
         with pytest.raises(UsageError, match="is neither a future"):
             client.who_has(7)  # type: ignore[arg-type]
         assert first.result()[0] == 1.0
-        for size in (5_000, 75_000, 130_000, SIZE):  # frames, small in several pieces, the smallest shared ones, large
-            value = client.submit(make, 2, size).result()  # no other task uses it: it comes by itself
+        for size in (5_000, 75_000, 130_000, SIZE):  # frames, small in several parts, the smallest shared ones, large
+            value = client.submit(make, 2, size).result()  # no other task uses it, so it arrives alone
             assert value.tolist() == [2.0] * size
 
 

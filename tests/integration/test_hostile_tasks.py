@@ -1,4 +1,4 @@
-"""Tasks that harm their worker: the task fails, all other tasks go on, and nothing is left behind."""
+"""Tasks that harm their worker: the task fails, all other tasks continue, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_tasks_run_after_a_malicious_one(address: str, harm: Callable[[], None])
         for _ in range(2):
             error = client.submit_verbose(harm, (), {}, retries=0).exception(RESULT_SECONDS)
             assert error is None or isinstance(error, ScalerError | SystemExit) or type(error).__name__ == "Worst"
-            # And one that must be replaced, by the processes that the task has left alive.
+            # And one that processes left by the task force to be replaced.
             with pytest.raises(ProcessorDiedError):
                 client.submit_verbose(os._exit, (1,), {}, retries=0).result(RESULT_SECONDS)
             futures = [client.submit(abs, -number) for number in range(20)]
@@ -153,7 +153,7 @@ def lower_a_limit(name: str, hard: bool) -> int:
 
 
 def use_limits() -> int:
-    """Need descriptors, memory, CPU time and a file."""
+    """Need descriptors, memory, CPU time, and a file."""
     import tempfile  # noqa: PLC0415 (a task's own)
 
     with tempfile.TemporaryFile() as file:
@@ -171,10 +171,10 @@ async def test_lowered_resource_limit_ends_with_its_processor(rig: Rig) -> None:
 
 
 def leave_a_daemon_behind(place: Path) -> None:
-    """Start a process that is in no group of the worker, has none of its environment, and is not its child."""
+    """Start a process outside the worker's groups, without its environment, and not its child."""
     sleeper = f"exec env -i setsid sh -c 'echo $$ > {place}.part; mv {place}.part {place}; exec sleep 600' &"
     subprocess.run(["sh", "-c", sleeper], check=True)
-    wait_for_file(place)  # until then it is in the group of the processor, and would end with it
+    wait_for_file(place)  # until then, it is in the processor's group and would be killed with it
 
 
 def test_daemon_left_by_a_task_lives_until_the_worker_exits(tmp_path: Path) -> None:

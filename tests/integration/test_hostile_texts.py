@@ -1,4 +1,4 @@
-"""Names, texts and outputs that try to steer a terminal, turn a line around, or be endless, wherever they are shown."""
+"""Names, texts, and output that try to control a terminal, reverse a line, or be endless, in every view."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Cluster(NamedTuple):
     log: Path
 
     def command(self, *arguments: str) -> str:
-        """Return what a command prints."""
+        """Return the output of a command."""
         command = [sys.executable, "-m", "scaler.cli", *arguments]
         done = subprocess.run(command, capture_output=True, check=False, timeout=60)
         return (done.stdout + done.stderr).decode()
@@ -67,7 +67,7 @@ class Cluster(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Yield a cluster where a client, functions, needs, outputs and exceptions have such texts."""
+    """Yield a cluster whose client, functions, needs, output, and exceptions have such texts."""
     log = tmp_path_factory.mktemp("log") / "log"
     with (
         SchedulerClusterCombo(n_workers=1, web_port=0, logging_paths=(str(log),), logging_level="DEBUG") as combo,
@@ -117,7 +117,7 @@ def test_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
     shown = route in ("clients", "functions", "waiting", "tasks", "failures", "timeline")
 
     def answer_with_them() -> list[str]:
-        # A worker names the function of its last report, also when the task has ended since.
+        # A worker names the function of its last report, even after the task has ended.
         texts = list(texts_of(httpx.get(f"{page}/api/{route}").json()))
         return texts if (SHOWN in texts) is shown else []
 

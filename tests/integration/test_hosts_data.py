@@ -1,4 +1,4 @@
-"""Where large values go on several hosts: the bytes on each link, and what is left when a link or a host is lost."""
+"""Transfers of large values between hosts: bytes on each link, and effects of losing a link or host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import until
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}"),
-    pytest.mark.timeout(150),  # each host starts processes of its own
+    pytest.mark.timeout(150),  # each host starts its own processes
 ]
 
 SIZE = 10_000_000
@@ -60,7 +60,7 @@ class Cluster:
         return self.network[0].start(*command, stdout=subprocess.PIPE, text=True)
 
     def run(self, program: str) -> tuple[str, dict[str, Traffic]]:
-        """Run a program of `client` on the first host; return what it printed, and what crossed each link meanwhile."""
+        """Run a program of `client` on the first host; return its output and the traffic of each link meanwhile."""
         before = self.network.traffic()
         process = self.start(program)
         printed, _ = process.communicate(timeout=40)
@@ -76,7 +76,7 @@ def started(path: Path) -> Iterator[Cluster]:
             yield Cluster(network, deployment)
         finally:
             for host in network.hosts:
-                host.kill()  # asked to end, the store of a host would stay for a while
+                host.kill()  # a store asked to exit would stay for a while
             deployment.close()
 
 

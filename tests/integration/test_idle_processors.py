@@ -1,4 +1,4 @@
-"""A processor without tasks collects garbage, and gives back the memory of objects that the client has released."""
+"""An idle processor collects garbage, and frees the memory of objects that the client has released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of an idle stack do not import. Each of these costs every one of them memory and start-up time."""
+"""Modules that an idle cluster does not import, because each costs every process memory and start-up time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 LOOP = {"asyncio", "hashlib", "logging", "ssl", "subprocess", "zmq"}
-"""What any process with connections needs."""
+"""Needed by any process with connections."""
 HEAVY = LOOP | {
     "boto3",
     "capnp",
@@ -39,7 +39,7 @@ SOME = {
     "user.py": LOOP,
     "processor": set[str](),
 }
-"""Of the heavy ones, those that each kind of process may import; by the end of its command line."""
+"""Heavy modules that each kind of process may import, by the end of its command line."""
 
 TELL = """
 import atexit, os, sys

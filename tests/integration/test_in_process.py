@@ -1,4 +1,4 @@
-"""`Client(processes=False)`: the same calls, run here and now, and a debugger that stops in them."""
+"""`Client(processes=False)`: the same calls, run locally at once, with a working debugger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between client, scheduler, object storage and worker over TCP: recorded in between, and searched."""
+"""TCP traffic between client, scheduler, object storage, and worker: recorded in transit and searched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mark(argument):
         raise ValueError("{FAILURE}"[::-1])
     return argument.replace("{ARGUMENT}"[::-1][::-1], "{RESULT[::-1]}"[::-1])
 '''
-"""The marks of the result and of the failure are not in the source as such."""
+"""The source does not contain the marks of result and failure literally."""
 
 
 def security(home: Path, is_secure: bool) -> dict[str, list[str]]:
@@ -43,14 +43,14 @@ def security(home: Path, is_secure: bool) -> dict[str, list[str]]:
 
 
 def marked() -> Any:
-    """Return a function that travels with its code, as those of a program do."""
+    """Return a function that is pickled by value, like a program's."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(PROGRAM, namespace)
     return namespace["mark"]
 
 
 def found_in_transit(home: Path, is_secure: bool) -> tuple[set[str], set[str]]:
-    """Run marked tasks, small and large, with a proxy before each server; return the marks that each has recorded."""
+    """Run marked tasks, small and large, with a proxy for each server; return the marks that each has recorded."""
     flags = security(home, is_secure)
     server = flags["server"]
     with recorded_cluster(home, scheduler=server, storage=server, workers=flags["manager"]) as cluster:

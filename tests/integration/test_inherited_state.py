@@ -1,4 +1,4 @@
-"""What a program passes on to the processes that it starts: signals, closed streams, a directory that was removed."""
+"""State that a program passes to child processes: signals, closed streams, a removed directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scaler init` writes files that start, for every worker manager that is installed."""
+"""`scaler init` writes working files for every installed worker manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interpreters of a cluster: one hash seed for all workers, and the options of the program that starts them."""
+"""The interpreters of a cluster: one hash seed for all workers, and the options of the starting program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 @contextmanager
 def worker_by_hand(address: str, capability: str, **variables: str) -> Iterator[None]:
-    """Run a worker as any backend starts it: with its document, and nothing else of ours."""
+    """Run a worker like any backend: with its document, and no other settings of ours."""
     config = WorkerConfig(
         scheduler_address=address, worker_manager_id=capability, unit_id="1", per_worker_capabilities={capability: 1}
     )
@@ -86,7 +86,7 @@ def test_all_workers_share_a_hash_seed_unless_overridden() -> None:
 def test_tasks_run_with_the_interpreter_options_of_the_starting_program(
     options: list[str], expected: list[object]
 ) -> None:
-    """-I stands for -E, too: the variables of Python do not reach the tasks, and the hash seed of the cluster does."""
+    """-I implies -E: Python's variables do not reach the tasks, but the cluster's hash seed does."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     if "-I" in options:
         environment |= {"PYTHONOPTIMIZE": "1", "PYTHONHASHSEED": "7"}

@@ -1,4 +1,4 @@
-"""Ctrl-C in programs that wait for a cluster: they end at once, and leave nothing behind on it."""
+"""Ctrl-C in programs that wait for a cluster: they exit at once, and leave nothing behind on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WAITS = {
 
 @contextmanager
 def program(folder: Path, address: str, text: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a program in a group of its own, as a terminal does."""
+    """Run a program in a separate process group, like a terminal."""
     script = folder / "program.py"
     script.write_text(BEGINNING + textwrap.dedent(text))
     command = [sys.executable, str(script), str(folder), address]
@@ -58,7 +58,7 @@ def program(folder: Path, address: str, text: str) -> Iterator[subprocess.Popen[
 
 
 def interrupt(process: subprocess.Popen[str], began: Path) -> tuple[str, str]:
-    """Press Ctrl-C once the file is there; return what the program has printed when it has ended."""
+    """Press Ctrl-C once the file exists; return the program's output after its exit."""
     wait_for_file(began)
     os.killpg(process.pid, signal.SIGINT)
     return process.communicate(timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""Two keys on one real cluster: what one has does not exist for the other, and its flood delays the other little."""
+"""Two keys on one real cluster: each cannot see the other's data, and a flood delays the other little."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def bob(cluster: Cluster) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def failed(alice: Client) -> str:
-    """The id of a task of alice's that has failed."""
+    """The id of a failed task of alice."""
     future = alice.submit(fail)
     assert isinstance(future.exception(30), ValueError)
     return future.task_id.hex()
@@ -127,4 +127,4 @@ def test_flood_of_one_key_delays_another_keys_task_by_under_200_ms_median(cluste
             flood.kill()
     assert (
         statistics.median(seconds) < 0.2
-    )  # the largest of so few, on a busy machine, says little: benchmarks/flood.py
+    )  # the maximum of so few on a busy machine proves little: benchmarks/flood.py

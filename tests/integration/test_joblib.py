@@ -1,4 +1,4 @@
-"""What joblib and scikit-learn give on a cluster of two workers."""
+"""joblib and scikit-learn on a cluster of two workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import until, wait_for_file
 joblib: Any = importlib.import_module("joblib")
 numpy: Any = importlib.import_module("numpy")
 delayed: Any = joblib.delayed
-importlib.import_module("scaler.joblib")  # its backend is registered
+importlib.import_module("scaler.joblib")  # registers its backend
 
 
 @pytest.fixture(scope="module")

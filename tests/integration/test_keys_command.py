@@ -1,4 +1,4 @@
-"""`scaler keys`, as a user calls it."""
+"""`scaler keys`, as called by a user."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from scaler.security.documents import PeerEntry
 
 
 class Shell:
-    """Runs `scaler keys`; keeps all that was printed."""
+    """Runs `scaler keys`, and collects all output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
         self.printed = ""
 
     def keys(self, line: str, *, code: int = 0) -> str:
-        """Return what a command printed to stdout, or with an exit code of failure to stderr."""
+        """Return a command's stdout, or its stderr if it exits with a failure."""
         assert run_command("scaler", ["keys", *line.split()]) == code
         out, err = self._capsys.readouterr()
         self.printed += out + err
         return err if code else out
 
     def errors(self) -> str:
-        """Return what another command has printed to stderr since the last call."""
+        """Return another command's stderr since the last call."""
         err = self._capsys.readouterr().err
         self.printed += err
         return err

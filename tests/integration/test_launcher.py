@@ -1,4 +1,4 @@
-"""`scaler FILE` as a user meets it: start, stop, and failure, in every phase."""
+"""`scaler FILE` from a user's view: start, stop, and failure in every phase."""
 
 from __future__ import annotations
 

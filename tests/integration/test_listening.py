@@ -1,4 +1,4 @@
-"""A server listens where another one is about to end, and not where one stays."""
+"""A server takes over an address from an exiting server, but not from a running one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM = (
 
 @contextmanager
 def listening(parent: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Yield the address of a process that says that this parent has started it. It ends when its input does."""
+    """Yield the address of a process that names this process as its parent, and exits with its input."""
     environment = {**os.environ, PARENT_PID_VARIABLE: str(parent)}
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""Envelopes on a unix socket: however the kernel cuts the stream, they come out as they went in."""
+"""Envelopes on a unix socket round-trip however the kernel splits the stream."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def plain(envelope: EnvelopeReceived) -> tuple[bytes, bytes, list[bytes]]:
 
 
 def written(transport: LocalTransport, theirs: socket.socket, envelopes: Sequence[Envelope]) -> bytes:
-    """What the transport puts on the wire for these envelopes."""
+    """The bytes that the transport sends for these envelopes."""
     is_done = transport.transmit(envelopes)
     found = b""
     while not is_done:

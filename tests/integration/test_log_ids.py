@@ -1,4 +1,4 @@
-"""Which ids lines of logs carry: what a worker, a manager, a client or a task is called in all of them."""
+"""Ids in log lines, by which a worker, a manager, a client, or a task is named in all of them."""
 
 from __future__ import annotations
 

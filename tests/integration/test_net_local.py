@@ -1,4 +1,4 @@
-"""Peers of a server's own host and user come by its local listener; all others, and whatever fails there, by ZeroMQ."""
+"""Peers of a server's host and user use its local listener; all others, and failures there, use ZeroMQ."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UnidentifiedPeer:
         await self.put(struct.pack("=II", len(body), 0) + header(sequence=sequence, session=session) + body)
 
     async def greet(self) -> bytes:
-        """Say Hello and return the id of the session that the server opens."""
+        """Send a Hello and return the id of the session that the server opens."""
         await self.say(encode(own_hello(Role.CLIENT)))
         answer = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 16)
         return Header.read(answer[8 : 8 + HEADER_BYTES]).session
@@ -66,7 +66,7 @@ class UnidentifiedPeer:
 
 
 def tcp_connections(address: str) -> int:
-    """How many connections of this process ZeroMQ has with this address."""
+    """Number of this process's ZeroMQ connections to this address."""
     port = int(address.rpartition(":")[2])
     return sum(
         connection.status == psutil.CONN_ESTABLISHED and connection.raddr.port == port

@@ -1,4 +1,4 @@
-"""What only real sockets can show: unidentified peers, processes that die, addresses, and what is left behind."""
+"""Behaviour that needs real sockets: unidentified peers, dying processes, addresses, and leftovers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.integration.net_rig import Asker, Servant, header, made, on_a_loop, r
 
 
 class UnidentifiedPeer:
-    """A bare ZeroMQ socket that says what it likes."""
+    """A bare ZeroMQ socket that sends arbitrary messages."""
 
     def __init__(self, address: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -50,17 +50,17 @@ class UnidentifiedPeer:
         self._socket.send_multipart(frames)
 
     async def greet(self, hello: Hello | None = None) -> bytes:
-        """Say Hello and return the id of the session that the server opens."""
+        """Send a Hello and return the id of the session that the server opens."""
         self.say(header(), encode(hello or own_hello(Role.CLIENT)))
         return Header.read((await self.hears())[0]).session
 
     async def hears(self) -> list[bytes]:
-        """Return the frames of the next message that comes."""
+        """Return the frames of the next message."""
         await until(lambda: bool(self._socket.poll(0)))
         return self._socket.recv_multipart()
 
     async def refused(self) -> Refused:
-        """The next message that comes, which is a refusal."""
+        """Return the next message, which must be a refusal."""
         await until(lambda: bool(self._socket.poll(0)))
         message = decode(self._socket.recv_multipart()[1])
         assert isinstance(message, Refused)
@@ -167,7 +167,7 @@ async def test_notices_a_killed_process_at_once(scheme: str, tmp_path: Path) -> 
     try:
         await until(lambda: server.saw(Received))
         process.kill()
-        # Long before its lease of 60 s is over.
+        # Long before its lease of 60 s expires.
         await until(lambda: server.saw(Broken))
     finally:
         process.kill()
@@ -237,7 +237,7 @@ async def test_unusable_listening_addresses_are_named_with_a_remedy(tmp_path: Pa
         Servant(f"ipc://{tmp_path}/file")
     with pytest.raises(UsageError, match="tcp://host:port"):
         Servant("http://127.0.0.1:80")
-    # Nothing of the good address stays behind when another one is bad.
+    # If one address is bad, nothing of the good one remains.
     server = Servant("tcp://127.0.0.1:0")
     good = server.address
     server.listener.close()
@@ -286,7 +286,7 @@ class Admitted(dict[str, Entry]):
 
 @on_a_loop
 async def test_foreign_program_on_a_stopped_servers_port_ends_no_welcomed_peer() -> None:
-    """What it says about keys is not encrypted, so it need not have the server's."""
+    """Its statement about keys is not encrypted, so it need not have the server's."""
 
     pair, own = new_key_pair(), new_key_pair()
     admits = ServerKeys(pair, Admitted({own.public: Entry("alice", "client")}))

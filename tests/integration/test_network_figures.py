@@ -14,7 +14,7 @@ SIZE = 100_000
 
 
 async def measured(address: str) -> Status:
-    """Return the first state in which worker, client and object storage have a round trip."""
+    """Return the first state in which worker, client, and object storage have a round trip."""
     changed = asyncio.Event()
     connection = MonitorConnection(address, changed.set)
     try:

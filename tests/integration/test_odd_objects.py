@@ -1,4 +1,4 @@
-"""Mocks, proxies, and objects that raise when they are looked at: they travel, or an error names them."""
+"""Mocks, proxies, and objects that raise on inspection: they are sent, or an error names them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def in_itself() -> list[Any]:
 
 @pytest.mark.parametrize("make", CALLABLES)
 def test_unusual_callable_runs(client: Client, make: Callable[[], Any]) -> None:
-    # A mock that was called cannot be pickled.
+    # A called mock cannot be pickled.
     assert client.submit(make(), 1).result() == 1
     assert client.map(make(), [1, -1]) == [1, 1]
     assert client.get({"a": (make(), -1)}, ["a"]) == {"a": 1}

@@ -50,7 +50,7 @@ WAYS: dict[str, Way] = {
     "view.executor": lambda client, fn, x, **options: next(client.options(**options).executor().map(fn, [x])),
 }
 KINDS = ("submit_verbose", "chunk", "imap_unordered", "node", "executor.map")
-"""Ways that differ in how they carry out what options ask for."""
+"""Ways that implement options differently."""
 VALUES: dict[str, Any] = {
     "priority": 7,
     "retries": 2,
@@ -86,7 +86,7 @@ def calls(folder: str) -> int:
 
 
 def fails_once(folder: str | None) -> int:
-    """Raise ValueError at the first call with a folder; return how many calls there were."""
+    """Raise ValueError at the first call with a folder; return the number of calls."""
     if folder is None:
         return 0
     (Path(folder) / str(time.time_ns())).touch()
@@ -96,7 +96,7 @@ def fails_once(folder: str | None) -> int:
 
 
 def dies_then_fails(folder: str | None) -> int:
-    """Lose the process at the first call with a folder, and raise ValueError at the second one."""
+    """Kill the process at the first call with a folder, and raise ValueError at the second."""
     if folder is None:
         return 0
     (Path(folder) / str(time.time_ns())).touch()
@@ -124,7 +124,7 @@ def hangs(folder: str | None) -> int:
 
 
 def passed(client: Client, monkeypatch: pytest.MonkeyPatch, way: str, **given: Any) -> list[Options]:
-    """Return the options of the tasks that a call with some options makes."""
+    """Return the options of the tasks created by a call with some options."""
     made: list[Options] = []
     template = TemplateTable.template
 
@@ -234,7 +234,7 @@ def test_view_can_be_sent_to_a_task(client: Client) -> None:
 
 
 def mixed(item: tuple[int, str]) -> int:
-    """Note the call; fail at the first one of every fifth number, forever with 13, and hang with 19."""
+    """Record the call; fail at the first call for every fifth number, always for 13, and hang for 19."""
     number, folder = item
     (Path(folder) / f"{number}-{time.time_ns()}").touch()
     count = len([each for each in os.listdir(folder) if each.startswith(f"{number}-")])  # noqa: PTH208

@@ -1,4 +1,4 @@
-"""Clients of other languages: functions by name, values as JSON and MessagePack, over nothing but the protocol."""
+"""Clients in other languages: functions by name, values as JSON and MessagePack, over the protocol only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def combo() -> Iterator[SchedulerClusterCombo]:
 
 @pytest.fixture
 def address(combo: SchedulerClusterCombo) -> str:
-    """Where Python, too, comes over ZeroMQ and is the same user."""
+    """Where Python also connects over ZeroMQ and is the same user."""
     return combo.get_address().replace("127.0.0.1", "127.0.0.2")
 
 

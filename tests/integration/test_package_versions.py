@@ -1,4 +1,4 @@
-"""Workers with other versions of packages than the client: a warning, once, with both versions."""
+"""Workers with package versions other than the client's: a warning, once, with both versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results with a second copy outlive the store of their host; of others, the error says what could be done."""
+"""Results with a second copy survive their host's store; for others, the error suggests a remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def first(array: np.ndarray) -> float:
 
 @pytest.fixture(scope="module")
 def combo() -> Iterator[SchedulerClusterCombo]:
-    """Yield a cluster whose workers have a host name, and so a store of their own on this machine."""
+    """Yield a cluster whose workers have a host name, and so a separate store on this machine."""
     with SchedulerClusterCombo(n_workers=2, host_name="alpha") as combo:
         yield combo
 
@@ -55,7 +55,7 @@ def kill_store(combo: SchedulerClusterCombo) -> None:
 
 
 def has_stored(client: Client, *futures: ScalerFuture) -> bool:
-    """Tell whether the object storage has the results of these tasks."""
+    """Return whether the object storage has the results of these tasks."""
     return all("object storage" in [holder.host for holder in client.who_has(future)] for future in futures)
 
 
@@ -93,7 +93,7 @@ def test_lost_result_that_cannot_rerun_names_task_host_and_remedy(
         def make_at_host() -> ScalerFuture | None:
             made = client.submit_verbose(make, (5,), retries=0)
             until(made.done)  # no task uses it yet: processors keep their last inputs
-            return None if has_stored(client, made) else made  # while the store of the host starts, it is there
+            return None if has_stored(client, made) else made  # present while the host's store starts
 
         made = until(make_at_host)
         kill_store(combo)

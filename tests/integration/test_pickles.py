@@ -1,4 +1,4 @@
-"""Only processors and clients unpickle: a pickle that runs code when it is loaded does nothing anywhere else.
+"""Only processors and clients unpickle: a pickle that runs code on loading does nothing anywhere else.
 
 The pickle writes the pid of the process that loads it into a file. It is put into every field of bytes and every text
 of every message, in each form that payloads have, and sent to everything that reads messages.
@@ -41,7 +41,7 @@ class Bomb:
 
 
 def payloads_of(marker: Path) -> list[bytes]:
-    """Return the bomb in each form that a payload has."""
+    """Return the bomb in each form of a payload."""
     bomb = pickle.dumps(Bomb(marker), 5)
     return [
         bomb,
@@ -129,7 +129,7 @@ def test_pickle_bomb_from_the_scheduler_never_reaches_the_agent(marker: Path) ->
             identifier = rig.submit(pow, (2, number))[0]
             assert await rig.value(identifier) == 2**number
         rig.submit_payloads(payloads_of(marker)[0], [payloads_of(marker)[0]], [])
-        # The processors did load it: so the agent has read the same bytes, and has not.
+        # The processors did load it, so the agent has read the same bytes without loading them.
         await rig.poll(lambda: exploded(marker))
 
     worker_rig.play(story)
@@ -152,12 +152,12 @@ WITHOUT_PICKLES = [
     "worker/agent",
     "worker_manager",
 ]
-"""Packages of the processes that unpickle nothing."""
+"""Packages of the processes that never unpickle."""
 LOADERS = {"load", "load_value", "load_function", "load_serializer", "load_retry_on", "load_exception", "load_outcome"}
 """Functions of `scaler.serialization` that unpickle."""
 MODULES_WITH_LOADERS = {"scaler.serialization.arguments"}
 JOBS = {"scaler.worker.job", "scaler.worker.processor.main"}
-"""The far end of an offloaded task: a processor in all but name, in a process of its own."""
+"""The remote end of an offloaded task: effectively a processor, in a separate process."""
 FAR_ENDS = {"worker_manager/aws_hpc/job.py", "worker_manager/symphony/service.py"}
 
 

@@ -1,4 +1,4 @@
-"""What code that was written for `multiprocessing.Pool` sees of a cluster of two workers."""
+"""The `multiprocessing.Pool` interface on a cluster of two workers."""
 
 from __future__ import annotations
 

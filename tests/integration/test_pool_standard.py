@@ -22,11 +22,11 @@ EXCLUDED = {
     "test_pool_worker_lifetime": "reads the private list of processes; test_pool.py has maxtasksperchild",
     "test_worker_finalization_via_atexit_handler_of_multiprocessing": "starts a pool of multiprocessing",
 }
-"""Tests of the standard library that do not apply, and why."""
+"""Tests of the standard library that do not apply, with reasons."""
 
 
 class StandardCase(unittest.TestCase):
-    """Makes the pools of the tests on the cluster of this module."""
+    """Creates the pools of the tests on this module's cluster."""
 
     TYPE = "processes"
     ALLOWED_TYPES = ("processes",)
@@ -40,7 +40,7 @@ class StandardCase(unittest.TestCase):
 
 
 def applying(name: str, case: Any) -> type[unittest.TestCase]:
-    """Return the tests of a case of the standard library that apply."""
+    """Return the applicable tests of a case of the standard library."""
     excluded: dict[str, Any] = dict.fromkeys(EXCLUDED.keys() & {*dir(case)})
     return type(name, (case, StandardCase), {**excluded, "__module__": __name__})
 
@@ -55,7 +55,7 @@ def _on_the_cluster(cluster: SchedulerClusterCombo) -> Any:
     StandardCase.address = cluster.get_address()
     with pytest.MonkeyPatch.context() as patch:
         made: Callable[..., Pool] = StandardCase.Pool
-        patch.setattr(standard.multiprocessing, "Pool", made)  # some tests make theirs with it
+        patch.setattr(standard.multiprocessing, "Pool", made)  # some tests create pools with it
         yield
 
 

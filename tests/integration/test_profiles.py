@@ -1,4 +1,4 @@
-"""Profiles of real tasks: the hot spot is found, for running tasks too, and switched off there is none."""
+"""Profiles of real tasks: the hot spot is found, even in running tasks, and none exists if disabled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cool(count: int) -> int:
 
 
 def work(path: str) -> int:
-    """Work until there is a file."""
+    """Work until a file exists."""
     rounds = 0
     while not Path(path).exists():
         hot(100_000)
@@ -57,7 +57,7 @@ def in_a_thread(path: str) -> None:
 def test_hot_spot_of_a_running_task_is_found_immediately(tmp_path: Path) -> None:
     go = tmp_path / "go"
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
-        client.submit(work_a_little, 1).result(SECONDS)  # it imports this module, which takes long
+        client.submit(work_a_little, 1).result(SECONDS)  # imports this module, which takes long
         future = client.submit(work, str(go))
         try:
             found = client.profile(future)
@@ -69,9 +69,7 @@ def test_hot_spot_of_a_running_task_is_found_immediately(tmp_path: Path) -> None
     frames = {each.frame.partition(" ")[0]: each for each in later.hottest(50)}
     assert later.hottest(1)[0].frame.startswith("hot.<locals>.<genexpr> (integration/test_profiles.py:")
     assert frames["hot"].total_us > 0.7 * later.stacks.total_us
-    assert all(
-        stack[0].startswith("work ") for stack in later.stacks.own_us
-    )  # nothing of the processor stands below it
+    assert all(stack[0].startswith("work ") for stack in later.stacks.own_us)  # no frame of the processor is below it
     assert 0.2 < found.seconds < SECONDS
     assert later.samples > 5
     assert "hot.<locals>.<genexpr>" in str(later)
@@ -87,15 +85,15 @@ def test_short_tasks_share_the_profile_of_their_function(cluster: SchedulerClust
                 and (each := client.profile("work_a_little")).samples > 5
                 and each
             ),
-            # Ten samples a second are taken while a task runs, and on a busy machine mostly none does.
+            # Ten samples a second are taken while a task runs, and on a busy machine usually none.
             seconds=50,
         )
         assert found.of == "function"
-        # A sample counts the time since the one before, so times add up to what has passed.
+        # A sample counts the time since the previous one, so times add up to the elapsed time.
         assert found.seconds <= (time.monotonic() - begun + 1) * 2
         of_tasks = [client.profile(each) for each in futures]
         assert {each.name for each in of_tasks} == {"work_a_little"}
-        # On a busy machine, even a short one may be found at work.
+        # On a busy machine, even a short task may be sampled.
         assert "function" in {each.of for each in of_tasks}
         for name in ("stacks.json", "stacks.txt"):
             found.save(tmp_path / name)
@@ -129,7 +127,7 @@ def test_profile_interval_sets_the_sampling_rate_and_0_disables_it(
         SchedulerClusterCombo(n_workers=1, profile_interval_seconds=interval_seconds) as combo,
         Client(combo.get_address()) as client,
     ):
-        client.submit(work_for, 2.5).result(SECONDS)  # the first report comes after 1 s
+        client.submit(work_for, 2.5).result(SECONDS)  # the first report arrives after 1 s
         if interval_seconds:
             found = until(lambda: (each := client.profile("work_for")).samples and each)
             assert 0.5 < found.seconds / found.samples / interval_seconds < 3

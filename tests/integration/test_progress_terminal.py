@@ -1,4 +1,4 @@
-"""A progress bar in a real terminal that is interrupted with Ctrl-C: what is left on the screen."""
+"""A progress bar in a real terminal interrupted by Ctrl-C: the remaining screen content."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CALLS = {
 
 
 class Terminal:
-    """A program in a terminal of its own, and what it wrote so far."""
+    """A program in a separate terminal, and its output so far."""
 
     def __init__(self, program: Path, address: str) -> None:
         self.master, slave = pty.openpty()
@@ -77,7 +77,7 @@ class Terminal:
         os.write(self.master, keys)
 
     def end(self) -> int:
-        """Return the exit code, when all that it wrote was read."""
+        """Return the exit code once all output has been read."""
         code = self.process.wait(WAIT_SECONDS)
         os.set_blocking(self.master, False)
         while self._read():
@@ -85,11 +85,11 @@ class Terminal:
         return code
 
     def is_as_before(self) -> bool:
-        """Tell whether the terminal's settings are those that it had."""
+        """Return whether the terminal has its original settings."""
         return termios.tcgetattr(self._slave) == self.settings
 
     def screen(self) -> list[str]:
-        """Return the lines that are to be seen: of what was written over, the last."""
+        """Return the visible lines, after overwriting."""
         return [line.rpartition("\r")[2] for line in self.written.replace("\r\n", "\n").split("\n")]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Readers that do not read: output is dropped and counted; tasks and futures go on."""
+"""Readers that never read: output is dropped and counted; tasks and futures continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The running clusters of a user, as programs and commands find them."""
+"""Discovery of a user's running clusters by programs and commands."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_running_process_republishes_its_file(directory: Path, how: str) -> None
             combo = SchedulerClusterCombo(n_workers=1, name="cleaned", host_name=host)
             after.enter_context(combo)
         before = until(published)
-        shutil.rmtree(directory, ignore_errors=True)  # what runs may write while it is emptied
+        shutil.rmtree(directory, ignore_errors=True)  # running processes may write while it is being emptied
         assert until(published) == before
 
 

@@ -1,4 +1,4 @@
-"""A failed task of a cluster, run again in this process: by its future, and from a file."""
+"""A failed task of a cluster replayed in this process, from its future and from a file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def made(size: int) -> bytes:
 
 
 def fail_behind(gate: str) -> None:
-    """Fail once there is this file."""
+    """Fail once this file exists."""
     while not Path(gate).exists():
         threading.Event().wait(0.01)
     raise FileNotFoundError("no market data")
@@ -57,7 +57,7 @@ def skew(path: str, number: int) -> int:
 
 
 def failures_of(cluster: SchedulerClusterCombo) -> list[dict[str, Any]]:
-    """Return the groups of failures that a new monitor sees, the newest first."""
+    """Return the groups of failures that a new monitor sees, newest first."""
 
     async def see() -> str:
         news = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Requirements of a worker manager: installed once on a host, by pip here and by uv where there is one."""
+"""Requirements of a worker manager: installed once per host, by pip, or by uv if available."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scaler.worker.requirements import provide
 from tests.waiting import until
 
 WAIT_SECONDS = 120.0
-"""pip takes seconds to start, more so on a busy machine."""
+"""pip takes seconds to start, more on a busy machine."""
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where packages are cached. No installer looks for packages elsewhere."""
+    """Return where packages are cached. Installers look for packages nowhere else."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def wheel(folder: Path, version: str) -> Path:
-    """Make a wheel of a module that no other package has."""
+    """Create a wheel of a module that no other package has."""
     path = folder / f"tabulator-{version}-py3-none-any.whl"
     info = f"tabulator-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -98,7 +98,7 @@ def test_failed_installation_is_the_reason_of_the_units(tmp_path: Path, cache: P
 
 
 def uv(folder: Path, script: str) -> None:
-    """Install a stand-in for uv, which notes its arguments."""
+    """Install a fake uv, which records its arguments."""
     path = folder / "home" / ".local" / "bin" / "uv"
     path.parent.mkdir(parents=True)
     path.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n{script}\n')

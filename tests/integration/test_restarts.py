@@ -1,4 +1,4 @@
-"""What peers find when the component that they use was killed and started again."""
+"""Effects on peers of killing and restarting the component that they use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.integration.free_ports import free_addresses
 
 
 def kill_component(kind: str) -> None:
-    """Kill the component of this kind among our children, and wait until it has ended."""
+    """Kill the component of this kind among our children, and wait for its exit."""
     (process,) = (each for each in psutil.Process().children() if command_line(each)[-2:] == ["scaler.cluster", kind])
     process.kill()
     process.wait(10)
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """Return the command line of a process, which is empty once it has ended."""
+    """Return the command line of a process; empty after its exit."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
@@ -32,7 +32,7 @@ def command_line(process: psutil.Process) -> list[str]:
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the keys of the runs of a test are."""
+    """Location of the run keys of a test."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / "scaler"
@@ -40,7 +40,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def over_zeromq(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections of this process need keys, as those of another host do."""
+    """Connections of this process need keys, like those of another host."""
     monkeypatch.setattr("scaler.net.connector.connect_local", lambda *_: None)
 
 
@@ -66,7 +66,7 @@ def test_client_with_a_key_regains_its_objects_after_either_server_restarts(
     path = tmp_path / "alice.credentials"
     write_private(path, keys.add("alice", "client").to_text())
     scheduler, _, _, storage = free_addresses("0.0.0.0", 4)
-    far = scheduler.replace("0.0.0.0", "127.0.0.2")  # which only TCP reaches
+    far = scheduler.replace("0.0.0.0", "127.0.0.2")  # reached only by TCP
     with (
         SchedulerClusterCombo(scheduler, 1, object_storage_address=storage, credentials=str(keys.path)),
         Client(far, credentials=str(path), timeout_seconds=20) as client,
@@ -77,7 +77,7 @@ def test_client_with_a_key_regains_its_objects_after_either_server_restarts(
             assert client.submit(len, os.urandom(2_000_000)).result(20) == 2_000_000
 
 
-@pytest.mark.timeout(240)  # nine processes start one after the other, each in seconds on a busy machine
+@pytest.mark.timeout(240)  # nine processes start one by one, each in seconds on a busy machine
 @pytest.mark.usefixtures("runtime")
 def test_cluster_started_by_a_client_recovers_part_by_part() -> None:
     with Client(n_workers=1) as client:

@@ -1,4 +1,4 @@
-"""The state of a process that a task has changed: the next task finds what the first one found."""
+"""Process state changed by a task: the next task sees the original state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 
 ALARM_SECONDS = 0.3
-"""Until the alarm that a task leaves behind rings."""
+"""Time until the alarm left by a task rings."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def client() -> Iterator[Client]:
 
 
 def state() -> object:
-    """Return all that is restored."""
+    """Return everything that is restored."""
     import locale  # noqa: PLC0415 (a task's own)
     import socket  # noqa: PLC0415
     import warnings  # noqa: PLC0415
@@ -128,7 +128,7 @@ HARMS_OF_STREAMS = close_stdout, replace_streams, close_descriptors
 @pytest.mark.parametrize("harm", HARMS, ids=[each.__name__ for each in HARMS])
 def test_next_task_sees_the_same_state_as_the_first(client: Client, harm: Callable[[], None]) -> None:
     before = client.submit(state).result(20)
-    # A task whose output is streamed has other streams.
+    # A task with streamed output has other streams.
     for stream_output in (False, True) if harm in HARMS_OF_STREAMS else (False,):
         error = client.options(stream_output=stream_output, retries=0).submit(harm).exception(20)
         assert error is None or isinstance(error, ValueError)

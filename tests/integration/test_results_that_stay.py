@@ -1,4 +1,4 @@
-"""Results in the store of a host: they stay there until the program asks for them, and come ahead when it reads on."""
+"""Results in a host's store: they stay there until requested, and are prefetched when the program reads on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import until
 
 
 class Rig:
-    """A client, and gets from the object storage that are counted, and may be held up."""
+    """A client with counted gets from the object storage, which can be delayed."""
 
     def __init__(self, scheduler: RigScheduler, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client = client
@@ -43,7 +43,7 @@ class Rig:
         return self._sent[-1]._upload.id  # noqa: SLF001 (as a worker names it)
 
     def finish(self, ends: dict[bytes, bytes], size_bytes: int = 100_000, *, is_at_host: bool = True) -> None:
-        """End tasks, each with the object that has its value."""
+        """End tasks, each with the object of its value."""
         self.scheduler.finish(
             {task: stored_reference(each, size_bytes, is_at_host=is_at_host) for task, each in ends.items()}
         )
@@ -72,7 +72,7 @@ def test_result_stays_on_its_host_until_requested(rig: Rig) -> None:
 
 
 def values_of(rig: Rig, count: int, size_bytes: int = 100_000) -> tuple[Sequence[ScalerFuture], list[bytes]]:
-    """Return futures that have ended, and where their values have stayed."""
+    """Return finished futures, and where their values are stored."""
     futures = [rig.client.submit(abs, number) for number in range(count)]
     stored = [rig.store(number) for number in range(count)]
     rig.scheduler.next_tasks(count)

@@ -1,4 +1,4 @@
-"""Memory of large results that were read and released goes back to the system, in the client and in the storage."""
+"""Memory of read and released large results is returned to the system, in the client and the storage."""
 
 from __future__ import annotations
 

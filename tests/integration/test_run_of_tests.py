@@ -1,4 +1,4 @@
-"""The runner of the tests ends when a process of pytest does not go on, and names its test."""
+"""The test runner ends when a pytest process hangs, and names the hanging test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Start = Callable[..., Result]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Run a file of tests as `make test` does, with limits of less than a second."""
+    """Run a test file like `make test`, with limits below one second."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     monkeypatch.setattr(run, "GRACE_SECONDS", 1.0)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 0.5\n")

@@ -1,4 +1,4 @@
-"""The generic worker manager over a backend in memory and a scripted scheduler."""
+"""The generic worker manager over an in-memory backend and a scripted scheduler."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def play(
     *,
     is_closed: bool = True,
 ) -> Stage:
-    """Run a manager for as long as the story takes, and stop it. leaves: units that must be left.
+    """Run a manager for a scenario, and stop it. leaves: units that must remain.
 
     is_closed: whether the backend must be closed in the end.
     """
@@ -221,7 +221,7 @@ class CountedBackend(MemoryBackend):
         return super().list()
 
     async def rounds(self, count: int) -> None:
-        """Wait until the manager has looked this often again, and acted on all but the last look."""
+        """Wait until the manager has polled this often again, and acted on all but the last poll."""
         while self._listed.acquire(blocking=False):
             pass
         for _ in range(count):
@@ -229,7 +229,7 @@ class CountedBackend(MemoryBackend):
 
 
 class BusyBackend(MemoryBackend):
-    """Cannot list, and then cannot stop, when it is asked for the first time after it became busy."""
+    """Fails the first listing and then the first stop after becoming busy."""
 
     busy = False
     refusals = 0
@@ -265,7 +265,7 @@ def test_manager_exiting_while_its_service_is_busy_retries_and_cleans_up(
 
 
 class DeafBackend(MemoryBackend):
-    """Does not stop anything once it is deaf."""
+    """Stops nothing once deaf."""
 
     is_deaf = False
 

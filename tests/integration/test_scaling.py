@@ -1,4 +1,4 @@
-"""Clusters that grow and shrink, and lose what they have: real schedulers, managers and workers."""
+"""Clusters that scale up and down and suffer losses: real schedulers, managers, and workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scheduler(directory: Path, *flags: str, **environment: str) -> Iterator[tupl
 
 
 def dynamic(address: str, slots: int, name: str = "mine") -> tuple[str, ...]:
-    """A manager, whose workers offer its name."""
+    """A manager whose workers offer its name."""
     words = ("scaler_worker_manager", "baremetal_native", address)
     return (*words, "-mtc", str(slots), "-wmi", name, "-pwc", name)
 
@@ -40,7 +40,7 @@ def fixed(address: str, slots: int, name: str = "mine") -> tuple[str, ...]:
 
 
 def started_units(manager: Command) -> int:
-    """Return how many units a manager has started so far, by its log."""
+    """Return how many units a manager has started so far, according to its log."""
     lines = [line for line in manager.output().splitlines() if "runner: started " in line]
     return sum(line.count(",") + 1 for line in lines)
 
@@ -56,16 +56,16 @@ def values(futures: Sequence[ScalerFuture]) -> list[object]:
 
 
 def note_run(path: str, number: int) -> int:
-    """Note that a task runs, in one write; some take longer, so that some workers are busy at any time."""
+    """Record a running task in one write; some take longer, so that some workers are always busy."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{number} {os.getppid()}\n".encode())
     os.close(descriptor)
-    time.sleep(number % 3 * 0.1)  # their durations are what keeps workers busy
+    time.sleep(number % 3 * 0.1)  # their durations keep workers busy
     return number
 
 
 def test_unmeasured_work_is_sized_by_earlier_runs_in_the_state_directory(tmp_path: Path) -> None:
-    """Four tasks of half a minute, as the median was. Without it they would be work for one worker."""
+    """Four tasks of half a minute, like the median. Without it, they would be work for one worker."""
     known = tmp_path / "state/task_times.json"
     known.parent.mkdir(parents=True)
     before = [0.0] * 26 + [8.0]
@@ -88,7 +88,7 @@ def test_unmeasured_work_is_sized_by_earlier_runs_in_the_state_directory(tmp_pat
 
 def kill(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # processors end with the agent that was killed before them
+        with suppress(psutil.NoSuchProcess):  # processors exit with the agent that was killed before them
             process.kill()
 
 
@@ -140,7 +140,7 @@ def test_lost_workers_are_replaced_and_their_tasks_finish(
 
 
 def do_harm(place: str) -> None:
-    """Ignore whoever asks it to end, and start children, one of which leaves the group."""
+    """Ignore stop requests, and start children, one of which leaves the group."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     within_group = subprocess.Popen(["sleep", "600"])
     daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)

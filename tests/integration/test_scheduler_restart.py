@@ -1,4 +1,4 @@
-"""A scheduler that is killed and started again at its address: every future ends as if nothing had happened."""
+"""A scheduler killed and restarted at its address: every future ends as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOTS = 4
 
 
 class Cluster:
-    """An object storage, a scheduler and some workers in processes of their own. Tasks note when they start."""
+    """An object storage, a scheduler, and workers in separate processes. Tasks record their starts."""
 
     def __init__(self, directory: Path, slots: int, *settings: str, **environment: str) -> None:
         """settings: of the scheduler. environment: of all processes."""
@@ -60,12 +60,12 @@ class Cluster:
         self.scheduler.process.wait()
 
     def restart(self) -> None:
-        """Kill the scheduler, and start it again."""
+        """Kill and restart the scheduler."""
         self.kill()
         self.start_scheduler()
 
     def starts(self) -> Counter[str]:
-        """Return how often each task has started, by its name."""
+        """Return how often each task has started, by name."""
         return Counter(path.name.partition(".")[0] for path in self.notes.iterdir())
 
     def agents(self) -> list[psutil.Process]:
@@ -87,7 +87,7 @@ def running(directory: Path, *settings: str, slots: int = SLOTS) -> Iterator[tup
 
 
 def noted(notes: Path, name: str, value: object, until: Path | None = None) -> object:
-    """Note that a task starts, wait until a file is there, and return a value."""
+    """Record the start of a task, wait for a file, and return a value."""
     (notes / f"{name}.{os.getpid()}.{time.monotonic_ns()}").touch()
     if until is not None:
         wait_for_file(until)

@@ -1,4 +1,4 @@
-"""A whole cluster with keys, at the most talkative level: no secret key shows but in the key files themselves."""
+"""A whole cluster with keys, at the most verbose log level: secret keys appear only in key files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ sys.stdin.read()
 
 
 class Home:
-    """Keys of a cluster and the files of its peers; knows all secrets."""
+    """Keys of a cluster and the credentials of its peers, with all secrets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class Home:
             self.secrets.append(credential.for_units().keys.secret)
 
     def everything(self) -> bytes:
-        """Return what was printed, all files but those of keys, and all that `ps` shows of the running processes."""
+        """Return printed output, all files except key files, and all `ps` output about the running processes."""
         kept = {*self.kept_in, *(self.keys.path / "credentials").iterdir()}
         files = [path.read_bytes() for path in self.path.rglob("*") if path.is_file() and path not in kept]
         shown = []
@@ -100,19 +100,19 @@ class Home:
                 try:
                     shown.append(Path(f"/proc/{process.pid}/{name}").read_bytes())
                 except OSError:
-                    continue  # it has ended meanwhile
+                    continue  # exited meanwhile
         assert len(shown) > 10
         return b"\0".join([self.printed, *files, *shown])
 
     def found_in(self, text: bytes) -> list[str]:
-        """Return the secrets that a text has in any form."""
+        """Return the secrets that a text contains in any form."""
         return [secret for secret in self.secrets if any(form in text for form in forms_of(secret))]
 
 
 def forms_of(secret: str) -> list[bytes]:
     raw = z85.decode(secret)
     forms = [secret.encode(), raw, raw.hex().encode(), base64.b64encode(raw), repr(raw)[2:-1].encode()]
-    return [form[:20] for form in forms]  # also when it is shortened
+    return [form[:20] for form in forms]  # even if shortened
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def cluster(home: Home) -> Iterator[tuple[str, str]]:
-    """Run servers, page and workers beside them, and workers that come over TCP. Yields its address and the page's."""
+    """Run servers, the page, and local and TCP workers. Yields the scheduler's address and the page's."""
     ports = ReservedPorts(PORTS_OF_A_SCHEDULER + 1)
     near, far = ports.address(), ports.address().replace("127.0.0.1", "127.0.0.2")
     (home.path / "cluster.toml").write_text(f"""

@@ -1,4 +1,4 @@
-"""Settings of a whole cluster, by what its users see of them.
+"""Settings of a whole cluster, as seen by its users.
 
 Commands start in the wrong order, with almost no setting at its default. All addresses are `ipc://` ones.
 """
@@ -37,7 +37,7 @@ COMPONENTS = {"object_storage_server", "scheduler", "worker_manager", "worker"}
 
 @dataclass
 class World:
-    """A cluster: where it listens, and the log that all its processes write."""
+    """A cluster: its listening addresses, and the log of all its processes."""
 
     directory: Path
 
@@ -52,11 +52,11 @@ class World:
         return [json.loads(line) for line in (path or self.logs[0]).read_text().splitlines()]
 
     def pids(self) -> dict[str, int]:
-        """Return the process of each component: the first thing that each of them writes is that it is ready."""
+        """Return the process of each component, whose first log line reports readiness."""
         return {entry["component"]: entry["pid"] for entry in self.entries() if entry["message"].startswith("ready")}
 
     def status(self, fits: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """Wait until monitors are told what fits, and return it."""
+        """Wait until monitors receive a matching document, and return it."""
 
         async def look() -> dict[str, Any]:
             monitor = Peer(self.address("monitor"), Role.MONITOR)

@@ -1,4 +1,4 @@
-"""Where commands take their settings from, and what they say about wrong ones."""
+"""Sources of commands' settings, and messages about invalid ones."""
 
 from __future__ import annotations
 

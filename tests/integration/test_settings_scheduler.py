@@ -1,4 +1,4 @@
-"""Settings that the scheduler's process applies, by what peers and disks see of them."""
+"""Settings that the scheduler's process applies, as seen by peers and disks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def manager_details(name: str, **capabilities: float | None) -> ManagerDetails:
 
 
 def submit(client: Peer, count: int, **spec: Any) -> list[bytes]:
-    """Say some tasks as a client does; return their ids."""
+    """Submit tasks like a client; return their ids."""
     factory = IdFactory(client.id)
     ids = [factory.task() for _ in range(count)]
     group = TaskGroup(Spec(content_id(FUNCTION), **spec), ids, [pickle.dumps(((1,), {}))] * count)

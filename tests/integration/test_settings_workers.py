@@ -1,4 +1,4 @@
-"""Settings of worker managers and their workers, by what a scheduler that a test plays sees of them."""
+"""Settings of worker managers and their workers, as seen by a scripted scheduler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LONG_GRACE_SECONDS = 60.0
 
 
 def addresses_in(directory: Path) -> dict[str, str]:
-    """Where a played scheduler listens for managers and for workers."""
+    """Addresses of a scripted scheduler for managers and for workers."""
     return {"manager": f"ipc://{directory}/m", "worker": f"ipc://{directory}/w"}
 
 
@@ -109,7 +109,7 @@ def on_a_played_scheduler(
     is_local: bool = True,
     **environment: str,
 ) -> None:
-    """Run a story with a command whose manager and workers connect to a played scheduler on addresses of their own.
+    """Run a scenario with a command whose manager and workers connect to a scripted scheduler on separate addresses.
 
     addressed: the command gets these addresses by flags. is_local: they need no ZeroMQ.
     """

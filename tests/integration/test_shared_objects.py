@@ -1,4 +1,4 @@
-"""Large objects between processes of one host: shared, sealed, limited, and gone with whoever dies."""
+"""Large objects between processes of one host: shared, sealed, limited, and freed with their owners."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def another_process(storage: StorageProcess, what: str, object_id: bytes) -> Ite
 
 def memories(process: int) -> int:
     """Count the memory files that a process has open."""
-    gc.collect()  # of tests before this one
+    gc.collect()  # of earlier tests
     found = 0
     for link in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -100,13 +100,13 @@ def mapped(process: int) -> int:
 
 
 def files(directory: Path) -> list[Path]:
-    """Return what of ours lies where shared and temporary files would."""
+    """Return our files in the directories for shared and temporary files."""
     shared = (path for path in Path("/dev/shm").glob("*scaler*") if not path.name.startswith(SIMULATED))
     return sorted([*directory.iterdir(), *shared])
 
 
 def shared_bytes() -> int:
-    """Return how much memory there is in memory files and the like, on this machine."""
+    """Return the amount of memory in memory files and the like on this machine."""
     line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("Shmem:"))
     return int(line.split()[1]) * 1024
 

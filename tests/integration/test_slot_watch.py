@@ -1,4 +1,4 @@
-"""Tasks that wait for tasks of their own, but not through their futures: on one worker, theirs run nevertheless."""
+"""Tasks that wait for nested tasks without futures: on one worker, the nested tasks run nevertheless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster with a state directory, killed with everything that belongs to it, and started again."""
+"""A cluster with a state directory: all its processes are killed and restarted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def file(tmp_path: Path, ports: ReservedPorts) -> Path:
 
 
 def kill(launcher: Launcher) -> None:
-    """End the launcher and all its processes at once, as the machine would."""
+    """Kill the launcher and all its processes at once, like a machine failure."""
     processes = launcher.components()
     for pid in (launcher.process.pid, *(process.pid for process in processes)):
         os.kill(pid, signal.SIGKILL)
@@ -49,7 +49,7 @@ def test_cluster_resumes_after_a_kill_with_its_launcher(file: Path, tmp_path: Pa
         queued = [client.submit(touch, traces, number) for number in range(3, 6)]
         once = [client.submit_verbose(touch, (traces, number), retries=0) for number in range(6, 9)]
         large = client.submit(bytes.upper, b"a" * 3_000_000)  # its argument is in the object storage
-        # The scheduler answers when its journal has what came before.
+        # The scheduler answers once its journal has all earlier messages.
         until(lambda: "in the client" not in client.explain(large))
         kill(first)
     gate.touch()
@@ -86,7 +86,7 @@ def test_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, ports:
 
 
 def test_files_that_hang_on_opening_delay_no_task(tmp_path: Path) -> None:
-    """Opening a FIFO without a reader waits, as opening a file on a hung disk does."""
+    """Opening a FIFO without a reader blocks, like opening a file on a hung disk."""
     state, audit = tmp_path / "state", tmp_path / "audit.jsonl"
     (state / "scheduler").mkdir(mode=0o700, parents=True)
     for path in (audit, state / "task_times.new", state / "scheduler" / "spending.new"):

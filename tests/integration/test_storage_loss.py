@@ -1,4 +1,4 @@
-"""The object storage is killed with all that is in its memory: values are put again, computed again, or lost."""
+"""The object storage is killed with everything in its memory: values are restored, recomputed, or lost."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.waiting import until, wait_for_file
 
 SIZE = 100_000
 LARGE = 2_000_000
-"""Shared, where processes of one host share memory."""
+"""Shared, if processes of one host share memory."""
 
 
 class Cluster:
-    """A cluster of processes, whose object storage a test kills and starts again at the same address."""
+    """A cluster of processes, whose object storage a test kills and restarts at the same address."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self._stack = stack
@@ -53,7 +53,7 @@ def touch_and_wait(began: Path, go: Path) -> None:
 
 
 def occupy(client: Client, directory: Path) -> Path:
-    """Have a task on each of the two slots, and return the path whose existence ends them."""
+    """Occupy both slots with a task, and return the path whose creation ends these tasks."""
     go = directory / "go"
     begun = [directory / f"began{index}" for index in range(2)]
     for path in begun:
@@ -96,7 +96,7 @@ def test_arguments_of_waiting_tasks_are_restored_after_a_restart(cluster: Cluste
         sizes = (SIZE, LARGE) * 6
         futures = [client.submit(lambda a, b: len(a) + len(b), bytes([i]) * size, sent) for i, size in enumerate(sizes)]
         sums = client.submit(lambda a: float(a.sum()), array)
-        array[:] = 7  # what the task gets was sent before
+        array[:] = 7  # the task's input was sent before
         client.submit(len, b"x" * (LARGE + 1))
         cluster.restart_storage()
         go.touch()
@@ -133,7 +133,7 @@ def test_without_a_storage_small_tasks_run_and_large_values_fail(cluster: Cluste
     with Client(cluster.address, timeout_seconds=2.0) as client:
         go = occupy(client, tmp_path)
         arguments = [client.submit(len, bytes([i]) * SIZE) for i in range(8)]
-        results = [client.submit(bytes, SIZE) for _ in range(4)]  # they wait for the storage, and lend their slots
+        results = [client.submit(bytes, SIZE) for _ in range(4)]  # they wait for the storage and lend their slots
         small = [client.submit(abs, -i) for i in range(100)]
         cluster.storage.kill()
         go.touch()

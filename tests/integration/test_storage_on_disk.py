@@ -1,4 +1,4 @@
-"""An object storage with a state directory, killed at any time: what was stored is there afterwards."""
+"""An object storage with a state directory, killed at any time: all stored objects survive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Owner:
 
 
 def run(path: Path, test: Callable[[ObservedStorage], Awaitable[None]], owner: Owner) -> None:
-    """Run a storage of this process with a client, and end it in an orderly way."""
+    """Run a storage of this process with a client, and stop it in order."""
 
     async def whole() -> None:
         server = StorageServer("tcp://127.0.0.1:0", StorageLimits(1 << 30), state_directory=str(path))
@@ -118,7 +118,7 @@ def test_corrupt_file_counts_as_missing_and_can_be_rewritten(tmp_path: Path) -> 
 def test_object_too_large_for_the_disk_is_refused_and_the_next_is_stored(
     disk_bytes: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What journals need is left. The status says it while there is no room, and the log once."""
+    """The reserve for journals is kept. The status says so while there is no room, and the log once."""
     owner = Owner()
     free_bytes = left << 20
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_bytes, f_frsize=1, f_blocks=disk_bytes))
@@ -145,7 +145,7 @@ def test_object_too_large_for_the_disk_is_refused_and_the_next_is_stored(
 
 
 def test_answers_only_once_the_object_is_on_disk(tmp_path: Path) -> None:
-    """Kills the storage while eight threads put: what was answered is there, with the right bytes."""
+    """Kills the storage while eight threads put: all acknowledged objects survive with the right bytes."""
     owner = Owner()
     answered: dict[bytes, int] = {}
     is_enough = threading.Event()

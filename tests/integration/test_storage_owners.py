@@ -1,4 +1,4 @@
-"""Clients of two keys and one object storage, which TCP reaches as if from another host."""
+"""Clients with two keys and one object storage, reached over TCP as if from another host."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarCluster]:
 
 
 class Peer:
-    """A client of its own making, which says to scheduler and storage what a test wants."""
+    """A hand-written client that sends arbitrary messages to scheduler and storage."""
 
     def __init__(self, cluster: FarCluster, name: str, peer: bytes) -> None:
         path = cluster.home / f"{name}.credentials"
@@ -152,10 +152,10 @@ def test_storage_rejects_a_peer_id_of_another_client(cluster: FarCluster) -> Non
             with pytest.raises(RefusedError, match="does not know key bob"):
                 await intruder.get(secret, 0.0)
             intruder.close()
-        mine = alice.storage()  # the attempts took nothing from her
+        mine = alice.storage()  # the attempts cost her nothing
         await mine.put(secret, [b"secret"])
         mine.close()
-        thief = bob.storage(alice.ids.owner, alice.token)  # a token that leaked is of no use for another key
+        thief = bob.storage(alice.ids.owner, alice.token)  # a leaked token is useless with another key
         with pytest.raises(RefusedError, match="objects under another key"):
             await thief.get(secret, 0.0)
         for each in (thief, alice.connector, bob.connector):
@@ -199,7 +199,7 @@ def total(*values: bytes) -> int:
 
 
 def nested(client: Client) -> bytes:
-    """Submit with large arguments and results, from inside a task."""
+    """Submit with large arguments and results from inside a task."""
     return bytes(client.submit(bytes.__add__, bytes(BIG), bytes(BIG)).result())
 
 

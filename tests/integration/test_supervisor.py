@@ -1,4 +1,4 @@
-"""The supervisor with real processes: small shell scripts stand for the components."""
+"""The supervisor with real processes: small shell scripts as components."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def service(name: str, tier: int = 0) -> ComponentProcess:
 
 
 class Run:
-    """A supervisor at work in a thread, and its reports."""
+    """A supervisor running in a thread, and its reports."""
 
     def __init__(self, *components: ComponentProcess) -> None:
         self.progress: list[str] = []
@@ -50,7 +50,7 @@ class Run:
         self.exit_code = self.supervisor.run()
 
     def wait_for_lines(self, beginning: str, count: int) -> None:
-        """Wait until there have been this many reports that begin with the text."""
+        """Wait until this many reports begin with the text."""
         with self._reported:
             assert self._reported.wait_for(
                 lambda: sum(line.startswith(beginning) for line in [*self.progress, *self.failures]) >= count, 10

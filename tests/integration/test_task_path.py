@@ -1,4 +1,4 @@
-"""The path of one warm task that is submitted alone, over all processes, and the page that shows it.
+"""The path of one warm task submitted alone, across all processes, and the page that shows it.
 
 `pytest tests/integration/test_task_path.py --rewrite` writes the table of the page from what has been measured.
 """
@@ -20,11 +20,11 @@ import scaler
 from tests.integration.task_path.program import WINDOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "design.md"
-pytestmark = pytest.mark.alone  # on a busy machine, what timers cause runs for nearly every task, too
+pytestmark = pytest.mark.alone  # on a busy machine, functions called by timers also run for nearly every task
 BEGIN = "<!-- path of one task: begin -->\n"
 END = "<!-- path of one task: end -->\n"
 ALWAYS = 0.9
-"""A function that runs for this share of the tasks is on the path; what timers cause runs for fewer."""
+"""A function on the path runs for this share of the tasks; timers cause fewer runs."""
 
 Function = tuple[str, str, str]
 """Process, file below scaler/, qualified name."""
@@ -32,7 +32,7 @@ Function = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class TaskPath:
-    """Functions that ran for any of the tasks, and those that ran for nearly every one."""
+    """Functions that ran for any of the tasks, and functions that ran for nearly every one."""
 
     any: set[Function]
     always: set[Function]

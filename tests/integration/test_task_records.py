@@ -1,4 +1,4 @@
-"""The `logging` records of tasks: where they appear, from which level on, and how."""
+"""`logging` records of tasks: where they appear, from which level, and in which form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources and blame with real processes."""
+"""Resources and failure attribution with real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler.errors import PoisonTaskError, UsageError
 
 def visible_gpus(start: str, seconds: float = 0.0) -> tuple[str, float, float]:
     began = time.monotonic()
-    time.sleep(seconds)  # times that overlap show which tasks run beside each other
+    time.sleep(seconds)  # overlapping times show which tasks run concurrently
     return os.environ.get("CUDA_VISIBLE_DEVICES", start), began, time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""Workers that end before their tasks begin: the tasks are given back, uncharged, also those that may not run twice."""
+"""Workers that exit before their tasks start: the tasks are returned uncharged, including run-once tasks."""
 
 from __future__ import annotations
 

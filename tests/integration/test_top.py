@@ -1,4 +1,4 @@
-"""`scaler_top` against a real scheduler with a worker: what it prints, and how it fails."""
+"""`scaler_top` against a real scheduler with a worker: its output and its failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def square(value: int) -> int:
 
 @contextmanager
 def a_cluster(directory: Path) -> Iterator[tuple[Command, dict[str, str]]]:
-    """Yield a scheduler that has a worker and has run ten tasks, and where it listens."""
+    """Yield a scheduler with a worker and ten finished tasks, and its address."""
     with command("scaler_scheduler", "tcp://127.0.0.1:0", "-sri", "0.1", directory=directory) as scheduler:
         places = scheduler.addresses()
         with command("scaler_cluster", places["scheduler"], "-n", "2", directory=directory) as workers:

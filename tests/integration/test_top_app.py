@@ -1,4 +1,4 @@
-"""The screen of scaler_top, driven by its keys."""
+"""The screen of scaler_top, driven by keys."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Stage:
 
     @property
     def rows(self) -> list[str]:
-        """What stands in the first column."""
+        """The content of the first column."""
         return [line.split()[0] for line in self.app.screen.query_one(Lines).texts]
 
     async def press(self, *keys: str) -> None:
@@ -157,7 +157,7 @@ def test_frozen_screen_stays_unchanged_until_resumed() -> None:
         await stage.press("space")
         stage.cluster.tell(worker("new"))
         assert "frozen at" in stage.text("#state")
-        await stage.pilot.pause(0.3)  # longer than two redraws are apart
+        await stage.pilot.pause(0.3)  # longer than the redraw interval
         await stage.press("n")
         assert stage.rows == ["w1", "w2", "w3"]
         await stage.press("space")

@@ -1,4 +1,4 @@
-"""Which processes of a cluster load pickles: processors and clients, and no other, whatever passes through them."""
+"""Only processors and clients of a cluster load pickles, whatever passes through the other processes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def note(event, _):
         os.close(fd)
 sys.addaudithook(note)
 """
-"""Python raises this event in a process that is about to import what a pickle names: before anything of it runs."""
+"""Python raises this event before it imports a name in a pickle, and so before any of its code runs."""
 
 
 class Bomb:
-    """Loading its pickle makes a directory."""
+    """Loading its pickle creates a directory."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = str(marker)
@@ -89,6 +89,6 @@ def test_only_processors_unpickle_functions_arguments_results_and_errors(tmp_pat
 
 
 def _processors(manager: Command) -> set[int]:
-    """Return the processes that the fork servers of a manager's agents have made."""
+    """Return the processes created by the fork servers of a manager's agents."""
     agents = psutil.Process(manager.pid).children()
     return {each.pid for agent in agents for server in agent.children() for each in server.children()}

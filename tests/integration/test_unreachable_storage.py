@@ -1,4 +1,4 @@
-"""A client that reaches the scheduler and not the object storage, as through a tunnel of one port."""
+"""A client that reaches the scheduler but not the object storage, as through a single-port tunnel."""
 
 from __future__ import annotations
 

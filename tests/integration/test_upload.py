@@ -1,4 +1,4 @@
-"""Modules that a client uploads: they are there for its tasks, nested ones included, in their last version."""
+"""Modules uploaded by a client: available in its tasks and nested tasks, in their last version."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Return what writes the module `forecasts`, which this process can import and workers cannot."""
+    """Return a writer of the module `forecasts`, which this process can import and workers cannot."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # versions of one size and second would be one
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # versions of the same size within a second would be equal
 
     def write(text: str) -> ModuleType:
         (tmp_path / "forecasts.py").write_text(text)
@@ -100,13 +100,13 @@ def test_new_version_replaces_the_old_one_for_its_client_only(
                 other.submit(step).result(WAIT_SECONDS)
         write(MODULE.format(step=7))
         other.upload(tmp_path / "forecasts.py")
-        # Tasks of both, side by side on the same processors.
+        # Tasks of both, concurrently on the same processors.
         futures = [each.submit(step) for _ in range(20) for each in (client, other)]
         assert [each.result(WAIT_SECONDS) for each in futures] == [1, 7] * 20
 
 
 def test_task_running_as_a_job_has_it_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "refusal", "")  # this process is to be no job afterwards
+    monkeypatch.setattr(context, "refusal", "")  # afterwards, this process must not be a job
     forecasts = write(MODULE.format(step=5))
     code = to_payload([packed(read_upload(tmp_path / "forecasts.py"))])
     call = Call(

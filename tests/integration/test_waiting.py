@@ -1,4 +1,4 @@
-"""Waiting tasks of a real cluster: their groups, why they wait, and searches for them."""
+"""Waiting tasks of a real cluster: their groups, reasons, and searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a thread waits for with a client, a cancel or `disconnect` in another thread ends the wait."""
+"""A cancel or `disconnect` in another thread ends every wait of a thread with a client."""
 
 from __future__ import annotations
 

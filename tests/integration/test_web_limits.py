@@ -1,4 +1,4 @@
-"""The web server's connections: who is at their other end, encryption, and limits of time, number and bytes."""
+"""The web server's connections: identity of peers, encryption, and limits of time, number, and bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = 65534
 
 
 class Served:
-    """A server in this process: where it is, and the connections that a test opened to it."""
+    """A server in this process: its address, and the connections that a test opened."""
 
     def __init__(self, app: WebApp, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         self.app = app
@@ -152,7 +152,7 @@ def test_rejects_a_readable_or_guessable_token(text: str | None, mode: int, prob
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Return the files of a certificate for this machine and of its key."""
+    """Return the files of a certificate for this machine and its key."""
     directory = tmp_path_factory.mktemp("tls")
     certificate, key = directory / "certificate.pem", directory / "key.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"

@@ -1,4 +1,4 @@
-"""The web server over real sockets, beside a real scheduler with workers and work."""
+"""The web server over real sockets, with a real scheduler, workers, and tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_SECONDS = 10.0
 
 
 class Page:
-    """What a browser does with the server at an address."""
+    """A browser's requests to the server at an address."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -42,7 +42,7 @@ class Page:
         return self._client.get(path)
 
     def until(self, path: str, condition: Callable[[Any], Any]) -> Any:
-        """Ask until the answer is as it should be."""
+        """Repeat a request until the answer is as expected."""
 
         def found() -> list[Any]:
             answer = self.json(path)
@@ -52,7 +52,7 @@ class Page:
 
     @contextmanager
     def events(self) -> Iterator[Callable[[Callable[[Browser], Any]], Browser]]:
-        """Yield what reads events until a condition is true."""
+        """Yield a reader of events until a condition is true."""
         browser = Browser()
         with self._client.stream("GET", "/events") as reply:
             assert reply.headers["content-type"].startswith("text/event-stream")

@@ -1,4 +1,4 @@
-"""A call computes what it would compute in a fresh process, from its function and arguments as they were then.
+"""A call computes the same as in a fresh process, from its function and arguments as of the call.
 
 The programs here run in a module that travels by value, as `__main__` does. What a call returns is compared with the
 same call in a child of a process that `concurrent.futures` spawned.
@@ -166,7 +166,7 @@ class Pickled(Serializer):
 
 
 def run_fresh(pickled: bytes) -> bytes:
-    """Return the pickle of what a call returns, made in a child of this process, which knows nothing of other calls."""
+    """Return the pickle of a call's result, computed in a child of this process without knowledge of other calls."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -210,7 +210,7 @@ def program() -> dict[str, Any]:
 
 
 def state(names: dict[str, Any]) -> str:
-    """Return a text of all that reading a result could change in the program."""
+    """Return a text of everything that reading a result could change in the program."""
     classes = {
         name: {key: repr(each) for key, each in vars(names[name]).items()} for name in ("Config", "Trade", "Counter")
     }
@@ -269,7 +269,7 @@ CALLS = (
     ("touch", "[Trade(1)] * 5"),
     ("trades", "range(5)"),
 )
-"""A function, and the items that it is called with."""
+"""A function and the items that it is called with."""
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -298,7 +298,7 @@ def test_calls_compute_what_a_fresh_process_would(
 def test_each_way_to_call_computes_the_same(
     client: Client, fresh: Callable[[Any, Any], Any], way: Callable[..., list[Any]]
 ) -> None:
-    """Every call by some way, and the two that change most by each way."""
+    """Every call by some method, and the two that change most by each method."""
     number = WAYS.index(way)
     for function, text in dict.fromkeys([CALLS[0], ("grows", "[items] * 5"), *CALLS[number :: len(WAYS)]]):
         names = program()

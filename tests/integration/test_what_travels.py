@@ -1,4 +1,4 @@
-"""What a program defines in `__main__` travels, or an error names the part that cannot."""
+"""Definitions in a program's `__main__` are sent, or an error names the part that cannot be sent."""
 
 from __future__ import annotations
 

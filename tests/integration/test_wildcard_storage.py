@@ -1,4 +1,4 @@
-"""Servers on every address of their host: peers reach the storage by the address by which they reach the scheduler."""
+"""Servers on all addresses of their host: peers reach the storage at the address of the scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.hosts import Host, Network, hosts, ip, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}"),
-    pytest.mark.timeout(150),  # each host starts processes of its own
+    pytest.mark.timeout(150),  # each host starts its own processes
 ]
 
 FILE = """
@@ -86,7 +86,7 @@ def test_peers_on_unconnected_networks_share_a_cluster() -> None:
 
 @contextmanager
 def ipv6_hosts(count: int) -> Iterator[Network]:
-    """Make hosts fd00::1, fd00::2 and so on without addresses of IPv4; `head` is a name of the first."""
+    """Create hosts fd00::1, fd00::2, and so on without IPv4 addresses; `head` is a name of the first."""
     with hosts(count) as network, hosts_file(network, "fd00::1 head"):
         for number, host in enumerate(network.hosts, 1):
             ip("netns", "exec", host.namespace, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=0")
@@ -97,7 +97,7 @@ def ipv6_hosts(count: int) -> Iterator[Network]:
 
 @contextmanager
 def hosts_file(network: Network, line: str) -> Iterator[None]:
-    """Give the hosts an /etc/hosts with this line, besides those of `localhost`."""
+    """Give the hosts an /etc/hosts with this line, in addition to `localhost`."""
     folders = [Path("/etc/netns", host.namespace) for host in network.hosts]
     try:
         for folder in folders:
@@ -111,7 +111,7 @@ def hosts_file(network: Network, line: str) -> Iterator[None]:
 
 
 def test_server_whose_name_resolves_to_loopback_warns(tmp_path: Path) -> None:
-    """Debian has the host's own name as 127.0.1.1 in /etc/hosts."""
+    """Debian maps the host's own name to 127.0.1.1 in /etc/hosts."""
     with hosts(1) as network, hosts_file(network, "127.0.1.1 head"), (tmp_path / "log").open("w") as log:
         command = [*SCALER, "scaler_scheduler", "tcp://head:8516", "--insecure-no-auth", "True"]
         network.hosts[0].serve(*command, stdout=log)

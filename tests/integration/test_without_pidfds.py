@@ -1,4 +1,4 @@
-"""Systems without pidfds: Linux before 5.3, and containers whose seccomp profiles are older."""
+"""Systems without pidfds: Linux before 5.3, and containers with older seccomp profiles."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NUMBER, _FIRST_ARGUMENT = 0, 16
 
 
 def forbid_pidfds(error: int) -> None:
-    """Have calls for pidfds fail in this process and in those that it starts: `waitid` as before Linux 5.4."""
+    """Make pidfd calls fail in this process and its children: `waitid` as before Linux 5.4."""
     rules = [
         (_LOAD, 0, 0, _NUMBER),
         (_JUMP_IF_EQUAL, 6, 0, _PIDFD_SEND_SIGNAL),

@@ -1,4 +1,4 @@
-"""A real worker runs tasks of a played scheduler: results, failures, deaths, limits."""
+"""A real worker runs tasks of a scripted scheduler: results, failures, deaths, limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UnprintableError(Exception):
 
 
 def explode(kind: str) -> Any:
-    """Fail in one of the ways that user code has."""
+    """Fail in one of the ways of user code."""
     if kind == "unpicklable":
         raise UnpicklableError("inside")
     if kind == "unprintable":

@@ -41,7 +41,7 @@ sys.exit(run(BaremetalNativeConfig.from_json(sys.argv[1])))
 
 
 class Scheduler:
-    """Welcomes managers and workers, and says nothing by itself."""
+    """Welcomes managers and workers, and sends nothing on its own."""
 
     def __init__(self) -> None:
         self.managers: dict[bytes, ManagerDetails] = {}
@@ -105,7 +105,7 @@ def on_a_scheduler(story: Callable[[Scheduler], Awaitable[None]]) -> None:
 
 @contextmanager
 def manager(address: str, directory: Path | None = None, **settings: object) -> Iterator[subprocess.Popen[str]]:
-    """directory: one that its workers find modules in."""
+    """directory: where its workers find modules."""
     config = model_of(
         BaremetalNativeConfig,
         {"scheduler_address": address, "worker_manager_id": "local", "worker_type": "box", "max_task_concurrency": 4}

@@ -1,4 +1,4 @@
-"""Limits of memory and of the life of processors, with real processes."""
+"""Memory limits and lifetimes of processors, with real processes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_growing_processor_is_replaced_between_tasks(rig: Rig) -> None:
 
 @pytest.fixture
 def small_cgroup(tmp_path: Path) -> Iterator[Path]:
-    """A memory cgroup of version 1 or 2 with a limit; skips where this process may not make one."""
+    """A memory cgroup of version 1 or 2 with a limit; skips if this process may not create one."""
     own = {
         line.split(":")[1]: line.strip().split(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()
     }

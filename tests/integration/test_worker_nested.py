@@ -1,4 +1,4 @@
-"""Tasks that talk to the scheduler themselves, and wait for tasks of their own."""
+"""Tasks that communicate with the scheduler and wait for nested tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEER = b"nested--"
 
 
 def converse(text: bytes) -> bytes | None:
-    """Say something through a channel, and return what comes back."""
+    """Send a message through a channel, and return the answer."""
     here = context.current()
     assert here is not None
     channel = here.open_channel(PEER)

@@ -1,4 +1,4 @@
-"""Tasks whose functions, arguments, inputs or results are in a real object storage."""
+"""Tasks whose functions, arguments, inputs, or results are in a real object storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MISSING = stored_reference(b"client--\xff\xff" + bytes(6), 10)
 
 
 class Input:
-    """Stands for input `index` in pickled arguments."""
+    """Represents input `index` in pickled arguments."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -31,7 +31,7 @@ class Input:
 
 
 class Storage:
-    """The test's own connection to the storage, beside the loop."""
+    """The test's own connection to the storage, outside the loop."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig

@@ -1,4 +1,4 @@
-"""`python -m scaler.worker` as a process: how it starts, ends, and is killed."""
+"""`python -m scaler.worker` as a process: start, exit, and kill."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.waiting import soon, until, wait_for_file
 
 
 class Scheduler:
-    """Listens as a scheduler does, and notes what workers say."""
+    """Listens like a scheduler, and records messages from workers."""
 
     def __init__(self, lease: float = 60.0, refusal: str = "") -> None:
         self._welcome = Welcome(False, 1, lease, 2.0)
@@ -210,7 +210,7 @@ def test_terminated_worker_finishes_its_task_and_says_goodbye(tmp_path: Path) ->
         assert worker.process.returncode == 0
         await soon(lambda: scheduler.reason is not None)
         assert scheduler.outcomes()[first][0] == Outcome.SUCCESS
-        # The empty one ends the worker's account of its tasks.
+        # The empty one completes the worker's account of its tasks.
         assert [message.ids for message in scheduler.said if isinstance(message, Returned)] == [[second], []]
 
     play(story)

@@ -1,4 +1,4 @@
-"""A real worker (agent, fork server, processors) in front of a scheduler that a test plays."""
+"""A real worker (agent, fork server, processors) with a scripted scheduler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEADLINE_SECONDS = 10.0
 
 
 class PlayedScheduler:
-    """The agent's connector; what the agent sends lands in `said`."""
+    """The agent's connector, which records sent messages in `said`."""
 
     passes_descriptors = False
 
@@ -64,7 +64,7 @@ class PlayedScheduler:
 
 
 class AgentRig:
-    """A running agent in front of a played scheduler."""
+    """A running agent with a scripted scheduler."""
 
     agent: Agent
     scheduler: PlayedScheduler
@@ -79,7 +79,7 @@ class AgentRig:
     def submit_payloads(
         self, function: bytes, payloads: Sequence[bytes], inputs: list[tuple[bytes, ...]], **spec: Any
     ) -> list[bytes]:
-        """Send a Run of these payloads; returns the tasks' ids."""
+        """Send a Run of these payloads; return the tasks' ids."""
         identifier = function[1:17] if is_stored(function) else content_id(function)
         definitions = [] if identifier in self._defined else [(identifier, function)]
         self._defined.add(identifier)
@@ -88,7 +88,7 @@ class AgentRig:
         return ids
 
     def results(self) -> dict[CallKey, tuple[Outcome, bytes]]:
-        """Return what has come of each attempt."""
+        """Return the outcome of each attempt."""
         return {
             (identifier, attempt): (Outcome(outcome), payload)
             for message in self.messages(Done)
@@ -101,7 +101,7 @@ class AgentRig:
         return [message for message in self.scheduler.said if isinstance(message, kind)]
 
     async def until(self, condition: Callable[[], Any]) -> Any:
-        """Wait until the agent has said what makes this true, and return it."""
+        """Wait until the agent has sent a matching message, and return the result."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not (found := condition()):
                 self.scheduler.changed.clear()
@@ -130,7 +130,7 @@ class Rig(AgentRig):
         return self._storage
 
     def submit(self, function: Callable[..., Any], *argument_lists: tuple[Any, ...], **spec: Any) -> list[bytes]:
-        """Send a Run with one task per tuple of arguments; returns their ids."""
+        """Send a Run with one task per tuple of arguments; return their ids."""
         return self.submit_payloads(
             to_payload(dump_function(function)),
             [to_payload(dump_arguments(each, {})[0]) for each in argument_lists],
@@ -145,7 +145,7 @@ class Rig(AgentRig):
         return {identifier: result for (identifier, _), result in self.results().items()}
 
     async def poll(self, condition: Callable[[], Any]) -> Any:
-        """Wait until something outside of the agent is true."""
+        """Wait until a condition outside the agent is true."""
         return await soon(condition, DEADLINE_SECONDS)
 
     async def outcome(self, identifier: bytes) -> tuple[Outcome, bytes]:
@@ -190,7 +190,7 @@ def play(
     with_storage: bool = False,
     **config: Any,
 ) -> None:
-    """Run a story with a worker, and see that nothing of the worker is left. with_storage: with a real storage."""
+    """Run a scenario with a worker, and check that it leaves nothing behind. with_storage: with a real storage."""
     made = WorkerConfig(
         scheduler_address="tcp://127.0.0.1:1",
         worker_manager_id="manager",
@@ -214,7 +214,7 @@ def play(
 
 
 def played(**config: Any) -> Callable[[Callable[Concatenate[Rig, P], Awaitable[None]]], Callable[P, None]]:
-    """Play an async test, whose first argument is the rig, with a worker of this configuration: see `play`."""
+    """Run an async test, whose first argument is the rig, with a worker of this configuration: see `play`."""
 
     def decorate(story: Callable[Concatenate[Rig, P], Awaitable[None]]) -> Callable[P, None]:
         @functools.wraps(story)

@@ -1,4 +1,4 @@
-"""Rules about the product's source as a whole: names, pure modules, imports."""
+"""Rules for the product's source as a whole: names, pure modules, imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCT = ROOT / "scaler"
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Return the syntax trees of all modules of the product, by dotted name."""
+    """Return the syntax trees of all product modules by dotted name."""
     return {name_of(path): ast.parse(path.read_text()) for path in sorted(PRODUCT.rglob("*.py"))}
 
 
@@ -26,7 +26,7 @@ def name_of(path: Path) -> str:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the modules of the product that a module imports anywhere, also inside functions and for types only."""
+    """Yield the product modules that a module imports anywhere, including inside functions and for types only."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -37,7 +37,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """Return the groups of modules that import each other in a circle."""
+    """Return the groups of modules that import each other in a cycle."""
 
     def reached(start: str) -> set[str]:
         found: set[str] = set()

@@ -1,4 +1,4 @@
-"""The images of docker/ are made of files that exist, with extras that the package has."""
+"""The images in docker/ consist of existing files, with extras that the package has."""
 
 from __future__ import annotations
 

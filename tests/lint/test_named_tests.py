@@ -1,4 +1,4 @@
-"""Every test that a page of the documentation names exists."""
+"""Every test named on a documentation page exists."""
 
 from __future__ import annotations
 

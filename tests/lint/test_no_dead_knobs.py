@@ -48,21 +48,21 @@ READERS: dict[type, tuple[str, ...]] = {
     WebUiConfig: ("monitor/web/", SECURITY, *LOGGING),
     TopConfig: ("monitor/commands.py", SECURITY),
 }
-"""Where a model's settings have their effect. A read elsewhere does not count."""
+"""Where a model's settings take effect. Reads elsewhere do not count."""
 
 OF_THE_WORKER = frozenset(item.name for item in dataclasses.fields(WorkerConfig)) | {"worker_scheduler_address"}
-"""A manager's settings that have their effect in its workers: `WorkerConfig.of` hands them over."""
+"""A manager's settings that take effect in its workers: `WorkerConfig.of` passes them on."""
 OF_EVERY_MANAGER = frozenset(describe(WorkerManagerConfig))
 OF_EVERY_SERVICE = frozenset(describe(InstallingSettings))
-"""Clients of AWS read them, to whom a configuration is one of several kinds of settings."""
+"""Read by AWS clients, which accept several kinds of settings as a configuration."""
 ONLY_CHOICE = {"backend"}
-"""Settings with one value so far: any other is refused."""
+"""Settings with only one value so far: any other is rejected."""
 FOLDED = {"num_of_workers"}
-"""Settings of a cluster that `as_worker_manager` turns into those of a worker manager."""
+"""Settings of a cluster that `as_worker_manager` turns into a worker manager's settings."""
 
 
 def reads_in(text: str) -> set[str]:
-    """Return the names of the attributes that are read of anything that is called a config."""
+    """Return the names of the attributes read from anything called a config."""
     return {
         node.attr
         for node in ast.walk(ast.parse(text))

@@ -1,4 +1,4 @@
-"""The checker of the ratchets notices values that got worse, and lowers limits."""
+"""The ratchet checker detects values that got worse, and lowers limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences are composed with one helper for counts, in Python and on the page: "1 tasks" must not occur."""
+"""Sentences use one helper for counts, in Python and on the page: "1 tasks" must not occur."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sources() -> list[tuple[Path, ast.AST]]:
 
 def nodes() -> Iterator[tuple[Path, ast.AST]]:
     for path in sorted(SCALER.rglob("*.py")):
-        # What ships for tests, and assertions about the core's state, are no sentences for users.
+        # Code for tests, and assertions about the core's state, are not sentences for users.
         if "testing" not in path.parts and path.name != "invariants.py":
             for node in ast.walk(ast.parse(path.read_text())):
                 yield path, node

@@ -1,4 +1,4 @@
-"""The page, the help and the files that users read name the keys that there are, and no others."""
+"""The page, the help, and user files name exactly the existing keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OF_SOME_COMMANDS = {
     *("--limit", "--state", "--worker"),  # of scaler show
     *("--role", "--expires", "--output", "--directory"),  # of scaler keys
 }
-"""They say what a command does, and are no settings."""
+"""They state a command's action, and are not settings."""
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "config").glob("*.toml"), ROOT / "README.md"])
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TITLE = re.compile(r"\[+(\w+)\]+")
@@ -90,7 +90,7 @@ def test_every_file_in_config_starts_with_its_policy(path: Path) -> None:
 def test_help_names_every_key_and_no_other(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")  # flags are not broken into two lines
+    monkeypatch.setenv("COLUMNS", "1000")  # flags are not split across two lines
     name, *words = command.split()
     with pytest.raises(SystemExit, match="0"):
         run_command(name, [*words, "-h"])
@@ -99,7 +99,7 @@ def test_help_names_every_key_and_no_other(
 
 
 def written_keys(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each key of a TOML file with its section or type, also those that are commented out."""
+    """Yield each key of a TOML file with its section or type, including commented-out keys."""
     section = ""
     for line in text.splitlines():
         if title := _TITLE.match(line):

@@ -1,4 +1,4 @@
-"""The pages about the web server name every metric and every route, and nothing else."""
+"""The pages about the web server name exactly the existing metrics and routes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_METRICS = {"scaler_ui", "scaler_gui"}
 
 
 def names_told() -> tuple[set[str], set[str]]:
-    """Return the metrics by their own names, and by those that queries use."""
+    """Return the metrics by their own names, and by the names in queries."""
     families = list(text_string_to_metric_families(ask("/metrics").text))
     samples = {sample.name for family in families for sample in family.samples}
     own = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}

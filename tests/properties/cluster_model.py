@@ -1,4 +1,4 @@
-"""What peers may expect of the scheduler core, kept beside it: judges everything that the core says to anybody."""
+"""A peer's-eye model of the scheduler core, which validates every message that the core sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler.protocol import messages as m
 
 
 def value_of(task: bytes, attempt: int) -> bytes:
-    """What this attempt returns: something that no other does. Every third one is left in the storage."""
+    """A value unique to this attempt. Every third one is left in the storage."""
     if (task[-1] + attempt) % 3 == 0:
         return m.stored_reference(result_id(task, attempt), 10**7)
     return b"\x80" + task + bytes([attempt])
@@ -28,7 +28,7 @@ class ModelTask:
     references: tuple[bytes, ...]
     attempt: int = 0
     starts: int = 0
-    """Times that it was sent and may have started."""
+    """Number of times that it was sent and may have started."""
     cancelled: bool = False
     value: bytes | None = None
     raised: set[bytes] = field(default_factory=set)
@@ -43,18 +43,18 @@ class ModelClient:
 
     via: str | None = None
     held: set[bytes] = field(default_factory=set)
-    """Stored results that it was told of and has not released."""
+    """Stored results that it received and has not released."""
     tasks: dict[bytes, ModelTask] = field(default_factory=dict)
     number: int = 0
     missing: dict[bytes, None] = field(default_factory=dict)
-    """Objects that it was asked to put again, and has not answered."""
+    """Objects that it was asked to restore and has not answered."""
 
     @property
     def unresolved(self) -> list[bytes]:
         return [key for key, task in self.tasks.items() if task.ended is None]
 
     def lineage(self, task: bytes) -> list[ModelTask]:
-        """The task and all that it depends on."""
+        """The task and all its dependencies."""
         found: dict[bytes, ModelTask] = {}
         left = [task]
         while left:
@@ -67,7 +67,7 @@ class ModelClient:
 
 @dataclass
 class ModelWorker:
-    """One session of a worker: its attempts in the order in which they came; up: its connection stands."""
+    """One session of a worker: its attempts in order of arrival. up: it is connected."""
 
     offers: Offers
     slots: int
@@ -77,7 +77,7 @@ class ModelWorker:
     attempts: dict[bytes, int] = field(default_factory=dict)
     owners: dict[bytes, ModelClient] = field(default_factory=dict)
     recalled: dict[bytes, bool] = field(default_factory=dict)
-    """Attempts asked back and not answered yet; the value says whether they are to be killed."""
+    """Recalled attempts without an answer; the value says whether to kill them."""
     known: set[bytes] = field(default_factory=set)
     suspended: set[bytes] = field(default_factory=set)
 
@@ -208,7 +208,7 @@ class Model:
     # -- what workers say
 
     def ends(self, worker: ModelWorker, identifier: bytes, outcome: m.Outcome, payload: bytes) -> None:
-        """A worker says that its attempt ended."""
+        """A worker reports that its attempt ended."""
         task = worker.owners[identifier].tasks[identifier]
         if outcome is m.Outcome.SUCCESS:
             task.value = payload

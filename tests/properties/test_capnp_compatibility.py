@@ -1,4 +1,4 @@
-"""The codec and Cap'n Proto's own library understand each other, in both directions and whatever bytes come."""
+"""The codec and Cap'n Proto's own library understand each other, in both directions and for any bytes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.unit.protocol.test_codec import Body
 PAYLOADS = {name: f"{name.removesuffix('s')}Sizes" for name in ("payloads", "texts", "names", "keys", "tags")}
 
 ONES = {"retry_delays": "seconds", "tags": "text"} | dict.fromkeys(("drained", "joined", "workers", "left"), "id")
-"""Lists of parts with one field each."""
+"""Lists of structs with one field."""
 PAIRS = {"functions": ("id", "payload"), "packages": ("module", "version"), "needs": ("name", "amount")}
-"""Lists of pairs, and the names of their two fields."""
+"""Lists of pairs, with the names of their two fields."""
 
 
 def camel(name: str) -> str:
@@ -33,7 +33,7 @@ def camel(name: str) -> str:
 
 
 def wire(value: Any) -> Any:
-    """Return what the library takes for a value, written down independently of the codec."""
+    """Return the library's form of a value, defined independently of the codec."""
     if isinstance(value, StrEnum):
         return camel(value.value)
     if not is_dataclass(value):
@@ -89,7 +89,7 @@ def read_by_the_library(body: bytes) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """Return what the library has read with its texts as ours come."""
+    """Return the library's result with texts in our form."""
     match value:
         case str():
             return escaped_lines(value)
@@ -102,7 +102,7 @@ def shown(value: Any) -> Any:
 
 
 def full(kind: str, value: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as the library gives it back when it was written with these fields."""
+    """Return the library's form of a message written with these fields."""
     return read_by_the_library(Body.new_message(**{kind: value}).to_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Whatever a client does, in whatever order: its scheduler can always resolve the tasks that it receives.
+"""Whatever a client does in any order, its scheduler can always resolve the tasks that it receives.
 
 The model is a scheduler that takes messages in order and retains a result until the client acknowledges it, as in
 docs/design.md. A task that names a result which is no longer retained, or was never there, is the failure to find.
@@ -30,14 +30,14 @@ from scaler.ids import IdFactory, is_task
 from scaler.protocol import messages as m
 
 PAYLOAD = bytes(m.SPLIT_BATCH_BYTES)
-"""So large that a message has one task, and a step with little room leaves the others for the next."""
+"""So large that a message has one task, and a step with little room leaves the rest for the next."""
 
 
 class Scheduler:
     """Runs nothing; ends tasks on demand."""
 
     def __init__(self, earlier: AbstractSet[bytes] = frozenset()) -> None:
-        """earlier: tasks that the schedulers before this one received; workers may still have them."""
+        """earlier: tasks that earlier schedulers received, which workers may still have."""
         self.earlier = earlier
         self.functions: set[bytes] = set()
         self.alive: dict[bytes, tuple[bytes, ...]] = {}
@@ -111,7 +111,7 @@ class ClientMachine(RuleBasedStateMachine):
         self.ended: set[bytes] = set()
         self.reported: list[m.Finished] = []
         self.inbox: list[SessionInput] = []
-        """Inputs of the next step: the client's threads put them there at any time."""
+        """Inputs of the next step: the client's threads add them at any time."""
         self.templates = [self._template(name) for name in ("f", "g")]
 
     def _template(self, name: str) -> TaskTemplate:
@@ -195,7 +195,7 @@ class ClientMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.scheduler.alive)
     @rule(count=st.integers(1, 4))
     def finish(self, count: int) -> None:
-        """The scheduler ends some tasks that wait for nothing; the client receives it later."""
+        """The scheduler ends some tasks without dependencies; the client receives that later."""
         alive = self.scheduler.alive
         free = [task for task, needed in alive.items() if not any(reference in alive for reference in needed)]
         self.reported.append(self.scheduler.finish(free[:count]))
@@ -209,9 +209,9 @@ class ClientMachine(RuleBasedStateMachine):
 
     @rule(is_due=st.sampled_from([True, False, False, False]))
     def restart(self, is_due: bool) -> None:
-        """A new scheduler that knows nothing. A task that has ended has a value, and the value has an upload."""
+        """A new scheduler without state. An ended task has a value, and the value has an upload."""
         if not is_due:
-            return  # seldom: it ends what took many steps to build up
+            return  # rarely, because it ends what took many steps to build up
         self._step()
         self.released_before |= self.scheduler.released
         self.scheduler = Scheduler(self.scheduler.earlier | set(self.scheduler.received))
@@ -224,7 +224,7 @@ class ClientMachine(RuleBasedStateMachine):
             assert set(self.session.pending) == {task.task_id for task in self.tasks} - self.ended
 
     def teardown(self) -> None:
-        """When everything is over, nothing is left on either side."""
+        """In the end, nothing is left on either side."""
         while self.uploads:
             self.upload_ends(0, False)
         for _ in range(len(self.tasks) + 2):

@@ -1,4 +1,4 @@
-"""Every message survives the wire, and no bytes whatever make the codec do anything but answer or refuse."""
+"""Every message round-trips, and the codec decodes or rejects any bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.texts import escaped_lines
 
-# What is costly to generate is kept short: rows are where mistakes hide, not their number.
+# Expensive inputs are kept short: bugs hide in rows, not in their number.
 ID = st.binary(min_size=16, max_size=16)
 OPTIONAL_ID = st.just(b"") | ID
 PEER = st.binary(min_size=8, max_size=8)
@@ -60,7 +60,7 @@ FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))
 
 @st.composite
 def columns(draw: st.DrawFn, /, optional: tuple[str, ...] = (), **kinds: st.SearchStrategy[Any]) -> dict[str, Any]:
-    """Columns of one length by their names; those in `optional` may be empty instead."""
+    """Columns of one length by name; columns in `optional` may be empty instead."""
     count = draw(st.integers(0, 6))
     kinds = {"ids": ID, **kinds}
     drawn = {name: draw(st.lists(kind, min_size=count, max_size=count)) for name, kind in kinds.items()}
@@ -265,7 +265,7 @@ EVERY |= {
 
 
 def answer_or_refuse(body: bytes) -> m.Message | None:
-    """Decode within a second; anything but an answer or a refusal fails the test."""
+    """Decode within a second; any outcome but an answer or a rejection fails the test."""
     began = time.thread_time()
     try:
         return decode(body)
@@ -296,7 +296,7 @@ def test_any_bytes_are_answered_or_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [m.Hello, m.Submit, m.Run, m.Done, m.Finished, m.WorkerHeartbeat, m.ManagerStatus])
 def test_random_bit_flips_never_break_the_codec(kind: type[Any]) -> None:
-    # Pointers and lengths are where a reader breaks: many cheap changes of whole words of one rich body.
+    # Pointers and lengths are where readers break: many cheap changes of whole words in one rich body.
     chance = random.Random(kind.__name__)
     body = encode(RICH[kind])
     for _ in range(500):

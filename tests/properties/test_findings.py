@@ -1,4 +1,4 @@
-"""Over synthetic runs whose truth is known, no finding is wrong, without evidence, or contradicts another one."""
+"""On synthetic runs with known causes, no finding is wrong, unfounded, or contradictory."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 def truth(run: Run, row: FindingRow) -> bool:
-    """Tell whether the advice would help, by what the run is and not by what a monitor saw of it."""
+    """Return whether the advice would help, based on the run and not on a monitor's view of it."""
     by_name: Mapping[str, Load] = {load.name: load for load in run.loads}
     work = sum(load.per_second * load.seconds for load in run.loads)
     ended = sum(load.per_second for load in run.loads)
     load = by_name.get(row.subject, Load())
     others = [each for each in run.loads if each is not load]
     match row.kind:
-        case "short_tasks":  # slots lose their time between tasks that map would join
+        case "short_tasks":  # slots lose time between tasks that map would batch
             is_alone = not any(each.running or each.per_second > load.per_second / 50 for each in others)
             return is_alone and load.seconds <= 0.002 and work < 0.71 * run.slots and load.running >= 0.9 * run.slots
         case "busy_scheduler":
@@ -101,7 +101,7 @@ def truth(run: Run, row: FindingRow) -> bool:
         case "failing_worker":
             healthy = any(each.failed_share <= 0.5 for each in run.loads)
             return row.subject == f"grid-{run.bad_worker}" and healthy
-        case "failing_function":  # it fails by itself, and not because of one worker
+        case "failing_function":  # fails by itself, and not because of one worker
             is_only = run.workers == 1  # then the cause may be either
             return load.ran and (load.failed_share >= 0.5 or is_only) and (load.messages == 1 or is_only)
         case "full_storage":
@@ -124,7 +124,7 @@ def test_advice_is_never_wrong_unfounded_or_contradictory(run: Run) -> None:
     assert len(found) <= MAX_FINDINGS
     assert [row.slots_lost for row in found] == sorted((row.slots_lost for row in found), reverse=True)
     assert len({(row.kind, row.subject) for row in found}) == len(found)
-    # The limit is overhead, the number of slots, or what slots offer, and not two of these.
+    # The limit is exactly one of overhead, the number of slots, and the capabilities of slots.
     assert len(kinds & {"short_tasks", "busy_scheduler", "managers_full", "lacking_capabilities"}) <= 1
     assert not found or run.states >= 21
 

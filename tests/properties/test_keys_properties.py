@@ -1,4 +1,4 @@
-"""Lines of keys with any change of their bytes: they admit what they admitted before, or nothing, and nothing fails."""
+"""Key lines with arbitrary changes of bytes admit the same peers or fewer, and nothing fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a monitor receives: the model is bounded, and views of it are what their schemas say."""
+"""Whatever a monitor receives, the model is bounded, and its views match their schemas."""
 
 from __future__ import annotations
 

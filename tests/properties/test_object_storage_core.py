@@ -1,4 +1,4 @@
-"""The storage's rules and its peers' rules together, over links that break and sessions that are forgotten."""
+"""The rules of the storage and its peers together, with broken links and lost sessions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def may_get(peer: bytes, object_id: bytes) -> bool:
 
 
 def content_of(object_id: bytes, size: int) -> bytes:
-    """Return the bytes of an object: the same for the same id and size, whoever puts it."""
+    """Return the bytes of an object: equal for the same id and size, whoever puts it."""
     return bytes((object_id[-1] * 7 + index * 3 + owner_of(object_id)[-1]) % 256 for index in range(size))
 
 
@@ -89,7 +89,7 @@ class Shared:
 
 
 class StorageAndPeers(RuleBasedStateMachine):
-    """Messages are tuples in two queues per peer; a break keeps them (sessions repeat), a new session loses them.
+    """Messages are tuples in two queues per peer. A break keeps them (sessions resend), a new session loses them.
 
     Descriptors of shared memory may be lost on either way, each by itself.
     """
@@ -149,7 +149,7 @@ class StorageAndPeers(RuleBasedStateMachine):
     def put(self, peer: bytes, object_id: bytes, sizes: list[int], is_shared: bool) -> None:
         data = content_of(object_id, sum(sizes))
         if not may_put(peer, object_id):
-            data = bytes(255 - each for each in data)  # a foreign peer has something else in mind
+            data = bytes(255 - each for each in data)  # a foreign peer has other intentions
         parts: list[memoryview] = []
         start = 0
         for size in sizes:
@@ -277,7 +277,7 @@ class StorageAndPeers(RuleBasedStateMachine):
     def peer_step(self, peer: bytes, *inputs: RequestsInput) -> None:
         for command in self.requests[peer].step(inputs, self.now):
             if isinstance(command, CallEnded):
-                wanted = self.pending.pop(command.call)  # raises when a call ends twice
+                wanted = self.pending.pop(command.call)  # raises if a call ends twice
                 if isinstance(command.outcome, list):
                     assert wanted is not None
                     assert may_get(peer, wanted)
@@ -300,7 +300,7 @@ class StorageAndPeers(RuleBasedStateMachine):
                     self.deliver_down(peer, 100)
             self.wait(1.0)
             self.write_to_disk()
-            for peer in PEERS:  # signs of life
+            for peer in PEERS:  # heartbeats
                 self.storage_step(Resumed(peer))
         assert not self.pending
         self.core.check()

@@ -1,4 +1,4 @@
-"""Whatever an executor, the scheduler and time do: every attempt has one end, and nothing is started twice at once.
+"""Whatever executor, scheduler, and time do: every attempt has one end, and nothing starts twice at once.
 
 Long random walks from a seed. The executor may take some of what it is given, report late, twice, or never.
 """
@@ -41,7 +41,7 @@ STEPS = 200
 
 
 class Walk(CoreRig):
-    """A core, what an executor has of it, and what has become of every attempt."""
+    """A core, its executor's view, and the outcome of every attempt."""
 
     executor = ServiceCalls
 
@@ -52,7 +52,7 @@ class Walk(CoreRig):
         self.ended: Counter[CallKey] = Counter()
         self.outcomes: dict[CallKey, Outcome] = {}
         self.given: set[CallKey] = set()
-        """What the executor has, or was given and has not answered for."""
+        """Calls that the executor has accepted or not yet answered."""
         self.cancelled: set[CallKey] = set()
         self.taken: set[CallKey] = set()
         self.arriving: list[DeliverResult] = []
@@ -156,7 +156,7 @@ class Walk(CoreRig):
             self.turn(CallFailed(*key, outcome, "lost"))
 
     def late(self) -> None:
-        """A report of something that was cancelled, or has ended."""
+        """A report of a cancelled or ended call."""
         key = self.pick(self.cancelled | set(self.ended))
         if key is not None and key not in self.given:
             count = len(self.arriving)

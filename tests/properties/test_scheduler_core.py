@@ -1,4 +1,4 @@
-"""The scheduler core under everything that peers can do, in any order: its invariants hold, and so do its promises."""
+"""The scheduler core under arbitrary actions of peers in any order: its invariants and promises hold."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def pick(options: Sequence[bytes], picked: Sequence[int]) -> list[bytes]:
 
 
 def has_work(machine: SchedulerAndPeers) -> bool:
-    """Tell whether some worker has something to do."""
+    """Return whether some worker has tasks."""
     return bool(machine.working())
 
 
@@ -144,7 +144,7 @@ class JudgedCluster(Cluster):
         return commands
 
     def _compare_with_journal(self) -> None:
-        """The journal adds up to what the core has of clients that are not inside tasks."""
+        """The journal equals the core's state of clients outside tasks."""
         clients = {name: client for name, client in self.state.clients.items() if client.via is None}
         found = {each.client: each for each in self._ledger.recovered()}
         assert found.keys() == clients.keys()
@@ -175,7 +175,7 @@ class JudgedCluster(Cluster):
 
 
 class SchedulerAndPeers(RuleBasedStateMachine):
-    """Peers have at most one session each; the model forgets a session when the core or the peer ends it."""
+    """Each peer has at most one session; the model drops a session when the core or the peer ends it."""
 
     @initialize(
         limit=st.sampled_from((-1, -1, 20)), slots=st.integers(1, 3), spread=st.sampled_from((True, True, False))
@@ -204,7 +204,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         return name, self.model.workers[name]
 
     def judge(self) -> None:
-        """Forget what the core has given up, then look at all that was said since the last time."""
+        """Drop everything that the core has dropped, then check all messages since the last time."""
         core = self.cluster.core
         waiting = objects(json.loads(status(core.state, NOTHING))["waiting"])
         assert sum(row["tasks"] for row in waiting) == core.state.counts.waiting + core.state.ready.count
@@ -364,7 +364,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         nameable = [*client.tasks, *ids, *client.unresolved * 2, *self.objects, *UNKNOWN, *foreign[:2]]
         references = [tuple(pick(nameable, rows[index] if index < len(rows) else ())) for index in range(count)]
         for index, row in enumerate(references):
-            # Tasks that await each other, or themselves, are the one thing that a client must not say.
+            # Tasks that await each other or themselves are the only thing that a client must not submit.
             references[index] = tuple(key for key in row if key not in ids[index:])
         for identifier, row in zip(ids, references, strict=True):
             client.tasks[identifier] = ModelTask(spec, row)
@@ -384,7 +384,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(("alice", "bob")))
     def comes_back_and_submits_again(self, name: str) -> None:
-        """Its session was lost: it opens another one, and still waits for what has not ended."""
+        """Its session was lost: it opens another, and still waits for unfinished tasks."""
         earlier = self.model.clients.get(name, ModelClient())
         self.client_joins(name)
         self.model.clients[name].tasks = {
@@ -567,7 +567,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     # -- the end
 
     def teardown(self) -> None:
-        """With workers that can run anything and enough time, every task of every client that is here ends."""
+        """With suitable workers and enough time, every task of every connected client ends."""
         if not hasattr(self, "cluster"):
             return
         everything: dict[str, float | None] = {"gpu": None, "big": None}

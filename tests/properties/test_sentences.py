@@ -1,4 +1,4 @@
-"""The grammar of every sentence that scheduler and policies compose, whatever the counts and names in it are."""
+"""The grammar of every sentence of scheduler and policies, for any counts and names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OFFERED: st.SearchStrategy[dict[str, float | None]] = st.sampled_from([{}, {"gpu
 
 
 def mistakes(text: str) -> list[str]:
-    without_dots = text.replace("...", "x")  # they stand for a value
+    without_dots = text.replace("...", "x")  # they represent a value
     return [f"{name}: {text!r}" for pattern, name in MISTAKES.items() if re.search(pattern, without_dots)]
 
 
@@ -98,7 +98,7 @@ def test_cluster_texts_about_tasks_and_managers_are_sentences(
 
 
 def said(cluster: Cluster, tasks: Iterable[bytes]) -> Iterator[str]:
-    """Yield all that users may read of a cluster now."""
+    """Yield all current texts of a cluster for users."""
     state, now = cluster.state, cluster.now
     yield state.scaling.without_workers() or "none"
     for needs in [Needs(), *state.ready.queues]:

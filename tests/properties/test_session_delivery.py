@@ -1,4 +1,4 @@
-"""Whatever breaks, and whatever is lost, doubled or late at a break: everything arrives once, and in order."""
+"""Everything arrives once and in order, whatever breaks or is lost, duplicated, or delayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Frames = tuple[bytes, bytes]
 
 
 class Side:
-    """A session, the messages given to it, those that its transport keeps, and those that it has delivered."""
+    """A session, its added messages, the messages in its transport, and its delivered ones."""
 
     def __init__(self) -> None:
         self.session = Session(SESSION_ID, OutboxLimits(10_000, 10_000_000))
@@ -109,7 +109,7 @@ class Delivery(RuleBasedStateMachine):
             assert listener.heard == speaker.said[: len(listener.heard)]
 
     def teardown(self) -> None:
-        """At rest on a good connection, everything has arrived, is acknowledged, and is kept no longer."""
+        """At rest on a good connection, everything has arrived, is acknowledged, and is no longer retained."""
         self._disconnect()
         self.reconnect()
         for _ in range(2):

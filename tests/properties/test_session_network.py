@@ -1,4 +1,4 @@
-"""Over a network that breaks, loses and doubles at any moment, components still see every message once and in order.
+"""Components receive every message once and in order over a network that breaks, loses, and duplicates.
 
 Faults that were planted to see that this finds them, one at a time: a break that does not repeat what flew, duplicates
 that are delivered, gaps that are not noticed, and a new session that goes on with the numbers of the old one.
@@ -32,7 +32,7 @@ ADDRESS = "tcp://127.0.0.1:1"
 
 
 class Client:
-    """A connector, and what was said and heard since its session began on each side."""
+    """A connector, and the messages sent and received on each side since its session began."""
 
     def __init__(self, number: int) -> None:
         self.peer = number.to_bytes(8, "big")
@@ -66,7 +66,7 @@ class Client:
 
 
 class Network(RuleBasedStateMachine):
-    """Three clients and a server that is sometimes restarted."""
+    """Three clients and a server that sometimes restarts."""
 
     @initialize(seed=st.integers(0, 2**32))
     def start(self, seed: int) -> None:
@@ -188,13 +188,13 @@ class Network(RuleBasedStateMachine):
         for heard in (*(client.heard for client in self.clients.values()), *self.heard.values()):
             assert all(earlier < later for earlier, later in pairwise(heard))
         for peer, client in self.clients.items():
-            # What the server said in this session is heard without holes, though maybe not yet to its end.
+            # The server's messages in this session arrive without gaps, though maybe not yet to the last.
             said = self.said.get(peer, [])
             if self.open.get(peer) and client.connected and client.heard and client.heard[0] in said[:1]:
                 assert client.heard == said[: len(client.heard)]
 
     def teardown(self) -> None:
-        """When the network works again, every message arrives, and no sender retains any."""
+        """Once the network works again, every message arrives, and no sender retains any."""
         if not hasattr(self, "clients"):
             return
         self.network.set_reachable(ADDRESS, True)

@@ -1,4 +1,4 @@
-"""Profiles: merging keeps time and samples, in whatever order, and what is kept is bounded."""
+"""Profiles: merging preserves time and samples in any order, and their size is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever processes do, and whenever a stop comes: the laws of the supervision hold."""
+"""The laws of supervision hold whatever processes do and whenever a stop is requested."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMES = [component.name for component in COMPONENTS]
 
 
 class Processes(RuleBasedStateMachine):
-    """Plays the shell and the processes, which obey no rule but that a kill ends them."""
+    """Plays the shell and the processes, which obey no rule except that a kill ends them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The table of workers, and what stands around it."""
+"""The table of workers and its surroundings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens and whenever updates are made: a snapshot and deltas make what a new snapshot has."""
+"""A snapshot plus deltas equals a new snapshot, whatever happens and whenever updates occur."""
 
 from __future__ import annotations
 

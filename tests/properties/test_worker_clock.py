@@ -1,4 +1,4 @@
-"""The estimate of how far the scheduler's clock is ahead, whatever the clocks and the network do."""
+"""The estimated offset of the scheduler's clock, whatever clocks and network do."""
 
 from __future__ import annotations
 

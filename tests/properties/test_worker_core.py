@@ -1,4 +1,4 @@
-"""Whatever processors, the scheduler and time do: every attempt has one end, and only what ran is charged.
+"""Whatever processors, scheduler, and time do: every attempt has one end, and only started ones are charged.
 
 Long random walks from a seed. Planted in the core one at a time, each of these faults is caught here: results left in
 a dead processor's page are not read (a finished task is charged); results of a page count twice (an attempt ends twice,
@@ -37,7 +37,7 @@ STEPS = 150
 
 
 class Walk(CoreRig):
-    """A core, its fake processors, and what has become of every attempt."""
+    """A core, its fake processors, and the outcome of every attempt."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -45,9 +45,9 @@ class Walk(CoreRig):
         super().__init__(replace(config, hard_processor_suspend=self.random.random() < 0.5))
         self.came: set[tuple[bytes, int]] = set()
         self.ended: Counter[tuple[bytes, int]] = Counter()
-        """Ends that this scheduler was told."""
+        """Ends reported to this scheduler."""
         self.outcomes: dict[tuple[bytes, int], int] = {}
-        """Of attempts, as any scheduler was told."""
+        """Ends of attempts reported to any scheduler."""
         self.incarnation = 1
         self.begun: set[tuple[bytes, int]] = set()
         self.finished: set[tuple[bytes, int]] = set()
@@ -62,7 +62,7 @@ class Walk(CoreRig):
         self.turn(ProcessorReported(number, event))
 
     def perform(self, command: Command) -> AgentInput | None:
-        """Perform a command; a processor may work on before it is killed or asked for its tasks."""
+        """Perform a command; a processor may continue before it is killed or reclaimed."""
         if isinstance(command, ActOnProcessor) and command.verb in (Verb.KILL, Verb.RECLAIM):
             processor = self.hands[command.number]
             if self.random.random() < 0.2 and not (processor.killed or processor.paused or processor.released):
@@ -136,7 +136,7 @@ class Walk(CoreRig):
         if processor.page and self.random.random() < 0.5:
             results = processor.flush()
             if self.random.random() < 0.5:
-                processor.sent.append(results)  # it is on its way
+                processor.sent.append(results)  # in flight
             else:
                 self.hear(number, processor, [results])
 
@@ -153,7 +153,7 @@ class Walk(CoreRig):
         self.turn(*[ResultsReceived(number, each) for each in earlier + results])
 
     def wait(self) -> None:
-        """A running task begins or ends to wait for others."""
+        """A running task starts or stops waiting for others."""
         number, processor = self.pick()
         if processor.running is None or processor.killed:
             return
@@ -164,7 +164,7 @@ class Walk(CoreRig):
             self.signals(number, Event.BLOCKED)
 
     def read(self) -> None:
-        """A processor dies between reading a task and beginning it."""
+        """A processor dies between reading a task and starting it."""
         number, processor = self.pick()
         if processor.running is None and processor.tasks():
             processor.unread.pop(0)
@@ -189,20 +189,20 @@ class Walk(CoreRig):
         self.turn(TimeElapsed(self.snapshots()))
 
     def forget(self) -> None:
-        """The scheduler has forgotten the worker."""
+        """The scheduler has dropped the worker."""
         self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
         self.hears(Recall([], [], True))
         self.came = set()
 
     def restart(self) -> None:
-        """Another scheduler has taken the place of this one: it is told what runs, and the results again."""
+        """Another scheduler replaces this one: it receives the running tasks, and the results again."""
         self.incarnation += 1
         self.ended.clear()
         self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
         self.recall()  # the answer to the report
 
     def run_out(self) -> None:
-        """Let everything come to its end: then every attempt that came has ended."""
+        """Let everything finish: then every received attempt has ended."""
         for _ in range(10_000):
             if self.came <= set(self.outcomes):
                 return

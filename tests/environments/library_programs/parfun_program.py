@@ -64,7 +64,7 @@ def add(left: int, right: int) -> int:
 
 def lists() -> None:
     assert doubled(list(range(3000))) == [2 * n for n in range(3000)]
-    for _ in range(3):  # the library measures, and chooses the next sizes by it
+    for _ in range(3):  # the library measures, and derives the next sizes
         assert doubled(list(range(100))) == [2 * n for n in range(100)]
     assert added(list(range(10)), [5] * 10) == [n + 5 for n in range(10)]
 

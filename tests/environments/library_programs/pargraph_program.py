@@ -96,7 +96,7 @@ def nested_graphs(client: Client) -> None:
 
 
 def without_the_engine(client: Client) -> None:
-    """The client computes the library's graphs itself, and so values stay on the workers."""
+    """The client computes the library's graphs itself, so values stay on the workers."""
     array = np.random.default_rng(2).random(20_000)
     tasks, keys = sorted_in_parts.to_graph(parts=3).to_dict(array=array)
     (found,) = client.get(tasks, keys).values()

@@ -76,12 +76,12 @@ def test_refused_connections_and_key_changes_are_recorded_by_key(tmp_path: Path)
         with cluster.connect(bob) as client:
             assert client.submit(double, 2).result(30) == 4
         cluster.keys.revoke("bob")
-        # Until the server has seen it, a new session begins, and ends.
+        # Until the server has noticed it, new sessions begin and end.
         assert within(10, lambda: "rejected key bob" in refusal(cluster, bob))
         assert refusal(cluster, screen)
         assert refusal(cluster, None)
     finally:
-        cluster.combo.shutdown()  # what is added up until then is in the file, too
+        cluster.combo.shutdown()  # records up to then are also in the file
     records = [json.loads(line) for line in path.read_text().splitlines()]
     texts = {(each["kind"], each["key"]): each["text"] for each in records}
     assert " was revoked " in texts["key revoked", "bob"]

@@ -1,4 +1,4 @@
-"""The audit log on disk: complete lines, for its owner alone, and no harm when it cannot be written."""
+"""The audit log on disk: complete, private lines, and no harm if writing fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log's records: who they name, what is added up, and that they stay few and harmless."""
+"""Records of the audit log: their names and sums, and that they are few and harmless."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hello(host: str) -> Hello:
 
 
 class Log:
-    """An audit log, and the time of what happens next."""
+    """An audit log, and the time of the next events."""
 
     def __init__(self) -> None:
         self.audit = Audit(AuditSettings())
@@ -50,7 +50,7 @@ class Log:
         return taken
 
     def rows(self) -> list[AuditRow]:
-        """Return the same, and those of what has been added up."""
+        """Return these records, and those of sums."""
         self._take(self.audit.on_time(Now(0.0, self.at)))
         return self.take()
 

@@ -1,4 +1,4 @@
-"""Counts of the calls of clients, as monitors are told them."""
+"""Counts of clients' calls, as reported to monitors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_map_counts_its_items_including_unsent_ones(cluster: Cluster) -> None:
     first, second = cluster.submit(client, 2, call=5, calls=(10, 10))
     cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
     (row,) = rows(cluster)
-    assert counts(row) == (99, 1, 0, 0, 0)  # of the chunk that runs, one item does
+    assert counts(row) == (99, 1, 0, 0, 0)  # one item of the running chunk is running
     cluster.finish(worker, first, outcome=Outcome.EXCEPTION, calls=(10, 3))
     (row,) = rows(cluster)
     assert counts(row) == (89, 1, 10, 3, 0)

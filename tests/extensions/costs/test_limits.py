@@ -1,4 +1,4 @@
-"""A spend limit in the scheduler: what managers get, what users are told."""
+"""A spend limit in the scheduler: the managers' targets, and the users' warnings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.extensions.costs.priced import Priced
 from tests.unit.scheduler.test_elastic import PATIENT, Told, desired, drained, report
 
 QUIET = (1.0, 0.0, 0, 0, 0.0)
-"""What a heartbeat says of a worker that does nothing."""
+"""A heartbeat of an idle worker."""
 
 
 def unit(name: str, age_seconds: float) -> UnitStatus:

@@ -1,4 +1,4 @@
-"""A spend limit in a real cluster: paid workers end in order, and a restart forgets nothing."""
+"""A spend limit in a real cluster: paid workers exit in order, and a restart keeps the spending."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_at_the_limit_paid_workers_drain_and_a_restart_keeps_the_spending(tmp_pa
         manager.addresses()
         first = client.submit_verbose(wait_for, (str(mark),), capabilities={"paid": None})
         assert within(WAIT_SECONDS, first.running)
-        # A fixed manager is charged too. It spends the rest in a moment.
+        # A fixed manager is also charged. It quickly spends the rest.
         with command(*dynamic(address, 1, "burner"), "--mode", "fixed", *burner, directory=tmp_path):
             second = client.submit_verbose(abs, (-1,), capabilities={"paid": None})
             assert within(WAIT_SECONDS, lambda: "starts no more units: spend_limit: " in client.explain(second))

@@ -1,4 +1,4 @@
-"""What units have cost, and what a spend limit leaves, without a cluster."""
+"""Costs of units and the remaining budget, without a cluster."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_unit_starts_only_if_the_budget_covers_its_minimum_charge() -> None:
         manager("cheap", running=2, unit_price=6.0),
     ]
     answer, reasons = limited(books, here, {each.manager_id: Wanted(50, "work") for each in here}, START)
-    # 1 - 2 x 0.1 are left: four more at 0.2 each, or eight at 0.1. Equal prices: the first one has all.
+    # 1 - 2 x 0.1 remain: four more at 0.2 each, or eight at 0.1. At equal prices, the first manager gets all.
     assert {name: each.units for name, each in answer.items()} == {"dear": 4, "cheap": 2}
     assert "another unit would exceed it" in reasons["cheap"]
     assert [each.max_units for each in affordable(books, ClusterView(START, (), tuple(here))).managers] == [4, 10]
@@ -160,7 +160,7 @@ def test_unstarted_tasks_are_reserved_and_task_priced_units_cost_nothing() -> No
     books = ledger("1/run")
     jobs: dict[str, Any] = {"unit_slots": 100, "unit_price": 6.0, "unit_minimum_seconds": 120.0, "charges_tasks": True}
     assert budget(books, [manager(running=1, **jobs)], START) == pytest.approx(1.0)
-    # Three will cost 0.2 each, and the minute that runs is worth 0.1.
+    # Three will cost 0.2 each, and the current minute is worth 0.1.
     assert budget(books, [manager(running=1, tasks=4, tasks_begun=1, **jobs)], START) == pytest.approx(0.3)
     assert task_charge(manager(**jobs), 3.0) == pytest.approx(0.2)
     assert task_charge(manager(**jobs), 600.0) == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""No policy spends more than the limit and one minimum charge of each unit."""
+"""No policy exceeds the limit by more than one minimum charge per unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed tasks in groups, and that they stay."""
+"""Groups of failed tasks, and their retention."""
 
 from __future__ import annotations
 

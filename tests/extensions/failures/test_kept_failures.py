@@ -1,4 +1,4 @@
-"""What is kept of failed tasks: how they ended, and what they ran; for how long, and how much."""
+"""Retention of failed tasks, with outcomes and inputs: its duration and size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB = 1024 * 1024
 
 
 class KeepsFailures(Cluster):
-    """Remembers no other tasks that ended."""
+    """Retains no other finished tasks."""
 
     def __init__(self) -> None:
         self.failures = Failures()
@@ -49,7 +49,7 @@ def cluster() -> KeepsFailures:
 
 
 def fail(cluster: Cluster, client: str, worker: str, payload: bytes = b"\x80 args", **more: object) -> bytes:
-    """Run a task that fails. more: options of Spec, and references."""
+    """Run a failing task. more: options of Spec, and references."""
     references = more.pop("references", None)
     task = cluster.task_id(client)
     spec = Spec(function=FUNCTION, name="calibrate", **more)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def ask(cluster: Cluster, client: str, task: bytes) -> FailedTask:
 
 
 def forgotten(cluster: Cluster) -> list[bytes]:
-    """Return the objects that the storage was told to forget."""
+    """Return the objects that the storage was told to release."""
     told = [command.message for command in cluster.commands if isinstance(command, SendToStorage)]
     return [identifier for each in told if isinstance(each, ForgetObjects) for identifier in each.ids]
 
@@ -122,7 +122,7 @@ def test_storage_for_failures_is_limited_to_the_newest(
     size = failures.MAX_HELD_BYTES // 3
 
     def dropped(sizes: list[int]) -> list[int]:
-        """Let tasks with objects of these sizes fail, and release them; return which ones the storage may forget."""
+        """Let tasks with objects of these sizes fail, and release them; return which ones the storage may drop."""
         cluster.commands.clear()
         names = [cluster.object_id(client) for _ in sizes]
         for name, each in zip(names, sizes, strict=True):

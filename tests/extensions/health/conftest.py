@@ -1,4 +1,4 @@
-"""A cluster whose workers are judged."""
+"""A cluster with health checks of its workers."""
 
 from __future__ import annotations
 

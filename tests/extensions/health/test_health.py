@@ -1,4 +1,4 @@
-"""Which worker is bad, from the figures of all."""
+"""Detection of bad workers from the figures of all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {F: "f"}
 
 
 def paced(times: float = 1.0, tasks: float = 100.0, failed: float = 0.0) -> WorkerFigures:
-    """Return a worker whose tasks take this many times what they usually take."""
+    """Return a worker whose tasks take this multiple of the usual time."""
     return WorkerFigures({F: Pace(tasks, failed, times * tasks * 1e6, tasks * 1e6)})
 
 

@@ -1,4 +1,4 @@
-"""Laws of what tells a bad worker: chance makes none, and one that is bad is found."""
+"""Properties of the health check: chance blames no worker, and a bad worker is found."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scaler.extensions.health.judging import Health, WorkerFigures, judge
 from scaler.scheduler.core.durations import Paces, Timing
 
 SPREADS = st.floats(0.0, 1.0)
-"""Of the logarithms of durations: with 1, the longest of a thousand takes twenty times the median."""
+"""Standard deviation of log durations: with 1, the longest of a thousand takes twenty times the median."""
 
 
 def judged(seed: int, spread: float, factors: Sequence[float], rounds: int, failing: float = 0.0) -> list[Health]:
-    """Return the health of workers that run as many tasks each in turns. factors: how slow each is."""
+    """Return the health of workers that alternately run equally many tasks. factors: slowness of each worker."""
     draw = random.Random(seed)
     timing = Timing()
     workers = [Paces() for _ in factors]

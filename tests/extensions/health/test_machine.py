@@ -1,4 +1,4 @@
-"""What the kernel tells of a worker's machine or container."""
+"""Kernel data about a worker's machine or container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler.extensions.health.machine import UNKNOWN, MachineFigures, MachineMet
 
 
 class Machine:
-    """The files of a kernel, below a folder."""
+    """Kernel files below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

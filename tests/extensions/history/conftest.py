@@ -1,4 +1,4 @@
-"""A cluster whose history is kept, and a client of it."""
+"""A cluster with a history, and a client of it."""
 
 from __future__ import annotations
 

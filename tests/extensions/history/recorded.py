@@ -1,4 +1,4 @@
-"""A cluster whose history is kept."""
+"""A cluster with a history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNIX = 1_700_000_000.0
 
 
 class Recorded(Cluster):
-    """Unix time and the cluster's own differ by `UNIX` less the seconds at which it begins."""
+    """Unix time minus the cluster's time is `UNIX` minus the start time in seconds."""
 
     def __init__(self, directory: Path | None = None, unix: float = UNIX) -> None:
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", state_directory=str(directory or ""))

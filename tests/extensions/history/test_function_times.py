@@ -1,4 +1,4 @@
-"""How long tasks of each function took by interval, and the trend against the day before."""
+"""Durations of each function's tasks by interval, and the trend against the previous day."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START = EventRow(0.0, STARTED, "scheduler", "")
 
 
 def run(cluster: Recorded, client: str, name: str, us: int, count: int = 1) -> None:
-    """Have tasks of a function end that took as many microseconds each."""
+    """Finish tasks of a function with these durations in microseconds."""
     cluster.submit(client, count, name=name)
     while tasks := cluster.on("w"):
         cluster.finish("w", *tasks, seconds=us / 1e6)

@@ -1,4 +1,4 @@
-"""The last tasks that ended: what is remembered of them, and that it is bounded."""
+"""Recently finished tasks: their records, and the limits of retention."""
 
 from __future__ import annotations
 

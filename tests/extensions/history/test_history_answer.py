@@ -1,4 +1,4 @@
-"""The answer to a question about a time: what is in it, and that it fits in a message."""
+"""The answer to a query of a period: its content, and that it fits into a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaler.protocol.monitor_rows import FailureRow
 
 LARGE = 2**52 + 1
 NASTY = "\ud800\x1b" * (MAX_TEXT // 2)
-"""Texts that JSON makes six times as long."""
+"""Texts that JSON expands to six times their length."""
 
 
 def found(rows: list[Row], since: float = 0.0, until: float = 1e9) -> ClusterHistory:

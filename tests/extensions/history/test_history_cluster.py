@@ -1,4 +1,4 @@
-"""The history of a real scheduler, over restarts, as `scaler history` prints it."""
+"""The history of a real scheduler across restarts, as printed by `scaler history`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scaler(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 
 def run_once(directory: Path) -> None:
-    """Run ten tasks, half of which fail, on a scheduler of their own."""
+    """Run ten tasks, half of which fail, on a separate scheduler."""
     cluster = SchedulerClusterCombo(n_workers=1, state_directory=str(directory))
     with cluster as combo, Client(address=combo.get_address()) as client:
         for future in [client.submit(half, number) for number in range(10)]:

@@ -1,4 +1,4 @@
-"""The history on disk: which files there are, which are removed, and what is read of them."""
+"""The history on disk: existing and removed files, and their content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def event(at: float, text: str = "") -> EventRow:
 
 
 def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limit_bytes: int = -1) -> None:
-    """Write records as one run of a scheduler."""
+    """Write records like one run of a scheduler."""
     with files_of(directory, retention_seconds, limit_bytes) as files:
         files.perform(rows)
 
@@ -42,7 +42,7 @@ def files_of(directory: Path, retention_seconds: float, limit_bytes: int) -> Ite
 
 
 def begun(directory: Path, days_ago: float, *rows: Row) -> Path:
-    """Make a file as it was begun then."""
+    """Create a file that was started at this time."""
     path = directory / f"{int((NOW - days_ago * DAY) * 1e9):020d}.log"
     path.write_bytes(b"".join(lines_of(rows)))
     return path

@@ -1,4 +1,4 @@
-"""The history as a shell prints it."""
+"""The history as printed in a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history: what is written of samples and events, and what is read of damaged lines."""
+"""The history: written samples and events, and reading damaged lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thinning out of a history, for any minutes with any times between them."""
+"""Downsampling of a history, for any minutes with any gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of a scheduler: what is remembered, written, and answered."""
+"""The history of a scheduler: its retention, writing, and answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_earlier_runs_are_read_from_files_and_the_current_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(unix: float, story: Callable[[Recorded, HistoryFiles], Awaitable[None]]) -> None:
-        """Run a scheduler that begins at this time, and ends."""
+        """Run a scheduler that starts at this time, and stop it."""
 
         async def main() -> None:
             cluster, writer = Recorded(tmp_path, unix), FileWriter()

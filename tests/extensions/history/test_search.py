@@ -1,4 +1,4 @@
-"""Searches for tasks: what is found by ids and names, and that a search looks at few of many tasks."""
+"""Task searches by id and name, which examine only some of many tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler keeps the last records of workers' own logs: bounded, of one worker no more than its share."""
+"""The scheduler retains the latest records of workers' logs within limits, also per worker."""
 
 from __future__ import annotations
 

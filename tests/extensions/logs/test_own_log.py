@@ -1,4 +1,4 @@
-"""What of its own log a worker sends: warnings and errors, with their cause, and no more than some a second."""
+"""Log records that a worker sends: warnings and errors with their cause, at a limited rate."""
 
 from __future__ import annotations
 

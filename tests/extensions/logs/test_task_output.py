@@ -1,4 +1,4 @@
-"""What tasks printed is kept, within limits per task and in all."""
+"""Retention of task output, within limits per task and in total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings of a worker's own log reach the client, the API and `scaler logs`."""
+"""Warnings in a worker's log reach the client, the API, and `scaler logs`."""
 
 from __future__ import annotations
 

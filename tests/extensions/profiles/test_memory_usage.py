@@ -1,4 +1,4 @@
-"""What real processors tell of the memory of functions."""
+"""Memory of functions as reported by real processors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def test_peak_of_a_function_is_known_although_its_memory_is_already_free(r
     rig.submit(hold_until, (tmp_path / "go", 60 * MIB), name="held")
     held = await rig.until(lambda: (use := uses(rig).get("held")) and use.samples >= 2 and use)
     (tmp_path / "go").touch()
-    sizes = iter(range(200, 1000, 100))  # a peak counts only if no other function ran since the last sample
+    sizes = iter(range(200, 1000, 100))  # a peak counts only if no other function has run since the last sample
     while not ((large := uses(rig).get("large")) and large.peak_bytes):
         beats = len(rig.messages(WorkerHeartbeat))
         await rig.value(rig.submit(hold, (next(sizes) * MIB,), name="large")[0])
         await rig.until(lambda: len(rig.messages(WorkerHeartbeat)) > beats)  # noqa: B023
-    # Processors begin with what the process of this test has.
+    # Processors start with the memory of this test process.
     assert large.peak_bytes > held.peak_bytes + 100 * MIB
     assert 0 < (beat := rig.messages(WorkerHeartbeat)[-1]).rss_mean_bytes <= beat.rss_peak_bytes

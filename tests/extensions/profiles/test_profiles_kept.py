@@ -1,4 +1,4 @@
-"""Profiles at the scheduler: merged per function, bounded, and only for those who may see the tasks."""
+"""Profiles at the scheduler: merged per function, bounded, and visible only with access to the tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which function the memory of a processor counts for."""
+"""Attribution of a processor's memory to functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.worker.story import Story, task_id
 
 
 def sampled(*samples: ProcessorSample) -> dict[str, FunctionUse]:
-    """Return what is reported after these samples of one processor, by function."""
+    """Return the reports after these samples of one processor, by function."""
     usage = MemoryUsage()
     for sample in samples:
         usage.take({1: sample})
@@ -24,7 +24,7 @@ def test_running_task_counts_with_its_processors_memory() -> None:
 def test_peak_between_two_samples_counts_for_the_only_function_that_ran() -> None:
     found = sampled(
         ProcessorSample(10, 10, "f", []),
-        ProcessorSample(10, 500, "f", ["f"]),  # f has had 500
+        ProcessorSample(10, 500, "f", ["f"]),  # f had 500
         ProcessorSample(10, 900, "f", ["f", "g"]),  # either may have had 900
         ProcessorSample(10, 900, "g", ["f"]),
     )

@@ -1,4 +1,4 @@
-"""The timeline of real work: what ran on one slot never overlaps, on any of the ways to see it."""
+"""The timeline of real work: tasks of one slot never overlap, in every view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.settings_rig import command
 from tests.integration.test_web_ui import WAIT_SECONDS, scheduler, web_ui
 
 MICROSECOND = 1.5e-6
-"""Of rounding a time of today to microseconds, twice."""
+"""Error of rounding a current time to microseconds, twice."""
 
 
 def short(seconds: float) -> None:
@@ -70,7 +70,7 @@ def test_tasks_in_one_lane_never_overlap_and_all_outputs_agree(ports: ReservedPo
             "/api/timeline",
             lambda found: (
                 submitted.keys() <= {bar[2] for lane in found["lanes"] for bar in lane["bars"]}
-                # A flaky task that is tried again still has the bar of its first attempt.
+                # A flaky task that is retried keeps the bar of its first attempt.
                 and all(found["states"][bar[4]] not in LIVE for lane in found["lanes"] for bar in lane["bars"])
             ),
         )
@@ -89,7 +89,7 @@ def test_tasks_in_one_lane_never_overlap_and_all_outputs_agree(ports: ReservedPo
         for before, after in pairwise(lane["bars"]):
             assert before[1] <= after[0], f"{before} overlaps {after}"
         for start, end, task, *_ in lane["bars"]:
-            # All clocks are one here, so what they seem to differ by is an error of the estimate.
+            # All clocks are the same here, so any difference is an error of the estimate.
             assert submitted.get(task, 0.0) - worker["clock_error_seconds"] - 0.001 <= start <= end
             assert end <= ended + worker["clock_error_seconds"] + 0.001
             assert (rows[task]["lane"], rows[task]["worker"]) == (lane["lane"], lane["worker"])

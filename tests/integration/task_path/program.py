@@ -1,4 +1,4 @@
-"""Submits one task at a time to a warm cluster, each in a window of its own: see sitecustomize beside this file."""
+"""Submits one task at a time to a warm cluster, each in a separate window: see sitecustomize in this directory."""
 
 from __future__ import annotations
 

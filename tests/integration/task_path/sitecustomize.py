@@ -1,4 +1,4 @@
-"""Imported by every Python process that has this directory in PYTHONPATH: records the functions of Scaler that run.
+"""Imported by every Python process with this directory in PYTHONPATH: records the executed functions of Scaler.
 
 TASK_PATH_FLAG names a file of one byte that all processes map: 0 records nothing, 1 to 254 is the number of a window,
 255 makes each process write its record to TASK_PATH_RECORDS at its next call.
@@ -31,7 +31,7 @@ def _profile(frame: FrameType, event: str, _argument: object) -> None:
     if event != "call" or not _flag[0]:
         return
     process = os.getpid()
-    if _recorder[0] != process:  # forked: what the parent has seen is the parent's
+    if _recorder[0] != process:  # forked: records of the parent belong to the parent
         _recorder[0] = process
         _seen.clear()
     if _flag[0] == DONE:
