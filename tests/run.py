@@ -47,15 +47,15 @@ NO_TESTS = 5
 """pytest's exit code when it selected none."""
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 60.0
-"""How long a test may take to end after its limit, and pytest after it was interrupted."""
+"""Time for a test to end after its limit, and for pytest after an interrupt."""
 IDLE_SECONDS = 300.0
-"""How long pytest may go on without a test: it collects, or ends."""
+"""Maximum time of pytest without a test, for collecting and exiting."""
 BUILD = TESTS.parent / "build"
 ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "environments", "examples", "rooms")
 BY_MAKE_LINT = ("lint",)
 LAST = ("extensions", "properties", "scenarios", "unit")
 AT_ONCE = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0")
-"""Files in the order of `directories`: xdist would begin with the files that have most tests, which are short ones."""
+"""Files in the order of `directories`: xdist would start with the files with the most tests, which are short ones."""
 CPU = "cpu_seconds"
 """Property of a test in the report: the CPU time of its process."""
 NOTES = "TEST_RUNNER_NOTES"
@@ -64,7 +64,7 @@ NOTES = "TEST_RUNNER_NOTES"
 
 @dataclass(frozen=True)
 class Result:
-    """What one call of pytest reported. failed: names as pytest prints them. seconds: by test file."""
+    """The report of one pytest call. failed: names as printed by pytest. seconds: by test file."""
 
     exit_code: int
     passed: int
@@ -79,7 +79,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Note:
-    """A process of pytest is in a test. until: the time of the monotonic clock when that must be over."""
+    """A pytest process runs a test. until: monotonic time by which the test must have ended."""
 
     pid: int
     test: str
@@ -88,7 +88,7 @@ class Note:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Keep a note of this process while a test, or what it set up, runs."""
+    """Maintain a note for this process while a test or its fixtures run."""
     directory = os.environ.get(NOTES)
     if directory is None:
         return (yield)
@@ -113,7 +113,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def read_notes(directory: Path) -> list[Note]:
-    """Return the tests that run now, and those whose process has died."""
+    """Return the running tests, and the tests whose process has died."""
     notes = []
     for path in directory.iterdir():
         try:
@@ -126,7 +126,7 @@ def read_notes(directory: Path) -> list[Note]:
 
 
 def complaints(notes: Sequence[Note], now: float) -> list[str]:
-    """Return what is wrong with the tests that run: a line each."""
+    """Return a line for each problem of the running tests."""
     found = []
     for note in notes:
         if not _is_alive(note.pid):
@@ -144,7 +144,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def supervise(process: subprocess.Popen[bytes], directory: Path) -> int:
-    """Return the exit code of pytest, which is interrupted when one of its processes has died or does not go on."""
+    """Return the exit code of pytest, interrupting it when a process has died or hangs."""
     tested_at = time.monotonic()
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -164,7 +164,7 @@ def supervise(process: subprocess.Popen[bytes], directory: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes], stuck: Sequence[int]) -> None:
-    """End pytest. stuck: processes that print their stacks before, and end."""
+    """Stop pytest. stuck: processes that first print their stacks."""
     for pid in stuck:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGABRT)
@@ -183,12 +183,12 @@ def run_pytest(*arguments: str) -> Result:
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as notes:
         report = Path(directory, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-p", "tests.run", *arguments]
-        # With byte code on disk, each of thousands of processes compiles nothing.
+        # With byte code on disk, thousands of processes need not compile.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         process = subprocess.Popen(command, env={**environment, NOTES: notes})
         try:
             exit_code = supervise(process, Path(notes))
-        except KeyboardInterrupt:  # the terminal sends it to pytest too
+        except KeyboardInterrupt:  # the terminal also sends it to pytest
             process.wait()
             raise
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
@@ -206,19 +206,19 @@ def run_pytest(*arguments: str) -> Result:
 
 
 def directories(left_out: Sequence[str]) -> list[str]:
-    """Return the directories with tests, those with short files last: at the end of a run no process waits for long."""
+    """Return the directories with tests, those with short files last, so that no process waits long at the end."""
     names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - set(left_out)
     return [str(TESTS / name) for name in sorted(names, key=lambda name: (name in LAST, name))]
 
 
 def files_with(text: str, left_out: Sequence[str]) -> list[str]:
-    """Return the test files with a text, outside some directories: collecting all files takes longer than most run."""
+    """Return the test files that contain a text, outside some directories: collecting all files takes too long."""
     paths = (path for path in sorted(TESTS.rglob("test_*.py")) if path.relative_to(TESTS).parts[0] not in left_out)
     return [str(path) for path in paths if text in path.read_text()]
 
 
 def main() -> int:
-    """Return 0 when all tests passed and few enough needed a second attempt."""
+    """Return 0 if all tests passed and few enough needed a second attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=4, help="tests that run at once (default: 4)")
     parser.add_argument("--full", action="store_true", help=f"also {', '.join(ONLY_IN_FULL)}")
@@ -227,7 +227,7 @@ def main() -> int:
     left_out = BY_MAKE_LINT if arguments.full else (*BY_MAKE_LINT, *ONLY_IN_FULL)
     short = "" if arguments.full else " and not full"
     paths = arguments.paths or directories(left_out)
-    # Children of nohup, of background jobs, and of some CI systems ignore it, and tests send it.
+    # Children of nohup, background jobs, and some CI systems ignore it, but tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     at_once = (*AT_ONCE, "-n", str(arguments.jobs))
@@ -263,7 +263,7 @@ def record(results: Sequence[Result], seconds: float, command: str) -> None:
 
 
 def report(results: list[Result], second: tuple[str, ...]) -> int:
-    """Print the summary; return the exit code. results: of each call; second: the tests that failed at first."""
+    """Print the summary; return the exit code. results: of each call; second: tests that failed at first."""
     failed = [test for result in results[1:] for test in result.failed]
     passed = sum(result.passed for result in results)
     skipped = sum(result.skipped for result in results)

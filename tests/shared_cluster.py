@@ -1,4 +1,4 @@
-"""Runs the cluster that all test modules of a process share, until its standard input ends: `-m tests.shared_cluster`.
+"""Runs the cluster shared by all test modules of a process until stdin ends: `-m tests.shared_cluster`.
 
 The cluster is no child of the test process, so tests may count and kill their own children.
 """

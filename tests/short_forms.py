@@ -1,4 +1,4 @@
-"""Values of which `make test` tries the first few, and `make check` all."""
+"""Values of which `make test` uses the first few, and `make check` all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def short_form(values: Sequence[Any], first: int = 1) -> list[Any]:
-    """Return the values for `pytest.mark.parametrize`: those behind the first few are marked `full`.
+    """Return the values for `pytest.mark.parametrize`; all but the first few are marked `full`.
 
     Tuples are the values of several arguments.
     """

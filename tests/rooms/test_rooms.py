@@ -1,4 +1,4 @@
-"""Each extension can be deleted: the rest works, and its own stories pass."""
+"""Each extension can be deleted: everything else works, and its own tests pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def delete(room: str, copy: Path) -> None:
 
 
 def run(copy: Path, *arguments: str) -> str:
-    """Run Python in the copy; return what it prints."""
+    """Run Python in the copy; return its output."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": str(copy)}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
@@ -44,7 +44,7 @@ def test_everything_else_works_without_it(rooms: list[str], tmp_path: Path) -> N
     for folder in ("scaler", "tests"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder
-        )  # with byte code, which takes longer to make than all the rest
+        )  # with byte code, which takes longer to create than everything else
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for room in rooms:
         delete(room, tmp_path)

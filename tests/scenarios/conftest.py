@@ -1,4 +1,4 @@
-"""`pytest tests/scenarios --rewrite` rewrites the answers of all stories: read the difference before keeping it."""
+"""`pytest tests/scenarios --rewrite` rewrites the answers of all stories: review the diff before keeping it."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """True when answers are to be rewritten instead of compared."""
+    """True if answers are rewritten instead of compared."""
     return bool(request.config.getoption("--rewrite"))

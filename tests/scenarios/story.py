@@ -1,4 +1,4 @@
-"""The commands of the scheduler's stories: what happens to a core, and what it says, in words.
+"""The commands of the scheduler's stories: a core's inputs, and its outputs as text.
 
     client NAME                         nested NAME in=WORKER
     worker NAME slots=1 queue=1000 offers=gpu=1,linux
@@ -42,7 +42,7 @@ from tests.unit.scheduler.driver import FUNCTION, Cluster, delivered
 
 
 class Story:
-    """One core, its peers and its tasks by their names in the story."""
+    """One core, with its peers and tasks by their names in the story."""
 
     def __init__(self) -> None:
         self._cluster = Cluster()
@@ -68,7 +68,7 @@ class Story:
         }
 
     def run(self, command: Command) -> list[str]:
-        """Do what a command says, and return what the core said. Raises ValueError for what is not a command."""
+        """Execute a command, and return the core's output. Raises ValueError for an invalid command."""
         before = len(self._cluster.commands)
         if command.name not in self._commands:
             raise ValueError(f"{command.name!r} is no command of these stories")
@@ -191,7 +191,7 @@ class Story:
         return f"{self._names[identifier]}/{attempt}"
 
     def _stored(self, identifier: bytes) -> str:
-        """Name a stored result: what an attempt may have left in the storage."""
+        """Name a stored result: the value an attempt may have left in the storage."""
         task = identifier[:8] + bytes(2) + identifier[10:]
         return f"the result of {self._attempt(task, int.from_bytes(identifier[8:10], 'big'))}"
 

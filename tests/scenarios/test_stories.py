@@ -1,4 +1,4 @@
-"""Stories of the scheduler core, as text files to be read: commands, and what the core said."""
+"""Stories of the scheduler core as readable text files: commands, and the core's output."""
 
 from __future__ import annotations
 

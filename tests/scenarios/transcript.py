@@ -1,4 +1,4 @@
-"""Transcripts: text files of commands and what they answered, compared or rewritten.
+"""Transcripts: text files of commands and their output, compared or rewritten.
 
 A file is a sequence of blocks: comment lines (`# ...`), one command line, a line `----`, and the answer up to the next
 empty line. Comments and order are kept when a file is rewritten.
@@ -15,7 +15,7 @@ SEPARATOR = "----"
 
 @dataclass
 class Command:
-    """A command line: its name, its words, and its options (`key=value`; a value may hold further `=`)."""
+    """A command line: its name, its words, and its options (`key=value`; a value may contain further `=`)."""
 
     line: str
     name: str = field(init=False)
@@ -50,7 +50,7 @@ class Block:
 
 
 def read(text: str) -> Iterator[Block]:
-    """Yield the blocks of a transcript. Raises ValueError with the line that does not belong."""
+    """Yield the blocks of a transcript. Raises ValueError with the invalid line."""
     comments: list[str] = []
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:

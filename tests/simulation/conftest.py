@@ -1,4 +1,4 @@
-"""Planted faults: a test with the argument `fault_name` runs for each of its module's FAULTS, or for the first one."""
+"""Planted faults: a test with the argument `fault_name` runs for each of its module's FAULTS, or for the first."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ import scaler.scheduler.durable
 from scaler.journal.journal import Journal
 
 SIMULATED = "scaler-simulated-"
-"""What the names of directories with simulated disks begin with."""
+"""Prefix of directories with simulated disks."""
 SECTOR_BYTES = 512
 SEGMENT_BYTES = COMPACT_BYTES = 8 * 1024
 MIN_FILE_BYTES = 64
-"""Objects of this size and more have files of their own."""
+"""Objects of at least this size have separate files."""
 SYNC_SECONDS = 0.0002, 0.05
 COMPACTION_SECONDS = 0.05, 1.0
 
@@ -58,7 +58,7 @@ class Write(NamedTuple):
 
 
 class _Blocked(Exception):  # noqa: N818 (no error)
-    """A simulated thread waits. It begins again from its top, which is a queue, when there may be something for it."""
+    """A simulated thread waits. It restarts from its top, which is a queue, when there may be work."""
 
 
 class _Module:
@@ -81,7 +81,7 @@ class _Timer:
 
 
 class SimulatedProcess:
-    """A process, and what its journals see of a loop and of threads."""
+    """A process, with a loop and threads for its journals."""
 
     def __init__(self, machine: Machine) -> None:
         self.is_alive = True
@@ -100,7 +100,7 @@ class SimulatedProcess:
             machine.current = before
 
     def end(self) -> None:
-        """End it now, in the middle of what its threads write. Again: does nothing."""
+        """End the process now, even during writes of its threads. Idempotent."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -141,7 +141,7 @@ class SimulatedProcess:
         self.call_soon(self.run_threads)
 
     def run_threads(self) -> None:
-        """Have each thread do what there is for it."""
+        """Let each thread do its pending work."""
         for thread in list(self._threads):
             try:
                 thread.target(*thread.arguments)
@@ -163,7 +163,7 @@ class _Thread:
 
 
 class _Queue:
-    """The queue of a thread that needs a while for each item."""
+    """The queue of a thread that needs time for each item."""
 
     def __init__(self) -> None:
         self._process = Machine.running()
@@ -184,7 +184,7 @@ class _Queue:
 
 
 class _Compaction:
-    """A compacting process: does everything at its end. One that is cut off leaves the beginning of a snapshot."""
+    """A compacting process: does everything at its end. If killed, it leaves the start of a snapshot."""
 
     def __init__(self, command: list[str], **_: Any) -> None:
         machine = Machine.active()
@@ -219,7 +219,7 @@ class _Compaction:
 
 
 class Machine:
-    """One machine. Enter it to have journals run on it; `now` and `later` are those of the simulated world."""
+    """One machine. Enter it to run journals on it; `now` and `later` are those of the simulated world."""
 
     _active: Machine | None = None
 
@@ -229,11 +229,11 @@ class Machine:
         self.later: Callable[[float, Callable[[], None]], None] = lambda _at, _action: None
         self.current: SimulatedProcess | None = None
         self.failure = 0
-        """What the disk fails with: ENOSPC for more space than is reserved, EIO for anything; 0 while it does not."""
+        """Error of the disk: ENOSPC for more space than reserved, EIO for anything; 0 while healthy."""
         self.writes = 0
         """Writes so far."""
         self.cuts_off = False
-        """A process ends: its threads do what they had begun, up to some write or to the first confirmation."""
+        """A process exits: its threads finish their work up to some write or to the first confirmation."""
         self.compactions = self.torn_bytes = 0
         self._unconfirmed: list[Write] = []
         self._processes: list[SimulatedProcess] = []
@@ -285,7 +285,7 @@ class Machine:
 
     @classmethod
     def running(cls) -> SimulatedProcess:
-        """Return the process whose code runs."""
+        """Return the process whose code is running."""
         process = cls.active().current
         assert process is not None, "called outside of a simulated process"
         return process
@@ -299,7 +299,7 @@ class Machine:
     # -- its disk
 
     def lose_power(self) -> None:
-        """End all processes; of what the disk has not confirmed, all, what came last, or any sectors are lost."""
+        """End all processes. Of unconfirmed bytes, lose all, the latest, or any sectors."""
         for process in self._processes:
             process.end()
         writes = [write for write in self._unconfirmed if Path(write.path).exists()]
@@ -323,13 +323,13 @@ class Machine:
         for write in writes:
             size = write.end - write.start
             if size > kept:
-                # A header is whole or not there: it lies in one sector.
+                # A header is complete or missing: it is within one sector.
                 lost.append(write._replace(start=write.start + (kept if write.start else 0)))
             kept = max(0, kept - size)
         return lost
 
     def _sectors_of(self, writes: list[Write]) -> list[Write]:
-        """Return parts of writes: a sector has the first so many of the writes to it."""
+        """Return parts of writes: a sector has its first so many writes."""
         sectors: defaultdict[tuple[str, int], list[Write]] = defaultdict(list)
         for write in writes:
             for sector in range(write.start // SECTOR_BYTES, (write.end - 1) // SECTOR_BYTES + 1):
@@ -338,7 +338,7 @@ class Machine:
         return [part for parts in sectors.values() for part in parts[self.random.randint(0, len(parts)) :]]
 
     def check(self) -> None:
-        """Raise the error of a disk that has no more space."""
+        """Raise the error of a full disk."""
         if self.failure:
             raise OSError(self.failure, os.strerror(self.failure))
 
@@ -355,11 +355,11 @@ class Machine:
 
     def _pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
         if self.cuts_off:
-            # A header or a witness is whole or not there: it lies in one page.
+            # A header or a witness is complete or missing: it is within one page.
             data = data[: self.random.randint(0, len(data)) if offset else self.random.choice((0, len(data)))]
             if not data:
                 raise _Blocked
-        if self.failure == errno.EIO:  # at times the kernel takes what the disk then fails to confirm
+        if self.failure == errno.EIO:  # sometimes the kernel accepts writes that the disk then fails to confirm
             if self.random.random() < 0.5:
                 self.check()
         elif self.failure:
@@ -369,7 +369,7 @@ class Machine:
         self.writes += 1
         size = os.pwrite(descriptor, data, offset)
         path = _path_of(descriptor)
-        if path.endswith(".journal"):  # the witness is as late as it can be when none of it is lost
+        if path.endswith(".journal"):  # the witness is as late as possible if none of it is lost
             self._unconfirmed.append(Write(self.writes, path, offset, offset + size))
         return size
 
@@ -385,9 +385,7 @@ class Machine:
         self.check()
         os.posix_fallocate(descriptor, start, size)
         path = _path_of(descriptor)
-        if not path.endswith(
-            ".journal"
-        ):  # the file of an object: what is written to it takes no call that is seen here
+        if not path.endswith(".journal"):  # an object's file: writes to it use no call that is intercepted here
             self._unconfirmed.append(Write(0, path, start, start + size))
 
 

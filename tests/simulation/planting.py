@@ -1,4 +1,4 @@
-"""Plants a fault in a method or function: its source with one line changed."""
+"""Plants a fault in a method or function by changing one line of its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 class Fault(NamedTuple):
-    """What is changed, and the words of the assertion that notices it. true: a piece of the method's source."""
+    """The change, and the words of the assertion that detects it. true: a piece of the method's source."""
 
     kind: type | ModuleType
     method: str
@@ -22,7 +22,7 @@ class Fault(NamedTuple):
 
 
 def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the fault in the place of the method. It sees what is changed in its module later."""
+    """Replace the method by the faulty one, which sees later changes of its module."""
     kind, method, true, faulty, _ = fault
     source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
     true, faulty = (textwrap.dedent(text).replace("\n            ", "\n        ") for text in (true, faulty))

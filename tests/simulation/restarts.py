@@ -1,4 +1,4 @@
-"""The whole world with servers that end and start again: killed, or by a power loss, with journals or without.
+"""The whole world with servers that exit and restart: killed, or by a power loss, with or without journals.
 
 What is on the way is lost. Living peers come back to a scheduler one after the other. Without journals, a new core
 knows nothing. With them, the servers run on a simulated machine, whose disk may tear, be full, or fail; `DurableSteps`
@@ -35,15 +35,15 @@ from tests.simulation.whole import StoringClient, WholeWorld
 
 RETURN_SECONDS = 0.02, 0.9
 LAST_FAULT_SECONDS = 60.0
-"""What waits for the lease of a worker that is gone ends only when a scheduler lives for that long."""
+"""Waits for the lease of a lost worker end only if a scheduler lives this long."""
 DISK_FAILS_SECONDS = 0.05, 3.0
 LEAVE_SECONDS = 4.0
-"""By then, a disk that failed is well again, and a client has come that takes the place of another one."""
+"""By then, a failed disk has recovered, and a new client has replaced another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often servers and their disk fail: rates a second. The last three need a machine."""
+    """Failure rates of servers and their disk per second. The last three need a machine."""
 
     scheduler_kills: float = 0.0
     storage_kills: float = 0.0
@@ -53,7 +53,7 @@ class Faults:
 
 
 class RestartingWorld(WholeWorld):
-    """A WholeWorld whose servers fail. machine: on which they keep journals; None: they keep none.
+    """A WholeWorld whose servers fail. machine: for their journals; None: no journals.
 
     `starts` counts how often each task started.
     """
@@ -85,7 +85,7 @@ class RestartingWorld(WholeWorld):
         return SimulatedStorage(self, Random(self._seed + 1), self._chances.delay_seconds, self._machine)
 
     def delivered(self) -> dict[bytes, tuple[int, bytes]]:
-        """Return outcome and payload of the tasks that ended."""
+        """Return outcome and payload of the ended tasks."""
         clients = [each for each in self._clients if isinstance(each, StoringClient)]
         return {task: ended for client in clients for task, ended in client.delivered.items()}
 
@@ -96,7 +96,7 @@ class RestartingWorld(WholeWorld):
         return report
 
     def _judge_disk(self, machine: Machine) -> None:
-        """When all clients have left, the disk has nothing of them."""
+        """Once all clients have left, the disk has none of their data."""
         self._is_over = True
         for act in (self._leave, self._close_all, self._close_all, lambda: None):
             until = self.now + LEAVE_SECONDS
@@ -130,7 +130,7 @@ class RestartingWorld(WholeWorld):
             misfortune()
 
     def _lose_power(self) -> None:
-        """The machine of both servers is off for a moment; workers and clients are on others."""
+        """The machine of both servers is off for a moment; workers and clients are on other machines."""
         assert self._machine is not None, "only a machine loses power"
         self._machine.lose_power()
         self._storage.restart()
@@ -157,11 +157,11 @@ class RestartingWorld(WholeWorld):
         if self._process is not None:
             self._process.end()
         for link in self._links.values():
-            link.drop()  # also one that is broken: its session does not resume
+            link.drop()  # also a broken one: its session does not resume
         self._start_scheduler()
 
     def _start_scheduler(self) -> None:
-        """Start a scheduler with what its journal has. It cannot begin on a disk with errors; on a full one, it can."""
+        """Start a scheduler from its journal. It cannot start on a disk with errors, but on a full one it can."""
         found: Sequence[Input] = ()
         machine = self._machine
         if machine is not None:
@@ -204,7 +204,7 @@ class RestartingWorld(WholeWorld):
             self._process.run(partial(self._durable.add, inputs, commands))
 
     def _perform(self, commands: Sequence[Command]) -> None:
-        # What was held back for an earlier session of a peer: its next one is not known to the core yet.
+        # Messages held back for an earlier session of a peer: the core does not know the next one yet.
         opened = {item.peer for item in self._inbox if isinstance(item, Opened)}
         super()._perform([each for each in commands if not (isinstance(each, Send) and each.peer in opened)])
 
@@ -226,7 +226,7 @@ class RestartingWorld(WholeWorld):
             super()._connect(actor)
         elif actor.id not in self._links:
             self.later(self.now + START_AGAIN_SECONDS, partial(self._join, actor))
-        elif self._actors[actor.id] is not actor:  # it comes back when there is a scheduler, as all others do
+        elif self._actors[actor.id] is not actor:  # like all others, it reconnects once there is a scheduler
             self._actors[actor.id] = actor
             self._beat(actor)
 

@@ -1,4 +1,4 @@
-"""Programs of durable sessions that end in the middle, and are run again, while servers with journals fail.
+"""Programs of durable sessions that are killed and rerun while servers with journals fail.
 
 A program has a list of tasks with keys. Each run submits all of them, from the first one, and has every outcome.
 """
@@ -21,7 +21,7 @@ AWAY_SECONDS = 0.1, 6.0
 
 
 class ProgramTask(NamedTuple):
-    """A task of a program. references: earlier ones."""
+    """A task of a program. references: earlier tasks."""
 
     id: bytes
     spec: Spec
@@ -29,7 +29,7 @@ class ProgramTask(NamedTuple):
 
 
 class ProgramRun(StoringClient):
-    """One run of a program in a durable session. tasks: those of an earlier run; None: new ones."""
+    """One run of a program in a durable session. tasks: of an earlier run; None: new ones."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ProgramRun(StoringClient):
         self._seen = self._number
 
     def _new_rows(self, message: Finished) -> Finished:
-        """Leave out what an earlier run has submitted and this one has not yet: it is delivered again then."""
+        """Omit tasks that an earlier run has submitted and this one has not, which are delivered again later."""
         known = [row for row, each in enumerate(message.ids) if each in self.expected or each in self.delivered]
         columns = (message.ids, message.outcomes, message.payloads, message.duration_us)
         return super()._new_rows(Finished(message.number, *([column[row] for row in known] for column in columns)))  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ class SessionWorld(RestartingWorld):
     """A RestartingWorld whose clients are programs of durable sessions."""
 
     _away = 0
-    """Programs that have ended and are to run again."""
+    """Ended programs that will run again."""
 
     def _make_client(self, tasks: int) -> SimulatedClient:
         return ProgramRun(self._random.randbytes(8), tasks, self, self._random, self._chances, self._storage)
@@ -121,7 +121,7 @@ class SessionWorld(RestartingWorld):
         return not self._away and super()._is_done()
 
     def _expelled(self, peer: bytes) -> None:
-        if not self._is_over:  # otherwise its session was removed
+        if not self._is_over:  # otherwise, its session was removed
             super()._expelled(peer)
 
     def run(self) -> SimulationReport:

@@ -21,7 +21,7 @@ NICENESS = 10
 
 
 def run(name: str, seed: int) -> tuple[str, int, Counter[str], str]:
-    """Run one world. Returns its kind and seed, what happened in it, and why it failed; empty when it did not."""
+    """Run one world. Returns its kind and seed, its events, and its failure; empty on success."""
     before = time.process_time()
     try:
         report = KINDS[name](seed)
@@ -41,14 +41,14 @@ def run(name: str, seed: int) -> tuple[str, int, Counter[str], str]:
 
 
 def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it,
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent kills it,
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and it removes its files
     os.nice(NICENESS)
-    logging.disable()  # of disks that are full
+    logging.disable()  # of full disks
 
 
 def main() -> int:
-    """Return 0 when no world failed. Ctrl-C ends it early."""
+    """Return 0 if no world failed. Ctrl-C ends it early."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10_000, help="how many worlds (default: 10000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
@@ -59,7 +59,7 @@ def main() -> int:
     worlds = [(kinds[number % len(kinds)], arguments.first + number) for number in range(arguments.seeds)]
     total: dict[str, Counter[str]] = {name: Counter() for name in kinds}
     failures = 0
-    os.environ["PYTHONHASHSEED"] = "0"  # the order of sets, in the processes that are started now
+    os.environ["PYTHONHASHSEED"] = "0"  # the order of sets, in processes started from now on
     done = 0
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, _begin) as pool:
         try:

@@ -1,4 +1,4 @@
-"""The object storage of the simulated world: its core, the wires of its peers, and its disk if it has one."""
+"""The object storage of the simulated world: its core, its peers' wires, and an optional disk."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from tests.simulation.machine import Machine, SimulatedProcess
 
 SCHEDULER = b"schedulr"
 START_AGAIN_SECONDS = 0.5
-"""When a server whose disk is full is started again."""
+"""Delay before a server with a full disk is restarted."""
 
 
 def large_value(identifier: bytes) -> bytes:
-    """Return the content of a stored result: of no other one. Some are large enough for a file."""
+    """Return the unique content of a stored result. Some are large enough for a file."""
     return b"large " + identifier * (1 + 7 * (identifier[-1] % 2))
 
 
 class StoragePort:
-    """The requests of one peer, and what is called when each ends."""
+    """The requests of one peer, and the callbacks for their ends."""
 
     def __init__(
         self, storage: SimulatedStorage, peer: bytes, role: Role, connected: Callable[[], None] = lambda: None
     ) -> None:
-        """connected: called when the storage has opened a session."""
+        """connected: called once the storage has opened a session."""
         self.peer = peer
         self._connected = connected
         self._storage = storage
@@ -84,7 +84,7 @@ class StoragePort:
         self.step(call)
 
     def forget(self, message: ForgetObjects | ForgetOwner) -> None:
-        """Send what the scheduler sends. It is lost with a storage that ends."""
+        """Send the scheduler's message. It is lost if the storage exits."""
         arrived = Received(self.peer, message)
         self._storage.later_in_order((self.peer, True), partial(self._storage.arrive, arrived))
 
@@ -98,14 +98,14 @@ class StoragePort:
                     self._waiting.pop(call)(outcome)
 
     def close(self) -> None:
-        """The peer ends: what it has sent still arrives, and no answer does."""
+        """The peer exits: its sent messages still arrive, but no answer does."""
         self._waiting.clear()
         self._storage.ports.pop(self.peer, None)
         self._storage.later_in_order((self.peer, True), lambda: self._storage.arrive(Closed(self.peer, "")))
 
 
 class SimulatedStorage:
-    """The storage's core, and wires to it that keep their order. machine: has its disk; None: it has none."""
+    """The storage's core, with order-preserving wires. machine: has its disk; None: no disk."""
 
     def __init__(self, world: ActorWorld, random: Random, delay_seconds: float, machine: Machine | None) -> None:
         self.ports: dict[bytes, StoragePort] = {}
@@ -126,7 +126,7 @@ class SimulatedStorage:
 
     @property
     def may_lose(self) -> bool:
-        """Tell whether objects may be gone."""
+        """Return whether objects may be lost."""
         return self.restarts > 0 and not self.is_durable
 
     @property
@@ -135,7 +135,7 @@ class SimulatedStorage:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all objects, also of those on disk."""
+        """Bytes of all objects, including those on disk."""
         return self._core.objects.used_bytes + self._core.objects.spilling.used_bytes
 
     # -- its process
@@ -172,12 +172,12 @@ class SimulatedStorage:
         return ObjectJournal(path, self._stored, self._lost, self._disk_changed)
 
     def on_disk(self) -> list[bytes]:
-        """Return the objects that the next process would find. For a process of its own."""
+        """Return the objects that the next process would find. For a separate process."""
         assert self._machine is not None, "it has no disk"
         return [found.id for found, _ in self._open(self._machine).recover()]
 
     def restart(self) -> None:
-        """End, with what was in memory and all that is on its way, and start again."""
+        """Exit, losing memory and messages in flight, and restart."""
         if self.is_down:
             return
         self.restarts += 1

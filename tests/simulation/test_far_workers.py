@@ -1,4 +1,4 @@
-"""Workers far from the scheduler, in simulated time: prefetch keeps them busy, and what is too much comes back."""
+"""Workers far from the scheduler, in simulated time: prefetching keeps them busy, and excess tasks return."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ MEASURED_SECONDS = 3.0
 
 
 class _Steady(Random):
-    """Delays are what their mean says."""
+    """Delays equal their mean."""
 
     def expovariate(self, lambd: float = 1.0) -> float:
         return 1 / lambd
 
 
 class _Worker(SimulatedWorker):
-    """A worker whose tasks take about as long as the world says, and that knows how far it is."""
+    """A worker whose tasks take about as long as in the world, and which knows its distance."""
 
     def __init__(self, name: bytes, world: _FarWorld, delay_seconds: float) -> None:
         super().__init__(name.ljust(8, b"."), world.slots, False, world, Random(0), CALM)
@@ -60,13 +60,13 @@ class _Worker(SimulatedWorker):
         return WorkerHeartbeat(self._far_world.now, 1.0, 1 << 20, self.running, 2 * self.delay_seconds)
 
     def busy_share(self, begin: float, end: float) -> float:
-        """Return the part of its slots that tasks kept busy in an interval."""
+        """Return the share of its slots that tasks kept busy in an interval."""
         ran = sum(max(0.0, min(at + seconds, end) - max(at, begin)) for at, seconds in self.ran)
         return ran / (end - begin) / self.slots
 
 
 class _FarWorld(SteppedCore):
-    """A scheduler with a client beside it, and workers as far from it as the test says."""
+    """A scheduler with a nearby client, and workers at the distance of the test."""
 
     slots = 2
 
@@ -76,7 +76,7 @@ class _FarWorld(SteppedCore):
         )
         self.task_seconds = task_seconds
         self.longer: dict[bytes, float] = {}
-        """Tasks that take another time."""
+        """Tasks with another duration."""
         self._links: dict[bytes, Link] = {}
         self._ids = IdFactory(CLIENT)
         self._defined = False

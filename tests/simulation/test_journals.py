@@ -1,4 +1,4 @@
-"""Servers with journals that end at random times, on a disk that tears, is full, or fails."""
+"""Servers with journals that exit at random times, on a disk that tears, is full, or fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
             "_record_at",
             "if crc32(body, crc32(data[at + _SUMMED : body_at])) != checksum:",
             "if False:",
-            "^",  # whatever its bytes are taken for
+            "^",  # whatever its bytes are mistaken for
         ),
     ),
     "records that the disk was not asked for count as confirmed": (
@@ -119,7 +119,7 @@ RARE = {
     "a snapshot forgets which tasks may have run": 21,
     "an object counts as stored before the disk has it": 11,
 }
-"""Seeds tried first: worlds that notice a fault soon, or faults that few worlds notice."""
+"""Seeds tried first: worlds that soon detect a fault, or faults that few worlds detect."""
 
 
 @pytest.mark.parametrize("seed", short_form(range(3)))

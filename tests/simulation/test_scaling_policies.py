@@ -1,4 +1,4 @@
-"""The built-in policies in simulated time, on the real core and the real reconciler: their costs and their benefits.
+"""The built-in policies in simulated time, on the real core and the real reconciler: their costs and benefits.
 
 `make soak` runs all workloads with all start-up times, and all comparisons with Dask.
 """
@@ -39,7 +39,7 @@ AGAINST_DASK = (
     ("a fifth fails", 60.0),
     ("laptop and cloud", 60.0),
 )
-"""A part of the table: each is a way in which a policy can be slow or dear."""
+"""A part of the table: each is a way in which a policy can be slow or expensive."""
 SOME_WORKLOADS = [NAMES[name] for name in ("one burst", "few long", "mixed capabilities")]
 
 
@@ -139,7 +139,7 @@ def test_target_that_flips_on_every_plan_starts_no_duplicate_units() -> None:
 
 
 class Recorded:
-    """A policy that remembers each decision that is new: units and reason."""
+    """A policy that records each new decision: units and reason."""
 
     def __init__(self, policy: SimplePolicy) -> None:
         self.allocation = policy.allocation

@@ -1,4 +1,4 @@
-"""Whole clusters in simulated time. `make soak` runs the long forms; here are short ones, from fixed seeds."""
+"""Whole clusters in simulated time. `make soak` runs the long forms; these are short ones from fixed seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects among hosts with links of limited speed: how long it takes, on which links, and what misfortune does."""
+"""Objects among hosts with limited links: durations, used links, and effects of failures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_slow_link_delays_only_its_own_host() -> None:
 
 @pytest.mark.parametrize("seed", short_form(range(12), 4))
 def test_every_living_store_gets_wanted_objects_or_learns_of_their_loss(seed: int) -> None:
-    """Hosts die, lose copies, do not reach each other and change their minds, while they fetch."""
+    """Hosts fail, lose copies, cannot reach each other, and change their requests during fetches."""
     random = Random(seed)
     world = LinkWorld(10)
     numbers = range(11)

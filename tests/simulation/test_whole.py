@@ -1,4 +1,4 @@
-"""The simulated world with the cores of agents and of the storage, and faults planted in them and in sessions."""
+"""The simulated world with the cores of agents and storage, and faults planted in them and in sessions."""
 
 from __future__ import annotations
 

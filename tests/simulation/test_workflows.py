@@ -1,4 +1,4 @@
-"""Graphs of tasks on hosts with links of limited speed: they take hardly longer than their work, and little moves."""
+"""Graphs of tasks on hosts with limited links: they take little longer than their work, and move little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real scheduler core and stores of hosts joined by links of limited speed: who fetches what, and how fast.
+"""The real scheduler core and stores of hosts with limited links: who fetches from whom, and how fast.
 
     python -m tests.simulation.transfers 1000
 
@@ -54,7 +54,7 @@ MB = 1_000_000
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Bytes on the way from one host to another. Its ends share their links among their flows."""
+    """Bytes in flight between two hosts. A host's flows share its link."""
 
     source: Host
     target: Host
@@ -79,7 +79,7 @@ class Host:
     sent_bytes: float = 0.0
     got_bytes: float = 0.0
     ended: dict[bytes, float] = field(default_factory=dict)
-    """When it had an object that it wanted, or was told that there is none: see `lost`."""
+    """When it received a wanted object, or learned that none exists: see `lost`."""
     lost: set[bytes] = field(default_factory=set)
     unwanted: set[bytes] = field(default_factory=set)
     alive: bool = True
@@ -114,7 +114,7 @@ class LinkWorld:
         self.run()
 
     def join(self, number: int) -> None:
-        """A host comes: the next one by its number."""
+        """A host joins: the next one by number."""
         host = Host(number, number.to_bytes(8, "big"))
         self._add(host)
         details = StoreDetails(f"tcp://h{number}:1", "", -1)
@@ -127,7 +127,7 @@ class LinkWorld:
     # -- what happens
 
     def make(self, holders: Iterable[int], size_bytes: int) -> bytes:
-        """Return the id of a new object that these hosts have."""
+        """Return the id of a new object held by these hosts."""
         identifier = self._ids.object()
         self.sizes[identifier] = size_bytes
         for number in holders:
@@ -141,7 +141,7 @@ class LinkWorld:
             self.say(number, ObjectsWanted(list(identifiers[first : first + 1000])))
 
     def is_whole(self, number: int, identifier: bytes) -> bool:
-        """Tell whether a host that lives has all of an object."""
+        """Return whether a living host has all of an object."""
         host = self.hosts[number]
         return host.alive and host.has.get(identifier) == (1 << chunk_count(self.sizes[identifier])) - 1
 
@@ -149,7 +149,7 @@ class LinkWorld:
         self._arrive(Received(b"client..", message))
 
     def die(self, number: int) -> None:
-        """A host is lost, and the scheduler notices. The object storage starts again at once, without its objects."""
+        """A host is lost, and the scheduler notices. The object storage restarts at once, without its objects."""
         host = self.hosts[number]
         host.alive = number == 0
         host.has.clear()
@@ -162,7 +162,7 @@ class LinkWorld:
         heapq.heappush(self._events, (self.now + seconds, self._sequence, action))
 
     def run(self, limit_seconds: float = math.inf) -> float:
-        """Let everything happen. Returns the seconds that it took."""
+        """Run until all is quiet. Returns the elapsed seconds."""
         began_at = self.now
         while self._events and self._events[0][0] < began_at + limit_seconds:
             self.now, _, action = heapq.heappop(self._events)
@@ -263,7 +263,7 @@ class LinkWorld:
         self._share(source, target)
 
     def _share(self, source: Host, target: Host) -> None:
-        """Give the flows of two links their rates."""
+        """Set the rates of the flows of two links."""
         for flow in {**source.sends, **target.gets}:
             rate = min(
                 flow.source.bytes_per_second / len(flow.source.sends),
@@ -288,7 +288,7 @@ class LinkWorld:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to. copies: bytes that the busiest link sent, in whole objects, or in means of all links."""
+    """Result of a run. copies: bytes sent by the busiest link, in whole objects or in means of all links."""
 
     seconds: float
     bound_seconds: float
@@ -298,12 +298,12 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """Return how many times the lower bound it took."""
+        """Return the duration as a multiple of the lower bound."""
         return self.seconds / self.bound_seconds
 
 
 def broadcast(hosts: int, size_bytes: int, source: int = 0, *, checked: bool = True) -> Outcome:
-    """Have all hosts want an object that one store has. The bound is the time of one copy over one link."""
+    """Make all hosts want an object that one store has. The bound is the time of one copy over one link."""
     world = LinkWorld(hosts, checked=checked)
     identifier = world.make([source], size_bytes)
     world.run()

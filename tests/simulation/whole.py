@@ -61,7 +61,7 @@ from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, FakeProcessor
 LEASE_SECONDS = 60.0
 SPAWN_SECONDS = 0.005
 DISK_PAUSE_SECONDS = 0.25
-"""When a result is put again that the disk of the storage did not take."""
+"""Delay before restoring a result that the storage's disk rejected."""
 
 
 class ValueProcessor(FakeProcessor):
@@ -97,7 +97,7 @@ class ValueProcessors(FakeProcessors):
 
 
 class SimulatedAgent(SimulatedWorker):
-    """The real core of an agent, with processors that run in simulated time."""
+    """The real core of an agent, with processors in simulated time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Graphs of tasks on hosts with slots, stores and links: the real scheduler core places them, and time is counted.
+"""Graphs of tasks on hosts with slots, stores, and links: the real scheduler core places them in simulated time.
 
     python -m tests.simulation.workflows
 
@@ -37,12 +37,12 @@ from tests.simulation.transfers import GIGABIT, LATENCY_SECONDS, MB, Host, LinkW
 
 CLIENT = b"client.."
 FIRST_WORKER = 1 << 32
-"""Numbers of workers follow; those of hosts are smaller."""
+"""Followed by numbers of workers; hosts have smaller numbers."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One task of a graph: what it needs (tasks and objects), how long it takes, and the size of its result."""
+    """One task of a graph: its inputs (tasks and objects), its duration, and its result size."""
 
     id: bytes
     seconds: float
@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Slots(Host):
-    """A worker on a host. running: tasks that take a slot, also while they get their inputs."""
+    """A worker on a host. running: tasks that occupy a slot, including while fetching inputs."""
 
     home: int = 0
     slots: int = 1
@@ -69,7 +69,7 @@ class Slots(Host):
 
 
 class WorkflowWorld(LinkWorld):
-    """Hosts 1, 2, ... with one worker each, and a client that is on none of them."""
+    """Hosts 1, 2, ... with one worker each, and a client on none of them."""
 
     def __init__(self, hosts: int, slots: int, *, checked: bool = True) -> None:
         self.left = 0
@@ -96,7 +96,7 @@ class WorkflowWorld(LinkWorld):
         return task
 
     def compute(self) -> float:
-        """Submit all tasks that were added. Returns the seconds until they have ended."""
+        """Submit all added tasks. Returns the seconds until they have ended."""
         new = [job for job in self.jobs.values() if not job.ended_at]
         began_at, self.left = self.now, len(new)
         for first in range(0, len(new), 1000):
@@ -124,7 +124,7 @@ class WorkflowWorld(LinkWorld):
 
     @property
     def busiest_link(self) -> float:
-        """What the busiest link of a host sent or got, in means of all."""
+        """Traffic of the busiest host's link, as a multiple of the mean."""
         hosts = [host for number, host in self.hosts.items() if 0 < number < FIRST_WORKER]
         sent, got = [host.sent_bytes for host in hosts], [host.got_bytes for host in hosts]
         return max(max(column) / (sum(column) / len(column)) for column in (sent, got))
@@ -198,7 +198,7 @@ class WorkflowWorld(LinkWorld):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a graph took. busiest: what the busiest link carried, in means. core_us: of CPU time, per task."""
+    """Results of a graph. busiest: traffic of the busiest link, in means. core_us: CPU time per task."""
 
     seconds: float
     bound_seconds: float
@@ -208,7 +208,7 @@ class Figures:
 
     @property
     def ratio(self) -> float:
-        """Return how many times the lower bound it took."""
+        """Return the duration as a multiple of the lower bound."""
         return self.seconds / self.bound_seconds
 
 
@@ -223,7 +223,7 @@ def measure(world: WorkflowWorld, bound_seconds: float) -> Figures:
 
 
 def chain(length: int, megabytes: float, chains: int = 1, hosts: int = 4, slots: int = 1, others: int = 0) -> Figures:
-    """Chains of tasks, each of which needs the result of the one before, among others that need nothing."""
+    """Chains of tasks, each of which needs its predecessor's result, among independent tasks."""
     world, seconds = WorkflowWorld(hosts, slots), 0.5
     for _ in range(chains):
         last: tuple[bytes, ...] = ()
@@ -236,7 +236,7 @@ def chain(length: int, megabytes: float, chains: int = 1, hosts: int = 4, slots:
 
 
 def map_reduce(hosts: int = 8, slots: int = 2, blocks: int = 64) -> Figures:
-    """Each host has blocks of 100 MB; a task reads each of them, and a tree of tasks combines what these make."""
+    """Each host has blocks of 100 MB. A task reads each block, and a tree of tasks combines the results."""
     world = WorkflowWorld(hosts, slots)
     made = [world.make([1 + number % hosts], 100 * MB) for number in range(blocks)]
     world.run()
@@ -251,7 +251,7 @@ def map_reduce(hosts: int = 8, slots: int = 2, blocks: int = 64) -> Figures:
 
 
 def shuffle(hosts: int = 8, slots: int = 8, parts: int = 64, megabytes: float = 4, *, checked: bool = False) -> Figures:
-    """As many tasks as parts make a table each, which others cut into pieces; each part needs a piece of each table."""
+    """As many tasks as parts create a table each, which other tasks split; each part needs a piece of each table."""
     world = WorkflowWorld(hosts, slots, checked=checked)
     tables = [world.job(1.0, megabytes * parts, (), "table") for _ in range(parts)]
     made = [[world.job(0.05, megabytes, (table,), "piece") for _ in range(parts)] for table in tables]
@@ -265,7 +265,7 @@ def shuffle(hosts: int = 8, slots: int = 8, parts: int = 64, megabytes: float = 
 def layered(
     seed: int, hosts: int = 8, slots: int = 4, layers: int = 10, width: int = 64, *, checked: bool = False
 ) -> Figures:
-    """A random graph: each task needs up to three results of the layer before it, of 1 to 50 MB each.
+    """A random graph: each task needs up to three results of the previous layer, of 1 to 50 MB each.
 
     A task's slot gets its inputs, of which all but the largest may have to come over the link.
     """
@@ -288,7 +288,7 @@ def layered(
 
 
 def many(hosts: int = 1000, slots: int = 4, chains: int = 4000, length: int = 5) -> Figures:
-    """Chains on many hosts, whose tasks also need an object that lies elsewhere: what a placement costs the core."""
+    """Chains on many hosts, whose tasks also need a remote object: the cost of placement for the core."""
     world, random = WorkflowWorld(hosts, slots, checked=False), Random(1)
     tables = [world.make([1 + number % hosts], 2 * MB) for number in range(hosts)]
     world.run()

@@ -29,11 +29,11 @@ ROUGH = Chances(
     stored_results=0.3,
 )
 QUIET = replace(CALM, breaks_per_second=5.0, repeats=0.1, processor_deaths=0.05, stored_results=0.3)
-"""Nothing ends that could leave a result behind: the storage must be empty at the end."""
+"""No failure could leave a result behind: the storage must be empty at the end."""
 FAITHFUL = replace(ROUGH, once=0.4, worker_crashes_per_second=0.6, worker_freezes_per_second=0.1)
-"""Workers are lost, and processors."""
+"""Workers and processors are lost."""
 STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_results=0.5)
-"""Nothing goes wrong but that servers end."""
+"""Only servers fail."""
 
 CHAINS = replace(ROUGH, chains=0.9, long_tasks=0.0, processor_deaths=0.01, cancels=0.02, once=0.05)
 STEADY_CHAINS = replace(STEADY, chains=0.9, long_tasks=0.0, once=0.05)
@@ -47,7 +47,7 @@ DISKS = replace(POWER, full_disks=0.3, disk_errors=0.6)
 
 
 def any_world(seed: int) -> World:
-    """A world of simulated workers, whose size and misfortunes follow from the seed."""
+    """A world of simulated workers, whose size and failures follow from the seed."""
     random = Random(seed)
     chances = Chances(
         delay_seconds=random.choice((0.0005, 0.005, 0.05)),
@@ -78,7 +78,7 @@ def any_world(seed: int) -> World:
 
 
 def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0, burst: int = 10) -> WholeWorld:
-    """A world with the cores of agents and of the storage. storage_restarts: rate a second."""
+    """A world with the cores of agents and storage. storage_restarts: rate per second."""
     random = Random(seed)
     return WholeWorld(
         seed=seed,
@@ -103,7 +103,7 @@ def restarting_world(
     kind: type[RestartingWorld] = RestartingWorld,
     burst: int = 8,
 ) -> RestartingWorld:
-    """A world whose servers end and start again. machine: on which they have journals."""
+    """A world whose servers exit and restart. machine: for their journals."""
     return kind(
         faults=faults,
         machine=machine,
@@ -144,7 +144,7 @@ def _forgetful_storage(seed: int) -> SimulationReport:
 
 
 def _judged(world: RestartingWorld, *, has_journal: bool = True) -> SimulationReport:
-    """Run a world in which only servers fail, and programs. Without a journal, tasks may end as unreported."""
+    """Run a world in which only servers and programs fail. Without a journal, tasks may end as unreported."""
     report = world.run()
     assert set(world.starts.values()) == {1}, "a task started twice, although no worker was lost"
     for task, (outcome, payload) in world.delivered().items():
@@ -189,7 +189,7 @@ KINDS: dict[str, Callable[[int], SimulationReport]] = {
 
 
 def run(seeds: Iterable[int], *kinds: str) -> None:
-    """Run the worlds of these seeds and kinds. What one raises names it."""
+    """Run the worlds of these seeds and kinds. Exceptions name their world."""
     for seed in seeds:
         for kind in kinds:
             try:

@@ -1,4 +1,4 @@
-"""What is refused because a function does not take it, and what is left to the function."""
+"""Calls rejected because of a function's signature, and calls left to the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client tells of its calls."""
+"""A client's reports about its calls."""
 
 from __future__ import annotations
 

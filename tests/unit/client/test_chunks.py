@@ -1,4 +1,4 @@
-"""How map cuts its items, and what a chunk does with them."""
+"""How map splits its items, and how a chunk runs them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bytes(Serializer):
 def chunk(
     function: Any, spread: bool = False, serializer: Serializer | None = None, limits: ItemLimits | None = None
 ) -> MapFunction:
-    """Return what the task of a chunk runs, as it is unpickled there."""
+    """Return the callable of a chunk's task, as unpickled on a worker."""
     made = MapFunction(PickledFunction(dump_function(function, serializer), serializer), "function", spread, limits)
     loaded = arrived(made)
     assert isinstance(loaded, MapFunction)
@@ -44,7 +44,7 @@ def arrived(value: Any) -> Any:
 
 
 def simulate(seconds_per_item: float, items: int) -> list[int]:
-    """Send chunks to one worker that is as fast as that; return their sizes."""
+    """Send chunks to one worker of this speed; return their sizes."""
     chunking = Chunking(None, 0.0)
     sizes: list[int] = []
     waiting: list[int] = []
@@ -159,7 +159,7 @@ class Account:
 
 
 class Unloadable:
-    """Is pickled without an error, and raises one when it is unpickled."""
+    """Is pickled without an error, and raises one when unpickled."""
 
     def __reduce__(self) -> Any:
         return {}.__getitem__, ("missing",)

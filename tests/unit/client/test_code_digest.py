@@ -1,4 +1,4 @@
-"""When the digest of a function's code changes, and when not."""
+"""Changes that affect the digest of a function's code, and changes that do not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def compiled(source: str, **others: object) -> Callable[..., Any]:
     module = ModuleType("program")
     names = vars(module)
     names |= others
-    sys.modules["program"] = module  # its classes are found by their names, as those of modules are
+    sys.modules["program"] = module  # its classes are found by name, like classes of modules
     exec(source, names)
     function: Callable[..., Any] = names["f"]
     return function

@@ -13,7 +13,7 @@ from scaler.client.map import FlushTimer
 
 
 class Sender:
-    """Takes the items that are flushed, and the calls for later."""
+    """Receives the flushed items and the delayed calls."""
 
     def __init__(self) -> None:
         self.sent: list[list[Any]] = []
@@ -35,7 +35,7 @@ def test_chunk_completed_during_a_poll_does_not_stop_polling(
 
     class Complete(list[Any]):
         def __bool__(self) -> bool:
-            sender.timer.end()  # as another thread may do between any two steps of this one
+            sender.timer.end()  # like another thread between any two steps of this one
             return True
 
     sender.timer.begin(Complete(["first"]))

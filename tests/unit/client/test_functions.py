@@ -1,4 +1,4 @@
-"""A function is serialized once, and again when what it carries has changed."""
+"""A function is serialized once, and again when its captured state has changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaler.serialization import Parts, size_of
 
 
 class Table:
-    """The templates of a client that is connected to nothing, and what it uploads."""
+    """The templates of an unconnected client, and its uploads."""
 
     def __init__(self) -> None:
         self.uploads: list[ObjectUpload] = []
@@ -52,7 +52,7 @@ class Table:
         return self._templates.template(function, Options(), b"")
 
     def serialized(self, function: Callable[..., Any]) -> bool:
-        """Ask for a function's template; tell whether the function was serialized for that."""
+        """Request a function's template; return whether that serialized the function."""
         before, after = self._last.get(id(function)), self.template(function)
         self._last[id(function)] = after
         return after is not before

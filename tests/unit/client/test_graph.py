@@ -1,4 +1,4 @@
-"""Which graphs run, in which order, and which are refused before anything is sent."""
+"""Valid graphs and their order, and graphs rejected before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add(a: Any, b: Any) -> Any:
 
 
 def run(graph: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
-    """Run a plan here, as the tasks would."""
+    """Run a plan locally, like its tasks."""
     plan = Plan(graph, keys)
     values = dict(plan.values)
     for key, (function, *arguments) in plan.nodes.items():

@@ -1,4 +1,4 @@
-"""Small nodes of a graph in chunks: what they give, which nodes stay alone, and what a failure takes with it."""
+"""Chunks of small graph nodes: their values, the nodes that stay single, and the effects of a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chunk does with calls that have limits of their own."""
+"""Chunks whose calls have their own limits."""
 
 from __future__ import annotations
 

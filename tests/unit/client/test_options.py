@@ -1,4 +1,4 @@
-"""The options of tasks: what is refused, and what tasks carry of them."""
+"""The options of tasks: rejected values, and the form that tasks carry."""
 
 from __future__ import annotations
 

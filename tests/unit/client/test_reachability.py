@@ -1,4 +1,4 @@
-"""When a client says that it cannot reach its scheduler."""
+"""When a client reports that it cannot reach its scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scaler.client.reachability import Contact
 
 
 def seconds_said(caplog: pytest.LogCaptureFixture, address: str, times: range) -> list[str]:
-    """Return how long was said in each line, when two clients have been out of contact since 0."""
+    """Return the duration in each log line, with two clients out of contact since 0."""
     first, second = Contact(address, 0.0), Contact(address, 0.5)
     for now in times:
         first.warn(now, "(why)")

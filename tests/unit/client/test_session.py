@@ -1,4 +1,4 @@
-"""What a client says to its scheduler, and when: the pure session."""
+"""A client's messages to its scheduler, and their times: the pure session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLENTY = 1 << 40
 
 
 class Client:
-    """A session, and the inputs that a client makes of what happens."""
+    """A session, and the inputs that a client derives from events."""
 
     def __init__(self) -> None:
         self.ids = IdFactory(b"client--")
@@ -75,7 +75,7 @@ class Client:
         self.step(Finished(self.number, ids, [Outcome.SUCCESS] * count, [payload] * count, [0] * count))
 
     def step(self, *inputs: SessionInput) -> list[Message]:
-        """Step, note the tasks that were dropped, and return the messages."""
+        """Step, record dropped tasks, and return the messages."""
         released = [self.releases.popleft() for _ in range(len(self.releases))]
         messages: list[Message] = []
         for command in self.session.step((ReferencesReleased(released), *inputs), self.now):
@@ -92,7 +92,7 @@ class Client:
         return [message for message in self.send() if isinstance(message, Submit)]
 
     def acknowledged_later(self) -> list[Message]:
-        """Return what is sent after a while without a submit."""
+        """Return the messages after a while without a submit."""
         self.now += 60.0
         return self.send(0)
 
@@ -316,7 +316,7 @@ def test_after_a_restart_a_surviving_value_is_named_and_not_recomputed() -> None
     (submit,) = client.submits()
     assert sent([submit]) == [dependent.task_id]
     assert submit.groups[0].references == [(stored,)]
-    assert made.template is f  # it can still run again, should its value be lost
+    assert made.template is f  # can still run again if its value is lost
 
 
 def test_after_a_restart_undelivered_dependencies_rerun_first() -> None:

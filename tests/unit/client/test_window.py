@@ -1,4 +1,4 @@
-"""How far imap goes ahead of the results that were taken."""
+"""How far imap runs ahead of the consumed results."""
 
 from __future__ import annotations
 

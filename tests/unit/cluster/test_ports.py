@@ -1,4 +1,4 @@
-"""Ports that are reserved for servers which start later."""
+"""Ports reserved for servers that start later."""
 
 from __future__ import annotations
 

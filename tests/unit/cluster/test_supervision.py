@@ -1,4 +1,4 @@
-"""What is started next, and what happens when a component ends: the pure rules."""
+"""The next component to start, and the effects of a component's exit: the pure rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PIDS = {"cloud": 1006, "storage": 1001, "scheduler": 1002, "workers": 1003, "mor
 
 
 class World:
-    """Plays the processes: every start works, a readiness and an end come when the test says so."""
+    """Plays the processes: every start works, and the test decides when they are ready or exit."""
 
     def __init__(self, components: Sequence[ComponentProcess] = ALL, *, together: bool = False) -> None:
         self.supervision = Supervision(components, together=together, start_seconds=30.0)
@@ -242,7 +242,7 @@ def test_each_failure_within_a_minute_lengthens_the_restart_delay() -> None:
             assert orders(world.wait(waits[-1] - 0.01)) == []
             assert orders(world.wait(0.01)) == [StartProcess(SCHEDULER)]
         world.ready("scheduler")
-        world.step(ProcessEnded("workers", 1, "exit code 1"))  # counts for itself
+        world.step(ProcessEnded("workers", 1, "exit code 1"))  # counts separately
         world.wait(2.0)
         world.ready("workers")
     assert waits == [0.0, 0.5, 1.0, 2.0, 2.0]
@@ -251,7 +251,7 @@ def test_each_failure_within_a_minute_lengthens_the_restart_delay() -> None:
 
 
 def fail_often(world: World, name: str, *, is_ready: bool) -> list[Command]:
-    """Let every process of a component fail as soon as it runs; return what the last failure brings."""
+    """Let every process of a component fail as soon as it runs; return the commands after the last failure."""
     for _ in range(MAX_RESTARTS):
         world.ends(name, 3)
         world.wait(2.0)

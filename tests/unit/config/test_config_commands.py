@@ -1,4 +1,4 @@
-"""What each command makes of its command line and of a file for all of them."""
+"""How each command interprets its command line and a common file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which source wins, and the errors for values that do not fit."""
+"""Precedence of sources, and errors for invalid values."""
 
 from __future__ import annotations
 

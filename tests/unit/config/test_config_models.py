@@ -1,4 +1,4 @@
-"""What the models accept, what they refuse, and what follows from what."""
+"""Accepted and rejected values of the models, and derived values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scaler_worker_manager TYPE setup|show|teardown`: what it is told, and who does it."""
+"""`scaler_worker_manager TYPE setup|show|teardown`: its arguments and its dispatch."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def restored() -> Iterator[None]:
 
 def test_lines_go_to_every_path_from_their_level_on(tmp_path: Path) -> None:
     paths = (str(tmp_path / "a.log"), str(tmp_path / "b.log"))
-    # pytest's own handlers stay out of this: set_up replaces those of the root logger, and would close them.
+    # Excludes pytest's own handlers: set_up replaces those of the root logger, and would close them.
     logging.getLogger().handlers[:] = []
     logs.set_up("scheduler", LoggingConfig(logging_level="WARNING", logging_paths=paths))
     logging.getLogger("x").info("quiet")
@@ -39,7 +39,7 @@ def test_lines_go_to_every_path_from_their_level_on(tmp_path: Path) -> None:
 
 
 def test_hung_log_file_does_not_delay_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A FIFO that nobody reads takes 64 KiB, and then hangs, as a disk does."""
+    """A FIFO without a reader accepts 64 KiB, and then hangs, like a disk."""
     monkeypatch.setattr(logs, "MAX_WAITING_RECORDS", 100)
     path = tmp_path / "scheduler.log"
     os.mkfifo(path)
@@ -139,7 +139,7 @@ HIDDEN = [
     chr(code)
     for code in (0x00AD, 0x200B, 0x200E, 0x202E, 0x2066, 0x2069, 0x061C, 0xFEFF, 0xE0041, 0x0378, 0xD800, 0x2029)
 ]
-"""A soft hyphen, marks of direction and byte order, a tag, an unassigned character, half a pair, a line end."""
+"""A soft hyphen, direction and byte order marks, a tag, an unassigned character, half a pair, a line end."""
 
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=lambda hidden: f"{ord(hidden):x}")

@@ -118,7 +118,7 @@ def read_pod_template(home: Path) -> None:
 
 def read_orb_config(home: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("orb", "orb.config", "orb.config.platform_dirs"):  # to import ORB takes a second
+        for name in ("orb", "orb.config", "orb.config.platform_dirs"):  # importing ORB takes a second
             patch.setitem(sys.modules, name, SimpleNamespace(__spec__=name, get_config_location=None))
         with pytest.raises(UsageError, match=f"there is no {home}/orb.json"):
             OrbBroker("~/orb.json")

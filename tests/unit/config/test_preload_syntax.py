@@ -1,4 +1,4 @@
-"""The preload hook as people write it."""
+"""The syntax of the preload hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a running server: confirmed records survive, and a disk that fails is waited for."""
+"""The journal of a running server: confirmed records survive, and a failing disk is waited for."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(test: Callable[[Journal], Awaitable[None]], path: Path) -> None:
 
 
 def read(path: Path) -> list[bytes]:
-    """Return what the next process finds."""
+    """Return the records that the next process finds."""
     directory = JournalDirectory(path, PROTOCOL_VERSION)
     try:
         return list(directory.bodies(Replay(PROTOCOL_VERSION)))
@@ -83,7 +83,7 @@ def test_next_process_finds_all_appended_records(tmp_path: Path) -> None:
 
 @pytest.fixture
 def confirmed(monkeypatch: pytest.MonkeyPatch) -> dict[int, bytes]:
-    """The contents that the disk has confirmed, by inode: a power loss drops everything else."""
+    """The contents confirmed by the disk, by inode: a power loss drops everything else."""
     contents: dict[int, bytes] = {}
 
     def noted(confirm: Callable[[int], None]) -> Callable[[int], None]:
@@ -189,7 +189,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 def test_damage_in_the_last_confirmed_record_is_not_an_interrupted_write(
     damage: str, is_killed: bool, tmp_path: Path
 ) -> None:
-    """A process that was killed, or has closed its journal, has left nothing behind the record."""
+    """A killed process, or one that closed its journal, has left nothing after the record."""
 
     async def test(journal: Journal) -> None:
         for body in (b"one" * 20, b"two" * 20):
@@ -225,7 +225,7 @@ def test_damaged_snapshot_raises(tmp_path: Path) -> None:
 
 @contextmanager
 def no_room(beyond: int = SEGMENT_BYTES - 1) -> Iterator[None]:
-    """No file grows beyond a segment that is there, as on a full disk; or beyond another size."""
+    """No file grows beyond an existing segment, as on a full disk, or beyond another size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, hard))
     try:
@@ -252,10 +252,10 @@ def test_full_disk_refuses_work_keeps_results_in_reserve_and_recovers(
             assert journal.failure.endswith(room)
             assert not journal.is_stuck
             append()
-            await soon(lambda: journal.durable == len(contents))  # the reserve takes it
+            await soon(lambda: journal.durable == len(contents))  # the reserve accepts it
             for _ in range(200):
                 append()
-            await asyncio.sleep(0.05)  # that nothing is confirmed announces itself by nothing
+            await asyncio.sleep(0.05)  # no event announces that nothing is confirmed
             assert journal.durable < len(contents)  # the reserve is used up, and nothing is confirmed
             assert journal.is_stuck
             assert "and other work waits until" in journal.failure
@@ -335,7 +335,7 @@ def test_disk_confirms_writes_of_a_killed_process_before_they_are_durable(
 
 
 def test_hung_disk_does_not_block_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither when it hangs in a write, nor when it hangs in a confirmation or while it makes the next segment."""
+    """Neither in a write, nor in a confirmation, nor while it creates the next segment."""
     is_open = threading.Event()
 
     def hangs(function: Callable[..., object]) -> Callable[..., object]:
@@ -372,7 +372,7 @@ def test_compaction_replaces_segments_while_records_arrive(tmp_path: Path) -> No
         journal.close()
 
     asyncio.run(whole())
-    assert len(read(tmp_path)) < 5_001  # what the segments before the snapshot said adds up to nothing
+    assert len(read(tmp_path)) < 5_001  # the segments before the snapshot are inconsistent
     assert read(tmp_path)[-1] == LEFT
 
 

@@ -1,4 +1,4 @@
-"""Runs of clusters whose truth is known: what a monitor receives of them, and so what advice about them is right."""
+"""Cluster runs with known causes: the documents for a monitor, and thus the correct advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler.monitor.model import Model
 
 START = 1_790_000_000.0
 LISTED = 8
-"""Tasks of each function that are listed in a second."""
+"""Tasks of each function listed per second."""
 COLUMNS = [
     "id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "inputs_us", "inputs_bytes", "text",
     "lane", "began_us",
@@ -20,7 +20,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Load:
-    """Tasks of one function. failed_share: of those that end. ready: those that wait for a slot all the time."""
+    """Tasks of one function. failed_share: of ended tasks. ready: constantly waiting for a slot."""
 
     name: str = "f"
     per_second: int = 0
@@ -64,7 +64,7 @@ class Run:
     states: int = 31
     interval: float = 1.0
     odd_state: dict[str, Any] = field(default_factory=dict)
-    """Parts of one state in the middle that is different from all others."""
+    """Parts of one state in the middle that differ from all others."""
 
     @property
     def slots(self) -> int:
@@ -149,7 +149,7 @@ class Run:
         }  # fmt: skip
 
     def _health(self, worker: int) -> dict[str, Any]:
-        """Return what the scheduler says of a worker, which it compares with three others."""
+        """Return the scheduler's data about a worker, compared with three others."""
         if worker != self.bad_worker or self.workers < 4:
             return {}
         load = min((each for each in self.loads if each.per_second), key=lambda each: each.failed_share, default=None)

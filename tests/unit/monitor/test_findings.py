@@ -1,4 +1,4 @@
-"""What to change: each finding has its evidence, and is absent just below its limits."""
+"""Findings: each has its evidence, and is absent just below its limits."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_worker_failing_where_others_succeed_is_blamed_not_the_function() -> Non
     row = only(BAD_WORKER)
     assert (row.kind, row.subject) == ("failing_worker", "grid-2")
     assert row.text == "Worker grid-2: 100% of its tasks of work() fail."
-    assert kinds(replace(BAD_WORKER, workers=2, bad_worker=1)) == []  # either one may be the odd one
+    assert kinds(replace(BAD_WORKER, workers=2, bad_worker=1)) == []  # either one may be the bad one
     assert "failing_worker" not in kinds(Run([Load("work", 20, 0.2, running=4, failed_share=0.6)], bad_worker=2))
 
 
@@ -171,7 +171,7 @@ def test_function_that_keeps_failing_with_one_message() -> None:
     assert f'client.replay("{0:016x}' in row.advice
     assert kinds(Run([replace(load, failed_share=0.45)])) == []
     assert kinds(Run([replace(load, messages=2)])) == []
-    assert kinds(Run([replace(load, ran=False)])) == []  # their inputs are to be corrected
+    assert kinds(Run([replace(load, ran=False)])) == []  # their inputs must be corrected
 
 
 def test_object_storage_near_its_limit() -> None:

@@ -1,4 +1,4 @@
-"""Whether tasks wait for the network or the cluster: each cause has its figures, and none below its limit."""
+"""Whether tasks wait for the network or the cluster: each cause has its figures, and none is below its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the tasks of a function are, and how long they will take, as the model tells it."""
+"""Progress and remaining time of a function's tasks, according to the model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from scaler.scheduler.core.durations import Paces, Timing
 from scaler.scheduler.quantiles import spread
 
 Finish = tuple[float, float]
-"""When the tasks will have ended as the model said, and how wrong that may be."""
+"""The model's predicted end of the tasks, and its error."""
 
 
 class Watched:
-    """A model that hears of one function, second by second."""
+    """A model with data about one function, second by second."""
 
     def __init__(self, p50: float = 1.0, p95: float = 1.0, longest: float = 1.0) -> None:
         self.model = Model()
@@ -90,7 +90,7 @@ def test_work_ends_when_predicted_within_the_models_error(slots: int, sigma: flo
 
 
 def run(slots: int, tasks: int, sigma: float, seed: int) -> tuple[list[Finish], float]:
-    """Run tasks on slots that are always busy; return what the model forecast each second, and when they ended."""
+    """Run tasks on busy slots; return the model's forecast of each second, and the actual end."""
     draw = random.Random(seed)
     free, starts, durations = [0.0] * slots, [], []
     for _ in range(tasks):

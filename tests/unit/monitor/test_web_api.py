@@ -1,4 +1,4 @@
-"""What `/api` answers, and that its OpenAPI document says so."""
+"""Answers of `/api`, which match its OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's files are served as what they are, and again when they have changed."""
+"""The page's files have their content types, and are reloaded after changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask the web server, how, and what its answers forbid."""
+"""Who may access the web server, how, and what its answers forbid."""
 
 from __future__ import annotations
 

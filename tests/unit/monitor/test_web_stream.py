@@ -1,4 +1,4 @@
-"""What browsers get from `/events`: whole pictures, then differences; and what happens to slow ones."""
+"""The stream of `/events`: snapshots, then deltas, and the handling of slow browsers."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_reconnecting_browser_resumes_its_stream(monitor: PreparedMonitor) -> No
         for number in (11.0, 12.0):
             monitor.model.apply_status(status(number))
             app.changed()
-            await asyncio.sleep(0.05)  # nobody is connected who would see the end of a turn
+            await asyncio.sleep(0.05)  # no connected peer would see the end of an iteration
         async with Stream(app, first.browser.last_id) as second:
             browser = await second.until(lambda browser: len(browser.kinds) == 2)
             assert browser.kinds == ["delta", "delta"]

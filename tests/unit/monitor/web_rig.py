@@ -1,4 +1,4 @@
-"""The web server's application without a socket, a monitor without a scheduler, and what browsers make of events."""
+"""The web server's application without a socket, a monitor without a scheduler, and a browser's view of events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = [
 ]  # fmt: skip
 TASK = "0123456789abcdef" * 2
 NASTY = "<img onerror=alert(1)> \ud800 \x1b[31m"
-"""Markup, half of a surrogate pair and a control sequence."""
+"""Markup, half of a surrogate pair, and a control sequence."""
 
 R = TypeVar("R")
 
@@ -83,7 +83,7 @@ def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
 def task(name: str, state: str = "done", *, ended_at: float | None = 9.5, **more: Any) -> list[Any]:
     row = {"id": name, "state": state, "function": "work", "client": "alice", "worker": "w", "attempt": 1}
     row |= {"ended_at": ended_at, "duration_us": 500_000, "text": "", "traceback": "", **more}
-    row |= {"lane": 1, "began_us": round((ended_at or 10.0) * 1e6) - 500_000}  # by a clock of unix seconds
+    row |= {"lane": 1, "began_us": round((ended_at or 10.0) * 1e6) - 500_000}  # by a clock in unix seconds
     return [row.get(column, 0) for column in COLUMNS]
 
 
@@ -107,7 +107,7 @@ def filled_model() -> Model:
 
 
 class PreparedMonitor(MonitorConnection):
-    """A monitor whose model is given, and which knows the explanation and the log of one task."""
+    """A monitor with a given model, and with the explanation and log of one task."""
 
     connected = True
     has_reports = True
@@ -117,7 +117,7 @@ class PreparedMonitor(MonitorConnection):
         self.model = model or Model()
         self.address = "tcp://127.0.0.1:8518"
         self.found: list[TaskRow] = []
-        """What the scheduler finds for any search."""
+        """The scheduler's result for any search."""
 
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
         stacks = {"samples": 2, "frames": ["main", "hot"], "stacks": [[3000, 0, 1], [1000, 0]]}
@@ -161,7 +161,7 @@ def web_config(**values: Any) -> WebUiConfig:
 
 
 def run(scenario: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine; fail when it takes long."""
+    """Run a coroutine; fail if it takes long."""
 
     async def limited() -> R:
         async with asyncio.timeout(10):
@@ -194,7 +194,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 def run_jumping(scenario: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine in a time that jumps from timer to timer; fail when a day passes."""
+    """Run a coroutine in time that jumps from timer to timer; fail after a day."""
 
     async def limited() -> R:
         async with asyncio.timeout(86_400):
@@ -205,7 +205,7 @@ def run_jumping(scenario: Coroutine[Any, Any, R]) -> R:
 
 
 def of_connection(app: ASGIApp, *, is_same_user: bool = True) -> ASGIApp:
-    """Return the application as it sees the requests of a connection."""
+    """Return the application as seen through a connection."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "state": {SAME_USER: lambda: is_same_user}}, receive, send)
@@ -217,7 +217,7 @@ def ask(
     path: str, monitor: PreparedMonitor | None = None, *, method: str = "GET", headers: Mapping[str, str] | None = None,
     settings: WebUiConfig | None = None, is_same_user: bool = True,
 ) -> httpx.Response:  # fmt: skip
-    """Return what the application answers to one request."""
+    """Return the application's answer to one request."""
 
     async def scenario() -> httpx.Response:
         app = WebApp(monitor or PreparedMonitor(filled_model()), settings or web_config())
@@ -229,7 +229,7 @@ def ask(
 
 
 class Browser:
-    """What a page knows, from the events that it has got."""
+    """The state of a page, from the events that it has received."""
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[str, dict[str, Any]]] = {}
@@ -261,7 +261,7 @@ class Browser:
         self.points = self.points + told.get("series", {}).get("at", [])
 
     def take_bytes(self, event: bytes) -> None:
-        """Take in one event of a stream, or the line that says when to connect again."""
+        """Process one event of a stream, or the line with the reconnection delay."""
         fields = dict(line.split(": ", 1) for line in event.decode().strip().splitlines())
         if "data" in fields:
             self.last_id = fields["id"]
@@ -305,7 +305,7 @@ class Stream:
         await self._task
 
     async def until(self, condition: Callable[[Browser], bool]) -> Browser:
-        """Wait until what arrived makes the condition true."""
+        """Wait until the received events satisfy the condition."""
         while not condition(self.browser):
             self._arrived.clear()
             await self._arrived.wait()

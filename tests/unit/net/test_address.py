@@ -1,4 +1,4 @@
-"""What addresses mean to this host."""
+"""The meaning of addresses on this host."""
 
 from __future__ import annotations
 

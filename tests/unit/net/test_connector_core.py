@@ -1,4 +1,4 @@
-"""What a connector does with a server's answers, refusals and silence."""
+"""A connector's reactions to a server's answers, refusals, and silence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WELCOME = Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
 
 class Story:
-    """A connector whose connection was made at 0 s."""
+    """A connector whose connection was opened at 0 s."""
 
     def __init__(self, answer: Welcome | None = None) -> None:
         hello = replace(own_hello(Role.CLIENT), compression="zstd")

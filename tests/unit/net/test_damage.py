@@ -1,4 +1,4 @@
-"""What cannot be read is not acknowledged and comes again; what never can be read ends the session on both sides."""
+"""Unreadable messages are resent without an acknowledgement, and permanently unreadable ones end the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unknown keys make a server read its allow-list again only when keys may have been added."""
+"""Unknown keys make a server reread its allow-list only if keys may have been added."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_key_changes_are_not_reported_while_the_list_is_unreadable(
     with monkeypatch.context() as broken:
         broken.setattr(CountingDirectory, "listed", fail)
         assert [server.decide(key, "here") for key in (added, known)] == [TRY_AGAIN, "200"]
-    assert server.decide(added, "here") == "200"  # although the file is as it was
+    assert server.decide(added, "here") == "200"  # although the file is unchanged
     assert server.decide(new_key_pair().public, "here") == REFUSED
 
 
 def test_added_key_is_admitted_immediately(keys: CountingDirectory) -> None:
     server = ServerKeys(keys.scheduler, AllowList(keys))
-    for name in ("alice", "bob", "carol"):  # within one step of the file system's clock, maybe
+    for name in ("alice", "bob", "carol"):  # perhaps within one step of the file system's clock
         assert server.decide(keys.add(name, "client").keys.public, "here") == "200"

@@ -1,4 +1,4 @@
-"""What a listener reports about connections: refused peers, and those that never identified themselves."""
+"""A listener's reports about connections: refused peers, and peers that never identified themselves."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def answer(hello: Hello) -> Welcome | Refused:
 
 
 def performed(core: ListenerCore, inputs: list[Input]) -> list[Command]:
-    """The commands of all steps until nothing is left to do; greetings are answered as a component does."""
+    """The commands of all steps until nothing is left to do, with greetings answered like a component."""
     commands: list[Command] = []
     while True:
         step = core.step(inputs, 0.0)
@@ -104,7 +104,7 @@ def envelope(link: Link, message: Message, session: bytes = SESSION_ID, sequence
 
 
 def sent(commands: Sequence[Command]) -> list[tuple[bytes, Message]]:
-    """What was transmitted: the session of each message, and the message."""
+    """Transmitted messages with their sessions."""
     return [
         (Header.read(each.header).session, decode(each.body))
         for command in commands
@@ -114,7 +114,7 @@ def sent(commands: Sequence[Command]) -> list[tuple[bytes, Message]]:
 
 
 def received(commands: Sequence[Command]) -> list[Message]:
-    """What the component received."""
+    """The events received by the component."""
     events = [event for command in commands if isinstance(command, Deliver) for event in command.events]
     return [event.message for event in events if isinstance(event, Received)]
 
@@ -190,7 +190,7 @@ ALICE, MALLORY = (Identity(name, frozenset({Role.CLIENT})) for name in ("alice",
 
 
 def came_back(core: ListenerCore, first: Identity, then: Identity) -> list[Command]:
-    """Return what follows when a peer comes back as another identity, with the session that it had."""
+    """Return the commands after a peer returns as another identity with its old session."""
     link, other = LinkOf(first), LinkOf(then)
     ((session, _),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
     performed(core, [envelope(link, StatStorage(1), session, 1), LinkLost(link)])
@@ -253,7 +253,7 @@ def test_rejects_a_role_with_details_of_another(server: Server, role: Role, deta
 
 
 def joined(core: ListenerCore, link: Link) -> bytes:
-    """Open a link and greet as a client; return the id of its session."""
+    """Open a link and greet like a client; return the id of its session."""
     ((session, _),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
     performed(core, [envelope(link, StatStorage(1), session, 1)])
     return session

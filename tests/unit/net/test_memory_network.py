@@ -1,4 +1,4 @@
-"""The network without sockets: what it promises to the tests that stand on it, and histories too rare for chance."""
+"""The network without sockets: its promises to the tests that use it, and histories too rare for chance."""
 
 from __future__ import annotations
 

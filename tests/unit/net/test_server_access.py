@@ -1,4 +1,4 @@
-"""A server that admits every peer says so at its start and every minute, and one with keys never does."""
+"""A server that admits every peer warns at startup and every minute, and one with keys never does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARNING = (
 
 
 def warnings_in(config: SecurityConfig, server: Server, seconds: float, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what a server logs in its first seconds, by a clock that jumps from timer to timer."""
+    """Return a server's log of its first seconds, by a clock that jumps from timer to timer."""
     timers: list[tuple[float, Callable[[], None]]] = []
     now = 0.0
     caplog.set_level(logging.WARNING, "scaler.net.server_access")

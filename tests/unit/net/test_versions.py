@@ -1,4 +1,4 @@
-"""Which versions may work together, and what a refusal says."""
+"""Compatible versions, and the texts of refusals."""
 
 from __future__ import annotations
 

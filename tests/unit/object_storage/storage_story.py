@@ -1,4 +1,4 @@
-"""A storage core whose laws are checked after every step, and words for what peers do."""
+"""A storage core whose invariants are checked after every step, and methods for the actions of peers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hello(role: Role) -> Hello:
 
 
 class Story:
-    """Drives a core step by step; `now` is the time, `outboxes` the bytes that peers have not acknowledged."""
+    """Drives a core step by step. `now`: the time. `outboxes`: unacknowledged bytes of peers."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Story:
             is_durable=is_durable,
         )
         self.writes: list[SpillBodies] = []
-        """Those that have not ended."""
+        """Unfinished ones."""
         self.now = 100.0
         self.expired: list[bytes] = []
         roles = {CLIENT: Role.CLIENT, READER: Role.CLIENT, WORKER: Role.WORKER, SCHEDULER: Role.SCHEDULER}
@@ -71,13 +71,13 @@ class Story:
         return sent
 
     def writes_end(self, failure: str = "") -> list[SendToPeer]:
-        """Let the oldest write to disk end: the frames are then others with the same bytes."""
+        """Complete the oldest write to disk, which replaces the frames by equal ones."""
         write = self.writes.pop(0)
         moved = [[memoryview(bytes(frame)) for frame in frames] for frames in write.frames]
         return self.step(BodiesMoved(write.bodies, [] if failure else moved, failure))
 
     def acknowledges(self, peer: bytes, left_bytes: int = 0) -> None:
-        """Let a peer acknowledge all but this much of what was sent."""
+        """Let a peer acknowledge all but this much of the sent bytes."""
         self.outboxes[peer] = left_bytes
 
     def says(self, peer: bytes, message: Message, attachments: Sequence[bytes] = ()) -> list[SendToPeer]:
@@ -91,7 +91,7 @@ class Story:
         return self.core.wake_at <= self.now + LONGEST_POLL_SECONDS
 
     def wait(self, seconds: float, alive: Sequence[bytes] = (CLIENT, READER, WORKER, SCHEDULER)) -> list[SendToPeer]:
-        """Let time pass in steps as the shell does, with these peers giving signs of life."""
+        """Let time pass in steps like the shell, with heartbeats of these peers."""
         sent: list[SendToPeer] = []
         end = self.now + seconds
         while self.now < end:
@@ -110,7 +110,7 @@ class Story:
 
 
 def replies(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, str]]:
-    """Return peer, request and result of every reply."""
+    """Return peer, request, and result of every reply."""
     return [
         (send.peer, send.message.request, str(send.message.result))
         for send in sent
@@ -119,7 +119,7 @@ def replies(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, str]]:
 
 
 def contents(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, bytes]]:
-    """Return peer, request and bytes of every reply that carries any."""
+    """Return peer, request, and bytes of every reply with bytes."""
     return [
         (send.peer, send.message.request, b"".join(send.attachments))
         for send in sent
@@ -128,5 +128,5 @@ def contents(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, bytes]]:
 
 
 def messages(sent: Sequence[SendToPeer]) -> list[Any]:
-    """Return the messages, to look at their fields."""
+    """Return the messages, to inspect their fields."""
     return [send.message for send in sent]

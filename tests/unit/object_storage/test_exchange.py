@@ -1,4 +1,4 @@
-"""What a store tells the scheduler of objects that it lacks, and what it gets from where."""
+"""A store's reports about missing objects, and its fetches from sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORE = m.StoreAddress(3, b"store--3", "tcp://10.0.0.3:1", "")
 
 
 class Story:
-    """Drives an exchange whose laws are checked after every step."""
+    """Drives an exchange whose invariants are checked after every step."""
 
     def __init__(self) -> None:
         self.exchange = Exchange()

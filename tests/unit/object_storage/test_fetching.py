@@ -1,4 +1,4 @@
-"""What the storage's core does with objects that other stores have, and memory that objects come into."""
+"""The storage core's handling of objects in other stores, and memory for fetched objects."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_copies_are_evicted_first_and_sole_ones_kept(story: HostStory) -> None:
     for object_id in (OBJECT, OTHER):
         story.says(WORKER, GetObject(1, object_id, 0.0))
         story.step(ObjectFetched(object_id, body(bytes(200))))
-    story.says(WORKER, GetObject(2, OBJECT, 0.0))  # used last
+    story.says(WORKER, GetObject(2, OBJECT, 0.0))  # most recently used
     story.take_told()
     late = result_id(MADE.task(), 1)
     assert replies(story.puts(WORKER, late, bytes(300))) == [(WORKER, 1, "ok")]

@@ -1,4 +1,4 @@
-"""Large objects of the object storage, and when the scheduler learns of them."""
+"""Reports about the object storage's large objects to the scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ A, B, C = OWNER + b"A" * 8, OWNER + b"B" * 8, OTHER + b"C" * 8
 
 @pytest.fixture
 def here() -> set[bytes]:
-    """Return what the object storage has."""
+    """Return the contents of the object storage."""
     return {A, B, C}
 
 

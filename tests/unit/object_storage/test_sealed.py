@@ -1,4 +1,4 @@
-"""What lies in a backend is taken for an object only when it is that object."""
+"""Data in a backend is accepted as an object only if it is exactly that object."""
 
 from __future__ import annotations
 

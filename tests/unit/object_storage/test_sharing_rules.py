@@ -1,4 +1,4 @@
-"""What the storage's core and its peers' rules do with shared memory, which is played."""
+"""The storage core and its peers with simulated shared memory."""
 
 from __future__ import annotations
 

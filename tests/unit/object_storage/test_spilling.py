@@ -1,4 +1,4 @@
-"""What the storage does when memory is short: it writes to disk, has puts wait, and only then refuses."""
+"""The storage when memory is scarce: it spills to disk, delays puts, and only then refuses."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_objects_stay_in_memory_on_a_full_disk_and_the_refusal_explains(story: S
     assert answered(sent) == {7: "full"}
     assert messages(sent)[0].text.endswith("; the disk for spilled objects is full or failing: No space left on device")
     assert [len(contents(story.says(READER, m.GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
-    assert len(story.writes) == 1  # it tries again
+    assert len(story.writes) == 1  # retries
 
 
 def test_disk_use_never_exceeds_the_limit() -> None:

@@ -1,4 +1,4 @@
-"""Cached results: whose they are, and which of them are dropped."""
+"""Cached results: their owners, and evictions."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_stalled_storage_ends_no_peer(story: Story) -> None:
 
 
 def test_broken_connection_ends_nothing_within_the_lease(story: Story) -> None:
-    story.opens(WORKER, m.Role.WORKER, Identity("their key"))  # on another host: the network may be back
+    story.opens(WORKER, m.Role.WORKER, Identity("their key"))  # on another host: the network may recover
     story.says(WORKER, m.PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(WORKER, m.GetObject(2, OTHER, 100.0))
     story.breaks(WORKER)

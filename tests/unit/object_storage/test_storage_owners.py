@@ -1,4 +1,4 @@
-"""Whose objects are whose: peers with keys read, name and delete what is theirs, and find nothing else."""
+"""Ownership of objects: peers with keys read, name, and delete their own, and find no others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OBJECT, ABSENT, RESULT = MADE.object(), MADE.object(), result_id(MADE.task(), 1)
 
 @pytest.fixture
 def story() -> Story:
-    """Clients of two keys, two sessions of one of them, a worker and an admin; Alice has one object."""
+    """Clients of two keys, two sessions of one of them, a worker, and an admin. Alice has one object."""
     story = Story(limit_bytes=10_000)
     for peer, identity in ((ALICE, OF_ALICE), (TWIN, OF_ALICE), (MALLORY, OF_MALLORY), (ADMIN, OF_ADMIN)):
         story.opens(peer, m.Role.CLIENT, identity)
@@ -36,7 +36,7 @@ def got(story: Story, peer: bytes, object_id: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("deadline_seconds", [0.0, 5.0])
 def test_objects_of_another_key_are_not_found_whether_or_not_they_exist(story: Story, deadline_seconds: float) -> None:
-    story.says(SCHEDULER, m.ForgetObjects([RESULT]))  # it was there
+    story.says(SCHEDULER, m.ForgetObjects([RESULT]))  # it existed
     answers = [
         messages(story.says(MALLORY, m.GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)
     ]

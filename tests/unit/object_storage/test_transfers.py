@@ -1,4 +1,4 @@
-"""How a store gets on with others that do not answer: sources that fall silent, and pushes that fail."""
+"""A store with unresponsive peers: silent sources, and failing pushes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlayedSource:
 
     @property
     def heard(self) -> int:
-        """How much has come; of a slow source, more each time."""
+        """Received bytes; of a slow source, more each time."""
         self.looks += self._is_slow
         return self.looks
 
@@ -56,7 +56,7 @@ class PlayedSource:
 
 
 class Play:
-    """The transfers of a store; what it tells the scheduler lands in `told`."""
+    """The transfers of a store, which records messages to the scheduler in `told`."""
 
     def __init__(self) -> None:
         self.told: list[m.Message] = []
@@ -74,12 +74,12 @@ class Play:
         return cast("StorageClient", self.sources[-1])
 
     def fetch(self, source: int, size_bytes: int = SIZE) -> PlayedSource:
-        """Have an object fetched from a source."""
+        """Request the fetch of an object from a source."""
         self.transfers.take([FetchObject(OBJECT), m.FetchChunks([OBJECT], [size_bytes], [0], [1], [source])])
         return self.sources[-1]
 
     def failures(self) -> list[tuple[int, bool]]:
-        """Return the sources of failed runs, and whether they are out of reach."""
+        """Return the sources of failed runs, and whether they are unreachable."""
         told = [message for message in self.told if isinstance(message, m.FetchesFailed)]
         return [pair for each in told for pair in zip(each.sources, each.unreachable, strict=True)]
 
@@ -106,7 +106,7 @@ def test_run_from_a_silent_source_fails_and_closes_its_connection() -> None:
         source = play.fetch(SOURCE)
         assert await soon(play.failures) == [(SOURCE, True)]
         assert source.is_closed
-        assert play.fetch(SOURCE) is not source  # another connection: the scheduler may ask for it again
+        assert play.fetch(SOURCE) is not source  # another connection: the scheduler may request it again
 
     played(story)
 
@@ -145,7 +145,7 @@ def test_scheduler_learns_of_a_failed_push(error: ScalerError | None) -> None:
         if error is None:
             put.set_result(None)
             play.fetch(SOURCE)
-            await soon(play.failures)  # as much later
+            await soon(play.failures)  # the same time later
             assert not any(isinstance(each, m.ObjectsHeld) for each in play.told)
         else:
             put.set_exception(error)

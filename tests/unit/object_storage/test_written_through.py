@@ -1,4 +1,4 @@
-"""What the storage's core does with objects that a backend has, too."""
+"""The storage core's handling of objects that are also in a backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = bytes(LARGE_BYTES)
 
 
 class BackendStory(Story):
-    """An object storage with a backend and room for three large objects; `told` is what its shell is told of it."""
+    """An object storage with a backend and room for three large objects. `told`: notifications of its shell."""
 
     def __init__(self) -> None:
         super().__init__(3 * LARGE_BYTES, put_wait_seconds=5.0)
@@ -40,7 +40,7 @@ class BackendStory(Story):
         self.core.step = note  # type: ignore[method-assign,assignment]
 
     def written(self) -> list[bytes]:
-        """Return the ids of what the shell was told to write."""
+        """Return the ids of objects that the shell was told to write."""
         return [each.id for each in self.told if isinstance(each, WriteToBackend)]
 
 

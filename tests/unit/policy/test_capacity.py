@@ -1,4 +1,4 @@
-"""When work is done, and which completion time is best."""
+"""Completion times of work, and the best of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long units stay that are not needed."""
+"""How long unneeded units are kept."""
 
 from __future__ import annotations
 

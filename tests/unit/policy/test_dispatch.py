@@ -1,4 +1,4 @@
-"""Which tasks are worth giving to slots where a task begins late: figures of a laptop beside AWS Batch."""
+"""Which tasks are worth dispatching to late slots: figures of a laptop with AWS Batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's policy that raises or answers nonsense, seen through the scheduler's core."""
+"""A custom policy that raises or gives invalid answers, through the scheduler's core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.scheduler.driver import Cluster
 
 
 class Scripted:
-    """A policy that answers what the test says."""
+    """A policy with scripted answers."""
 
     allocation = Allocation()
 
@@ -33,7 +33,7 @@ class Scripted:
 
 
 class Story:
-    """A core that asks a scripted policy, and a manager that it tells."""
+    """A core that asks a scripted policy, and a manager that receives the targets."""
 
     def __init__(self, *, fixed: bool = False) -> None:
         self.policy = Scripted()
@@ -42,7 +42,7 @@ class Story:
         self.cluster.say("m", ManagerStatus(0.0, [], ""))
 
     def pass_plans(self, count: int = 2) -> list[str]:
-        """Let the policy be asked so often; return what was said about it."""
+        """Ask the policy this many times; return the complaints about it."""
         self.cluster.take_facts()
         said: list[str] = []
         until = self.policy.asked + count
@@ -51,7 +51,7 @@ class Story:
         return said
 
     def pass_time(self, seconds: float) -> list[str]:
-        """Let this time pass in the cluster; return what was said about the policy."""
+        """Let this time pass in the cluster; return the complaints about the policy."""
         for _ in range(int(seconds / 0.25)):
             self.cluster.wait(0.25, alive=["m", "w"])
         return [fact.text for fact in self.cluster.take_facts() if isinstance(fact, Incident) and fact.kind == "policy"]

@@ -1,4 +1,4 @@
-"""Policies that cannot be loaded, or are none."""
+"""Policies that cannot be loaded or are invalid."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_rejects_a_policy_that_misspells_a_worker_manager(
     ("content", "known", "scaled"),
     [
         ("1,local,4; 2,cloud,-1", ["local"], ["local"]),  # cloud joins from elsewhere
-        ("1,cloud,-1", ["local"], []),  # the one that is here is fixed
+        ("1,cloud,-1", ["local"], []),  # the connected one is fixed
         ("1,cloud,-1", [], []),
     ],
 )

@@ -1,4 +1,4 @@
-"""What `policy_content` of the policy `simple` may say."""
+"""Valid values of `policy_content` for the policy `simple`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many units the built-in policies want."""
+"""The number of units that the built-in policies want."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_fixed_managers_count_as_capacity_and_are_not_scaled() -> None:
 
 
 def sizes(policy: ScalingPolicy, demand: list[Demand], view: ManagerView, *times: float) -> list[int]:
-    """Return what is wanted of a manager that looks the same at all these times."""
+    """Return the targets of a manager that looks the same at all these times."""
     return [units(policy, now, demand, view)[0] for now in times]
 
 
@@ -206,7 +206,7 @@ def test_reason_states_assumptions_about_unmeasured_functions() -> None:
 
 
 def passing(busy_slots: float, ended_per_second: float, needs: Needs = PLAIN) -> Demand:
-    """Tasks that all came and ended between two views."""
+    """Tasks that all arrived and ended between two views."""
     return Demand(needs, "f", 0, 0, busy_slots / ended_per_second, busy_slots, ended_per_second)
 
 

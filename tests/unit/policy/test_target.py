@@ -1,4 +1,4 @@
-"""The policy `target_v1`: what its content says, and what it does with prices, ceilings, minima and targets."""
+"""The policy `target_v1`: its content, and its use of prices, ceilings, minima, and targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that grew too large come apart between tasks, and nothing is lost, doubled or out of order."""
+"""Oversized batches are split between tasks without losing, duplicating, or reordering any."""
 
 from __future__ import annotations
 

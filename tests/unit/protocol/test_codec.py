@@ -1,4 +1,4 @@
-"""What the codec accepts, refuses and limits. Wrong bodies are built as a peer in another language would build them."""
+"""Accepted, rejected, and limited input of the codec. Invalid bodies are built like a peer in another language."""
 
 from __future__ import annotations
 

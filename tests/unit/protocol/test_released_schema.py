@@ -1,4 +1,4 @@
-"""What the last release sends and writes, in `released_schema.txt`, against the declarations of today.
+"""The wire and file formats of the last release, in `released_schema.txt`, against the current declarations.
 
 Peers and files of one `PROTOCOL_VERSION` read each other, so within it the schema only grows. With each release,
 `pytest tests/unit/protocol/test_released_schema.py --rewrite` writes the file; numbers of removed messages stay in it.
@@ -39,13 +39,13 @@ ROWS = (
     *OF_EXTENSIONS,
 )
 POSITIONAL = ("ObjectRow", "LogRow", "MinuteRow", "EventRow", "FunctionTimesRow")
-"""Rows that travel, or lie in the history, without the names of their columns."""
+"""Rows that are sent or stored in the history without the names of their columns."""
 _DECLARATION = re.compile(r"^(struct|enum) (\w+) \{|^ +(\w+) @(\d+)(?: :([^;]+))?;", re.MULTILINE)
 _NUMBER = re.compile(r"message (\w+) (?:has|had) the number (\d+)")
 
 
 def declared() -> Iterator[str]:
-    """Yield each fact of the schema on a line of its own."""
+    """Yield each fact of the schema on a separate line."""
     yield f"protocol {m.PROTOCOL_VERSION}"
     kind = name = ""
     for new_kind, new_name, member, number, of in _DECLARATION.findall(schema()):
@@ -70,7 +70,7 @@ def declared() -> Iterator[str]:
 
 
 def rows() -> Iterator[Any]:
-    """Yield the classes of the rows that go to monitors and into the history."""
+    """Yield the classes of rows for monitors and the history."""
     found = {each for module in ROWS for each in vars(module).values() if isinstance(each, type)}
     yield from sorted((each for each in found if each.__name__.endswith("Row")), key=lambda each: each.__name__)
 
@@ -84,7 +84,7 @@ def numbers(lines: set[str]) -> dict[int, str]:
 
 
 def differences(released: set[str], today: set[str]) -> list[str]:
-    """Return what is not an addition."""
+    """Return all changes except additions."""
     version, now = (int(re.search(r"protocol (\d+)", "\n".join(each))[1]) for each in (released, today))  # type: ignore[index]
     again = [
         f"the number {number} was {name}'s, now it is {numbers(today)[number]}'s"
@@ -98,7 +98,7 @@ def differences(released: set[str], today: set[str]) -> list[str]:
 
 
 def added(released: set[str]) -> Iterator[tuple[StructCodec, str]]:
-    """Yield the fields that structs of the last release have got since."""
+    """Yield the fields added to structs since the last release."""
     known = {line.split()[1] for line in released if line.startswith("struct ")}
     for name in sorted(known):
         codec = struct_codec(getattr(m, name))
@@ -109,7 +109,7 @@ def added(released: set[str]) -> Iterator[tuple[StructCodec, str]]:
 
 
 def why_not_readable(codec: StructCodec, name: str) -> str:
-    """Return why a field cannot be read from the message of a sender that does not have it; empty when it can."""
+    """Return why a field cannot be read from a message without it; empty if it can."""
     declared = fields(codec.type) if is_dataclass(codec.type) else ()
     defaults = dict(getattr(codec.type, "_field_defaults", {}))
     for each in declared:

@@ -1,4 +1,4 @@
-"""Who may say what to whom."""
+"""Which roles may send which messages to whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One side of a session: what is kept, what is repeated, what is dropped, and when an acknowledgement is owed."""
+"""One side of a session: retained, resent, and dropped messages, and due acknowledgements."""
 
 from __future__ import annotations
 

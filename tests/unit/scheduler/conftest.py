@@ -1,4 +1,4 @@
-"""A cluster, a client, and a worker `w` that has joined it."""
+"""A cluster, a client, and a worker `w` that has joined the cluster."""
 
 from __future__ import annotations
 

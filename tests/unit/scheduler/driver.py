@@ -1,4 +1,4 @@
-"""A cluster of one core and hand-moved peers: tests say what happens and see what the core answers."""
+"""A cluster of one core and scripted peers: tests send events and check the core's answers."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class NoScaling:
 
 
 def delivered(command: Send) -> tuple[bytes, Message]:
-    """Return a message and the peer that it is for: a client inside a task gets its messages through a worker."""
+    """Return a message and its recipient: a client inside a task receives its messages through a worker."""
     return command.nested or command.peer, command.message
 
 
 class Remembering(SchedulerPart):
-    """Remembers all tasks that ended."""
+    """Records all tasks that ended."""
 
     changes = (TasksEnded,)
 
@@ -96,20 +96,20 @@ class Remembering(SchedulerPart):
 
 
 CHECK_EVERY = 4
-"""Steps. Simulations and properties check the invariants too."""
+"""Number of steps. Simulations and properties also check the invariants."""
 
 
 class Cluster(SchedulerPart):
-    """Feeds the core, and checks every invariant after some steps. Peers are named by short strings."""
+    """Feeds the core, and checks every invariant after some steps. Peers have short names."""
 
     _steps = 0
 
     subscribers: ClassVar[tuple[Subscriber, ...]] = ()
-    """Take changes beside the cluster."""
+    """Receive changes in addition to the cluster."""
     changes: ClassVar[tuple[type, ...]] = (Action,)
-    """It takes part in the core as an extension does."""
+    """Participates in the core like an extension."""
     parts: Sequence[Callable[[], Any]] = (Remembering,)
-    """Makes parts of extensions."""
+    """Creates parts of extensions."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
@@ -135,7 +135,7 @@ class Cluster(SchedulerPart):
         return name.encode().ljust(8, b".")
 
     def step(self, *inputs: Input) -> list[Command]:
-        """Step the core, and once more with the policy's answer if it is asked. Returns the commands of both."""
+        """Step the core, and once more with the policy's answer if asked. Returns the commands of both."""
         commands = self.step_once(*inputs)
         for command in list(commands):
             match command:
@@ -166,7 +166,7 @@ class Cluster(SchedulerPart):
         return facts
 
     def wait(self, seconds: float, alive: Iterable[str] = ()) -> None:
-        """Let time pass in ticks; the peers named stay in touch."""
+        """Let time pass in ticks; the named peers stay in touch."""
         until = self.now + seconds
         while self.now < until:
             self.now = min(until, self.now + 0.25)
@@ -183,7 +183,7 @@ class Cluster(SchedulerPart):
         role: Role = Role.CLIENT,
         session: str = "",
     ) -> str:
-        """A client joins, or comes back with a new session; title is what people see, its name unless given.
+        """A client joins, or returns with a new session. title: display name, by default its name.
 
         session: the name of its durable session.
         """
@@ -199,7 +199,7 @@ class Cluster(SchedulerPart):
         session: str = "",
         own: bool = False,
     ) -> str:
-        """Why a client, or a manager, may not come in; empty when it may. own: it has the session already."""
+        """Why a client or a manager is refused; empty if admitted. own: it already has the session."""
         refused = self._admission(name, identity, details or ClientDetails(name, session), own)
         assert not isinstance(refused, TryAgain)
         return refused.text if refused is not None else ""
@@ -207,7 +207,7 @@ class Cluster(SchedulerPart):
     def tries_again(
         self, name: str, identity: Identity = LOCAL, session: str = "", details: ManagerDetails | None = None
     ) -> str:
-        """Why it is not clear yet whether a client, or a manager, may come in; empty when it is."""
+        """Why the admission of a client or a manager is undecided; empty if decided."""
         answer = self._admission(name, identity, details or ClientDetails(name, session), False)
         return answer.text if isinstance(answer, TryAgain) else ""
 
@@ -235,7 +235,7 @@ class Cluster(SchedulerPart):
         return name
 
     def nested(self, name: str, via: str, task: bytes = b"") -> str:
-        """A client inside a task speaks for the first time, through this worker."""
+        """A client inside a task sends its first message, through this worker."""
         self._factories.setdefault(name, IdFactory(self.peer(name)))
         self.relay(name, via, Heartbeat(self.now), task)
         return name
@@ -348,7 +348,7 @@ class Cluster(SchedulerPart):
         attempt: int | None = None,
         calls: tuple[int, int] = (0, 0),
     ) -> None:
-        """The worker says that these ended, in their present attempt unless another is given.
+        """The worker reports that these ended, in their current attempt unless another is given.
 
         calls: how many calls ended in each of these chunks, and how many of those failed.
         """
@@ -367,11 +367,11 @@ class Cluster(SchedulerPart):
     # -- what was said
 
     def on(self, worker: str) -> list[bytes]:
-        """Tasks that the core thinks this worker has, in the order in which they were sent."""
+        """Tasks that the core believes this worker has, in dispatch order."""
         return list(self.state.workers[self.peer(worker)].tasks)
 
     def outcomes(self, client: str) -> dict[bytes, tuple[Outcome, bytes]]:
-        """All outcomes told to a client; fails when one was told twice."""
+        """All outcomes reported to a client; fails if one was reported twice."""
         found: dict[bytes, tuple[Outcome, bytes]] = {}
         for name, message in self.said:
             if name == client and isinstance(message, Finished):

@@ -1,4 +1,4 @@
-"""Limits of what the peers of one key, and all together, take of the scheduler."""
+"""Limits on the scheduler's resources for the peers of one key, and for all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALICE, BOB = Identity("alice"), Identity("bob")
 
 
 def cluster_of(**limits: Any) -> Cluster:
-    """A cluster with one busy worker, two sessions of alice and one of bob."""
+    """A cluster with one busy worker, two sessions of alice, and one of bob."""
     cluster = Cluster(**limits)
     for name, identity in (("a1", ALICE), ("a2", ALICE), ("b", BOB)):
         cluster.client(name, identity=identity)
@@ -37,7 +37,7 @@ def cluster_of(**limits: Any) -> Cluster:
 
 
 def submit(cluster: Cluster, client: str, *payloads: bytes) -> list[Outcome | None]:
-    """Submit tasks with these arguments; return the outcomes, None of those that were taken."""
+    """Submit tasks with these arguments; return the outcomes, None for accepted tasks."""
     ids = [cluster.task_id(client) for _ in payloads]
     cluster.say(client, Submit([(FUNCTION, CODE)], [TaskGroup(Spec(FUNCTION), ids, list(payloads))]))
     return [cluster.outcome(client, task) for task in ids]
@@ -177,7 +177,7 @@ def test_single_task_waits_for_few_tasks_of_another_keys_flood(sessions: int, cl
     worker = cluster.worker("w", slots=2)
     for number in range(sessions):
         cluster.submit(cluster.client(f"f{number}", identity=ALICE), 300 // sessions)
-    for _ in range(20):  # it is measured by now: 10 ms each
+    for _ in range(20):  # measured by now: 10 ms each
         cluster.finish(worker, *cluster.on(worker)[:2])
     cluster.client("b", identity=BOB)
     (task,) = cluster.submit("b")

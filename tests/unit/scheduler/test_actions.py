@@ -1,4 +1,4 @@
-"""What clients and workers did, as extensions learn it from the core."""
+"""Actions of clients and workers, as reported to extensions by the core."""
 
 from __future__ import annotations
 

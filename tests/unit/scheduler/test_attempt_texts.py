@@ -1,4 +1,4 @@
-"""A failed task says its cause in one line, then its attempts, equal ones once."""
+"""A failed task states its cause in one line, then its attempts, with equal ones merged."""
 
 from __future__ import annotations
 

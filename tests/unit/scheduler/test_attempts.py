@@ -1,4 +1,4 @@
-"""The attempts that people see: how often a task has started, however often it was moved; and inputs that failed."""
+"""Displayed attempts: the number of a task's starts, however often it was moved; and failed inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend of the object storage: where hosts get what is there, and what happens where it cannot be reached."""
+"""A backend of the object storage: sources for hosts, and behaviour when it is unreachable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKEND = 3
 
 
 def cluster_with_backend(*, is_in_backend: bool = True) -> tuple[Hosts, bytes]:
-    """Return a cluster of two hosts, and the id of an object that its object storage has, and the backend."""
+    """Return a cluster of two hosts, and the id of an object in its object storage and the backend."""
     cluster = Hosts(2)
     cluster.storage_says(UseBackend(URL, KEY))
     uploaded = cluster.object_id("client")

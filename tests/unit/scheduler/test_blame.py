@@ -1,4 +1,4 @@
-"""Just blame: who is charged when a worker is lost with several tasks."""
+"""Fair charging: which tasks are charged when a worker is lost with several tasks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_among_tasks_lost_together_only_repeat_offenders_are_poison() -> None:
 
 
 def test_worker_that_accounts_for_its_tasks_charges_no_unstarted_task() -> None:
-    """Its worker cannot start processors, say. More workers end so than make a task poison."""
+    """For example, its worker cannot start processors. More workers exit that way than make a task poison."""
     cluster = Cluster()
     client = cluster.client()
     once, other = [*cluster.submit(client, 1, retries=0), *cluster.submit(client, 1)]
@@ -99,7 +99,7 @@ def unit_with_limit(cluster: Cluster, worker: str, remaining_seconds: float, sta
 
 
 def run_until_the_time_limit(cluster: Cluster, worker: str, task: bytes) -> None:
-    """Let a task run on a worker for as long as the unit of the worker may live."""
+    """Let a task run on a worker for the lifetime of the worker's unit."""
     cluster.worker(worker, manager_id="m")
     unit_with_limit(cluster, worker, 60.0, UnitState.RUNNING)
     cluster.say(worker, Started([task]))

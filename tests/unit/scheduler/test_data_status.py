@@ -1,4 +1,4 @@
-"""What monitors are told of stores, and of what moved between them."""
+"""Reports to monitors about stores and the transfers between them."""
 
 from __future__ import annotations
 

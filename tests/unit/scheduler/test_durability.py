@@ -1,4 +1,4 @@
-"""A scheduler that ends at any time, and one that continues with what the journal has."""
+"""A scheduler that ends at any time, and a successor that continues from the journal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ AFTER = RECOVERY_SECONDS + 0.25
 
 
 class JournaledCluster(Cluster):
-    """Keeps the records of its journal. Each record is the last command of its step, also after commands of a timer."""
+    """Retains its journal records. Each record is the last command of its step, even after timer commands."""
 
     subscribers = (JournalSubscriber(),)
     next_at = 0.0
@@ -169,7 +169,7 @@ def test_all_data_of_a_departed_client_is_removed(cluster: JournaledCluster, com
     cluster.leave("client")
     after = cluster.killed(compacted=compacted)
     assert not after.state.clients
-    # The former scheduler may have ended before the storage heard of it.
+    # The former scheduler may have ended before notifying the storage.
     assert SendToStorage(ForgetOwner(after.peer("client"))) in after.commands
 
 

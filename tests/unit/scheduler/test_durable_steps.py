@@ -1,4 +1,4 @@
-"""A scheduler with a journal says nothing that its disk has not confirmed."""
+"""A scheduler with a journal sends only what its disk has confirmed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITE = WriteJournal([ClientJoined(CLIENT, HELLO, LOCAL)])
 
 
 class Disk:
-    """Confirms what was written only while it is open."""
+    """Confirms writes only while open."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = threading.Event()
@@ -38,7 +38,7 @@ class Disk:
 
 
 class Steps:
-    """Steps of a scheduler, what was performed of them, and the failures that it was told of."""
+    """Steps of a scheduler, their performed commands, and reported failures."""
 
     def __init__(self, path: Path) -> None:
         self.performed: list[Command] = []
@@ -76,7 +76,7 @@ def test_messages_are_sent_in_order_only_after_the_disk_confirms(
         assert steps.performed == [said(CLIENT, 0)]
         steps.durable.add([], [said(CLIENT, 1), WRITE])
         steps.durable.add([], [said(OTHER, 2), SendAnswer(OTHER, Heartbeat(3))])
-        await asyncio.sleep(0.02)  # that a step does not happen announces itself by nothing
+        await asyncio.sleep(0.02)  # no event announces that a step does not happen
         assert steps.performed == [said(CLIENT, 0), SendAnswer(OTHER, Heartbeat(3))]  # nothing needs to lead to it
         disk.is_open.set()
         await soon(lambda: len(steps.performed) == 4)

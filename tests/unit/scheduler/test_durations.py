@@ -1,4 +1,4 @@
-"""Measured durations of tasks, and what they say of those that run."""
+"""Measured durations of tasks, and estimates for running ones."""
 
 from __future__ import annotations
 

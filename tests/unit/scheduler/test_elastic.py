@@ -1,4 +1,4 @@
-"""Elasticity: what managers are told, whom scaling down takes, and what the policy sees."""
+"""Elasticity: targets of managers, units stopped by scaling down, and the policy's view."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENT = {"client_timeout_seconds": 1e6, "worker_timeout_seconds": 1e6}
 
 
 class Told:
-    """A policy that wants what the test says, and keeps what it was shown."""
+    """A policy with scripted targets that records its views."""
 
     allocation = Allocation()
 
@@ -91,7 +91,7 @@ def decisions(cluster: Cluster) -> list[ScalingDecided]:
 
 
 class Wordy(Told):
-    """A policy whose reasons have numbers that change all the time."""
+    """A policy whose reasons contain constantly changing numbers."""
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         wanted = super().plan(view)
@@ -324,7 +324,7 @@ def test_restarted_manager_replaces_its_predecessor_and_its_units() -> None:
 
 
 def test_tasks_sent_to_a_starting_worker_are_not_running_yet() -> None:
-    """Otherwise short tasks of unknown length count as long ones, for which a manager starts more units."""
+    """Otherwise, short tasks of unknown length count as long ones, for which a manager starts more units."""
     policy = Told(m=1)
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m")
@@ -376,7 +376,7 @@ def test_policy_sees_tasks_between_two_views_by_their_needs() -> None:
 
 
 class Units:
-    """A manager of the test: does what Desired says, a unit's worker connects `startup_seconds` after its start."""
+    """A manager that follows Desired. A unit's worker connects `startup_seconds` after its start."""
 
     def __init__(self, cluster: Cluster, name: str, startup_seconds: float = 1.0, **options: object) -> None:
         self.cluster = cluster
@@ -528,7 +528,7 @@ def test_worker_is_drained_earlier_for_long_tasks_within_its_second_half() -> No
     assert drained(cluster) == [worker]
     other = cluster.worker("x", manager_id="m")
     with_an_end(cluster, manager, other, 300.0)
-    # One of the tasks has run for as long as the worker is here, so the next ones may as well.
+    # One task has run as long as the worker has been connected, so the next tasks may as well.
     cluster.wait(145.0, alive=[client, manager, worker, other])
     assert drained(cluster) == [worker]
     cluster.wait(10.0, alive=[client, manager, worker, other])

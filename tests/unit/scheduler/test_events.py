@@ -1,4 +1,4 @@
-"""What monitors are told of what happens: which rows, how many, and that a report stays small."""
+"""Event reports to monitors: their rows, their number, and their bounded size."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MAX_TASK_ROWS, FLOOD_ROWS, MAX_PAST_TASKS, MAX_LISTED = 200, 100, 20, 10
 
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bound reports by the values above, which tests fill quickly."""
+    """Limit reports to the values above, which tests fill quickly."""
     for name in ("MAX_TASK_ROWS", "FLOOD_ROWS", "MAX_PAST_TASKS", "MAX_LISTED"):
         monkeypatch.setattr(events, name, globals()[name])
 
 
 class Watched:
-    """A cluster, and a monitor's view of it. Unix time is the cluster's clock and AT."""
+    """A cluster, and a monitor's view of it. Unix time is the cluster's clock plus AT."""
 
     def __init__(self, cluster: Cluster | None = None, slots: int = 1) -> None:
         self.cluster = cluster or Cluster()
@@ -49,7 +49,7 @@ class Watched:
         self.report()
 
     def report(self) -> Any:
-        """Return the next report; None when nothing happened."""
+        """Return the next report; None if nothing happened."""
         self.events.add(self.cluster.take_facts(), self.now)
         report = self.events.report(self.now)
         return json.loads(report.document()) if report is not None else None
@@ -63,7 +63,7 @@ class Watched:
         return AT + self.cluster.now
 
     def finish(self, count: int, outcome: Outcome = Outcome.SUCCESS, payload: bytes = b"\x80", **options: Any) -> None:
-        """Submit tasks, which end at once, in batches as large as the worker's credit."""
+        """Submit tasks that end at once, in batches as large as the worker's credit."""
         waiting = set(self.cluster.submit(self.client, count, **options))
         while waiting:
             ready = [task for task in self.cluster.on(self.worker) if task in waiting]
@@ -121,7 +121,7 @@ def test_ended_task_has_a_complete_row() -> None:
 
 
 def ran_on_lanes(watched: Watched, count: int, duration_us: int, clock: float) -> None:
-    """Let tasks end one after the other on two lanes in turn; the worker's clock shows this at their end."""
+    """Let tasks end one by one on two alternating lanes, with this time on the worker's clock at their end."""
     waiting = set(watched.cluster.submit(watched.client, count))
     began_us = round(clock * 1e6) - (count // 2 + 1) * duration_us
     while waiting:

@@ -1,4 +1,4 @@
-"""Why a task waits, in one sentence."""
+"""Why a task is waiting, in one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU = (("gpu", 2.0),)
 
 
 class Two:
-    """A policy that wants two units of every manager but those called idle, which get none."""
+    """A policy that wants two units of every manager except those called idle, which get none."""
 
     allocation = Allocation()
 

@@ -1,4 +1,4 @@
-"""What one key owns does not exist for another one; an admin sees and may change all."""
+"""Data of one key does not exist for another; an admin sees and may change everything."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def asked(cluster: Cluster, client: str, question: Message) -> Message:
 
 
 def failed_task(cluster: Cluster, client: str) -> bytes:
-    """Have a task of a client print something and fail."""
+    """Make a task of a client print something and fail."""
     (task,) = cluster.submit(client)
     cluster.say("w", Printed([task], [False], [0], [b"secret"]))
     cluster.finish("w", task, outcome=Outcome.EXCEPTION, payload=b"\x80 error")

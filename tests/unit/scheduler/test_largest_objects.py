@@ -1,4 +1,4 @@
-"""Which objects clients and monitors find, what made them, and which hosts have them."""
+"""Objects that clients and monitors find, with their origins and hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which host a task runs on: where its inputs are, unless waiting there takes longer than moving them."""
+"""Tasks run on the host of their inputs, unless waiting there takes longer than moving them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DURATIONS = (0.01, 1.0, 10.0)
 
 
 class Hosts(Cluster):
-    """A cluster whose hosts have a store each: w1 is a worker on host-1, which has store 1. Links carry 100 MB/s."""
+    """A cluster with a store per host: w1 is a worker on host-1, which has store 1. Links carry 100 MB/s."""
 
     def __init__(self, *stores: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Hosts(Cluster):
         return ids
 
     def made(self, *stores: int, megabytes: float = 50, client: str = "client") -> bytes:
-        """A client has an object that these stores have. Returns its id."""
+        """A client has an object that these stores hold. Returns its id."""
         identifier = self.object_id(client)
         for store in stores:
             self.say(f"s{store}", ObjectsHeld([identifier], [round(megabytes * MB)]))
@@ -129,7 +129,7 @@ def test_prefetched_task_moves_when_its_host_is_slower_than_a_transfer() -> None
     assert cluster.on("w2") == [running, task]
     cluster.wait(1.5, ["client", "w1", "w2"])
     assert cluster.recalls("w2", kill=False) == []
-    cluster.wait(1.0, ["client", "w1", "w2"])  # the running task takes longer than it should
+    cluster.wait(1.0, ["client", "w1", "w2"])  # the running task takes longer than expected
     assert cluster.recalls("w2", kill=False) == [task]
     cluster.give_back("w2", task)
     assert (cluster.on("w1"), cluster.on("w2")) == ([task], [running])

@@ -1,4 +1,4 @@
-"""A worker finds that the object storage lacks what a task needs: the task's client is asked to put it again."""
+"""If the object storage lacks a task's object, the task's client is asked to restore it."""
 
 from __future__ import annotations
 

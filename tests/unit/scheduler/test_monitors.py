@@ -1,4 +1,4 @@
-"""The monitors' port: which monitor receives what, and that slow, frozen and dead monitors cost next to nothing."""
+"""The monitors' port: recipients of reports, and the low cost of slow, frozen, and dead monitors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class HandLoop:
         self._timers: list[Timer] = []
         self._cluster = cluster
         self.seconds_per_look = 0.0
-        """How long everything takes between two looks at the clock."""
+        """Duration of everything between two readings of the clock."""
         self._late_seconds = 0.0
 
     def time(self) -> float:
@@ -105,7 +105,7 @@ class HandLoop:
 
 
 class Recording:
-    """A listener that keeps what it is to send. waiting: bytes that a peer has not taken."""
+    """A listener that records sent messages. waiting: bytes that a peer has not received."""
 
     addresses = ("tcp://127.0.0.1:1",)
 
@@ -184,7 +184,7 @@ class Port:
         self.say(Opened(peer, own_hello(Role.CLIENT), Identity(key, frozenset({Role.CLIENT}))))
 
     def answered(self, peer: bytes) -> list[tuple[str, Any]]:
-        """Return what a peer is told when all questions are answered."""
+        """Return the messages to a peer once all questions are answered."""
         while self.loop.soon:
             self.loop.turn()
         return self.told(peer)
@@ -201,7 +201,7 @@ class Port:
         return task
 
     def told(self, peer: bytes) -> list[tuple[str, Any]]:
-        """Return and forget what a monitor was told: kinds and documents."""
+        """Return and clear the messages to a monitor: kinds and documents."""
         found = [
             (type(message).__name__, json.loads(message.json) if hasattr(message, "json") else message)
             for name, message in self.listener.sent

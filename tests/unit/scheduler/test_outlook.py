@@ -1,4 +1,4 @@
-"""What a cluster without workers says about itself: pages, terminals and JSON show this one sentence."""
+"""The sentence about a cluster without workers that pages, terminals, and JSON show."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def dynamic() -> Cluster:
 
 
 def scaled_to_zero() -> Cluster:
-    """Workers came for tasks, and have gone since."""
+    """Workers joined for tasks, and have left since."""
     cluster = cluster_of()
     client, manager = cluster.client(), join(cluster)
     worker = cluster.worker("w", manager_id=manager)

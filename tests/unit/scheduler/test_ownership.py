@@ -1,4 +1,4 @@
-"""One owner for each kind of state: no module but the owner's writes a task's state or anything of a worker."""
+"""One owner for each kind of state: only the owner's module writes a task's state or a worker's fields."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def of_worker(attribute: ast.Attribute) -> bool:
     owner = ast.unparse(attribute.value)
     if "worker" in owner:
         return attribute.attr in WORKER
-    return attribute.attr in WORKERS_ALONE and "monitor" not in owner  # a monitor has a connection of its own
+    return attribute.attr in WORKERS_ALONE and "monitor" not in owner  # a monitor has a separate connection
 
 
 def test_task_state_is_written_in_one_file() -> None:

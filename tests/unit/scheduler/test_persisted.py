@@ -1,4 +1,4 @@
-"""Results that are to outlive their hosts: when the object storage is told to get a copy, and when another one."""
+"""Results that should outlive their hosts: when the object storage is told to fetch a copy or another one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.unit.scheduler.test_stores import SIZE, Hosts
 
 
 class Copied(Hosts):
-    """A cluster of hosts that says which stores were told to copy anything."""
+    """A cluster of hosts that records which stores were told to copy objects."""
 
     def asked(self) -> list[str]:
-        """Return the stores that were told to copy anything since the last call."""
+        """Return the stores that were told to copy objects since the last call."""
         found = [name for name, message in self.said if isinstance(message, CopyObjects)]
         self.said.clear()
         return found

@@ -1,4 +1,4 @@
-"""Who gets which task: credit, prefetch, capabilities, fairness, balancing, and what a nested task lends."""
+"""Assignment of tasks: credit, prefetch, capabilities, fairness, balancing, and lent slots."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_more_deeply_nested_tasks_come_first(cluster: Cluster) -> None:
     second = cluster.nested("second", worker)
     cluster.say(worker, Suspended([middle], [1], [True]))
     (inner,) = cluster.submit(second, parent=middle)
-    cluster.submit(client)  # what the worker may have ahead is now full
+    cluster.submit(client)  # the worker's prefetch is now full
     (shallow,) = cluster.submit(first, parent=outer)
     (deep,) = cluster.submit(second, parent=middle)
     (orphan,) = cluster.submit(first, parent=bytes(16))
@@ -241,7 +241,7 @@ def test_client_in_a_task_may_send_only_client_messages(monkeypatch: pytest.Monk
 
 
 def needs_of(worker: str) -> dict[str, Any]:
-    """Return the options of a task that runs on one worker alone, at most once."""
+    """Return the options of a task that runs on only one worker, at most once."""
     return {"needs": pinned(Cluster.peer(worker).hex()), "retries": 0}
 
 

@@ -1,4 +1,4 @@
-"""Ready queues: order, turns, and what becomes of tasks that are dropped where they lie."""
+"""Ready queues: order, round robin, and dropped tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The black box: what was recorded can be replayed, and finds the same mistake again."""
+"""The black box: recordings can be replayed, and reproduce the same fault."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIG = scheduler_model()(bind_address="tcp://127.0.0.1:0", **SETTINGS)
 
 
 class Recorded(Cluster):
-    """A cluster whose inputs are recorded, as the shell does it."""
+    """A cluster whose inputs are recorded like in the shell."""
 
     def __init__(self, **limits: int) -> None:
         super().__init__(load_policy(CONFIG.policy_engine_type, CONFIG.policy_content), **SETTINGS)
@@ -50,7 +50,7 @@ class Recorded(Cluster):
 
 
 def eventful() -> Recorded:
-    """A story in which every kind of input occurs."""
+    """A scenario with every kind of input."""
     cluster = Recorded()
     client, manager = cluster.client(), cluster.manager("m")
     cluster.say(manager, Status(1.0, [UnitStatus("unit-a", UnitState.PENDING, 1, 0.5)]))

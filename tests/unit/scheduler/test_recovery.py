@@ -1,4 +1,4 @@
-"""What a restarted scheduler makes of what its peers say again."""
+"""A restarted scheduler's use of its peers' repeated reports."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ AFTER = RECOVERY_SECONDS + 0.25
 
 
 class Restarted(Cluster):
-    """A scheduler that was just started, and peers that knew the one before it."""
+    """A newly started scheduler, and peers of its predecessor."""
 
     def returning(self, name: str, *attempts: tuple[bytes, int], once: bool = False, slots: int = 1) -> None:
-        """A worker comes back, and reports that it has these attempts."""
+        """A worker returns and reports these attempts."""
         self.silent(name, slots)
         self.report(name, *attempts, once=once)
 
     def comes_back(self, name: str) -> None:
-        """A client comes back that has not submitted again yet."""
+        """A client returns without having resubmitted."""
         hello = self._hello(Role.CLIENT, ClientDetails(name))
         hello.resume = True
         self.step(Opened(self.peer(name), hello))
 
     def silent(self, name: str, slots: int = 1, offers: dict[str, float | None] | None = None) -> None:
-        """A worker comes back, and has not reported yet."""
+        """A worker returns and has not reported yet."""
         hello = self._hello(Role.WORKER, WorkerDetails("manager", f"unit-{name}", slots, 1000, offers or {}))
         hello.resume = True
         self.step(Opened(self.peer(name), hello))
@@ -72,7 +72,7 @@ class Restarted(Cluster):
         again: int = 1,
         **options: object,
     ) -> None:
-        """The client submits tasks again that it had sent to the scheduler before this one."""
+        """The client resubmits tasks that it had sent to the previous scheduler."""
         spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
         group = TaskGroup(spec, list(tasks), [b"\x80 arguments"] * len(tasks), list(references))
         self.say("client", Submit([(FUNCTION, CODE)], [group], 0, again))

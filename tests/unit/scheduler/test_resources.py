@@ -1,4 +1,4 @@
-"""What tasks take of their workers: it is counted, and never more than there is; large tasks do not starve."""
+"""Resources of tasks: counted, never oversubscribed, and without starving large tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def why(cluster: Cluster, task: bytes) -> str:
 
 
 def devices(cluster: Cluster, worker: str) -> list[tuple[int, ...]]:
-    """The indexes of the gpus that each attempt got that was sent to a worker."""
+    """The GPU indexes of each dispatched attempt."""
     runs = [message for name, message in cluster.said if name == worker and isinstance(message, Run)]
     return [found for message in runs for group in message.groups for found in group.devices]
 

@@ -1,4 +1,4 @@
-"""Retries after exceptions and losses of workers: counted apart, delayed, and shown."""
+"""Retries after exceptions and worker losses: counted separately, delayed, and shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG_SECONDS = 5.0
 
 
 class Trial:
-    """One task on a worker, whose attempts end as the test says."""
+    """One task on a worker, whose attempts end as scripted."""
 
     def __init__(self, **spec: Any) -> None:
         self.watched = Watched()
@@ -64,7 +64,7 @@ def test_exceptions_and_losses_have_separate_limits() -> None:
 
 
 def test_task_fails_after_more_process_losses_than_allowed() -> None:
-    trial = Trial(retries=5, losses=2)  # one loss, as the wire counts
+    trial = Trial(retries=5, losses=2)  # one loss, as counted on the wire
     trial.dies()
     trial.wait(2.0)
     for _ in range(2):

@@ -121,7 +121,7 @@ def test_session_has_one_client_at_a_time() -> None:
 def test_client_gone_during_an_outage_does_not_hold_its_session() -> None:
     cluster = with_session()
     assert cluster.tries_again("s", ALICE, session=NAME)
-    cluster.wait(0.5, alive=["s", "w"])  # what it said before is read now
+    cluster.wait(0.5, alive=["s", "w"])  # its earlier messages are read now
     for _ in range(5):
         assert cluster.tries_again("s", ALICE, session=NAME)
         cluster.wait(1.0, alive=["w"])

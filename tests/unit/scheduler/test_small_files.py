@@ -1,4 +1,4 @@
-"""The scheduler's small files: one thread writes them, and no disk delays who has them written."""
+"""The scheduler's small files: one thread writes them, and a slow disk delays no other thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import until
 
 
 class Disk:
-    """Holds up every write until it is freed."""
+    """Blocks every write until released."""
 
     def __init__(self) -> None:
         self.is_free = Event()
@@ -78,7 +78,7 @@ def test_closing_does_not_wait_for_a_hung_disk(
 
 
 def test_files_that_hang_on_opening_delay_no_component(tmp_path: Path) -> None:
-    """Opening a FIFO without a reader waits, as opening a file on a hung disk does."""
+    """Opening a FIFO without a reader blocks, like opening a file on a hung disk."""
     writer = FileWriter()
 
     async def main() -> None:
@@ -100,7 +100,7 @@ def test_files_that_hang_on_opening_delay_no_component(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def file_limit() -> Iterator[None]:
-    """Let files, also that of pytest's output, grow to 200 bytes only: writes come back short and then fail."""
+    """Limit files, including that of pytest's output, to 200 bytes: writes are short and then fail."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
     try:
@@ -122,7 +122,7 @@ def test_full_disk_keeps_the_last_complete_document(tmp_path: Path) -> None:
 
 
 def restart(directory: Path, times: TaskTimes) -> TaskTimes:
-    """Return what a scheduler knows that follows one which has known this."""
+    """Return the state of a scheduler that succeeds one with this state."""
     with contextlib.closing(FileWriter()) as writer:
         TaskTimesFile(directory, writer).write(times.counts)
     with contextlib.closing(FileWriter()) as writer:

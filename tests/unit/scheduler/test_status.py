@@ -1,4 +1,4 @@
-"""The document for monitors: what it says, and that it stays small."""
+"""The document for monitors: its content, and its limited size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of hosts: which ones there are, what the scheduler knows of their objects, and who fetches what from whom."""
+"""Stores of hosts: their registration, the scheduler's knowledge of their objects, and fetches between them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.unit.scheduler.driver import Cluster
 
 MB = 1_000_000
 SIZE = 4 * MB
-"""One run, when a lone store fetches it."""
+"""One run, if a single store fetches it."""
 
 _Kind = TypeVar("_Kind", bound=Message)
 
@@ -58,7 +58,7 @@ class Hosts(Cluster):
         return [message for told, message in self.said if told == name and isinstance(message, kind)]
 
     def fetches(self, name: str) -> list[tuple[bytes, int]]:
-        """Return what a store was told to fetch, and the numbers of the sources; each once."""
+        """Return the fetches assigned to a store with their sources, each once."""
         rows = [row for each in self.told(name, FetchChunks) for row in zip(each.ids, each.sources, strict=True)]
         return list(dict.fromkeys(rows))
 
@@ -77,7 +77,7 @@ class Hosts(Cluster):
         return result
 
     def has_all(self, name: str, identifier: bytes, size_bytes: int = SIZE) -> None:
-        """A store says that it has fetched an object."""
+        """A store reports that it has fetched an object."""
         self.say(name, ChunksFetched([identifier], [0], [chunk_count(size_bytes)], [size_bytes]))
 
 

@@ -1,4 +1,4 @@
-"""The life of a task in the scheduler core, told through its one door."""
+"""The life of a task in the scheduler core, through its public interface."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 
 def storage_parts(commands: list[Command]) -> list[list[bytes]]:
-    """Return the ids that the storage is to forget, message by message."""
+    """Return the ids that the storage must release, message by message."""
     messages = [command.message for command in commands if isinstance(command, SendToStorage)]
     return [message.ids for message in messages if isinstance(message, ForgetObjects)]
 
@@ -75,7 +75,7 @@ def test_late_result_releases_only_its_own_object(cluster: Cluster) -> None:
     stored = cluster.object_id(client)
     for task, claimed in [(unknown, stored), (unknown, result_id(running[0], 1)), (stored, stored)]:
         cluster.say(one, Done([task], [1], [Outcome.SUCCESS], [stored_reference(claimed, 1)], [1]))
-    for worker in (one, other):  # of the one that the other runs, too
+    for worker in (one, other):  # of a task that the other also runs
         for task in set(running) - set(cluster.on(worker)):
             cluster.say(worker, Done([task], [1], [Outcome.SUCCESS], [stored_reference(result_id(task, 1), 1)], [1]))
     assert forgotten(cluster) == []
@@ -240,7 +240,7 @@ def test_tasks_beyond_the_waiting_limit_are_rejected_with_its_name() -> None:
 
 
 def register(cluster: Cluster, client: str, identifier: bytes, payload: bytes) -> Outcome | None:
-    """Register a function and submit a task of it; return how the task ended, None: it runs."""
+    """Register a function and submit a task of it; return how the task ended, or None if it runs."""
     task = cluster.task_id(client)
     cluster.say(client, Submit([(identifier, payload)], [TaskGroup(Spec(identifier), [task], [b"\x80"])]))
     return cluster.outcome(client, task)

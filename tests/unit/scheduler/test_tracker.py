@@ -1,4 +1,4 @@
-"""The tracker by itself: what no bounded look finds."""
+"""The tracker in isolation: fetches that no bounded scan finds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tracker_of(stores: int) -> Tracker:
 
 
 def told(tracker: Tracker, store: int) -> list[Message]:
-    """Return what a store is told to fetch now."""
+    """Return the fetches assigned to a store now."""
     messages = tracker.take()
     tracker.check()
     return [message for number, message in messages if number == store and isinstance(message, FetchChunks)]
@@ -31,7 +31,7 @@ def test_sweep_finds_a_fetch_missed_by_bounded_scans() -> None:
     holder, other, late, *blocked = range(1, 20 * MAX_LOOKS)
     tracker = tracker_of(blocked[-1])
     tracker.held(holder, OBJECT, LARGE_BYTES)
-    for store in blocked:  # none of these has a way to the holder or to the other fetcher
+    for store in blocked:  # none of these has a route to the holder or to the other fetcher
         for source in (holder, other):
             tracker.failed(store, OBJECT, 0, source, is_unreachable=True)
         tracker.wanted(store, [OBJECT])

@@ -1,4 +1,4 @@
-"""The allow-list: what it notices, and what broken files do."""
+"""The allow-list: detected changes, and the effect of damaged files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def line_of(keys: KeysDirectory, name: str) -> str:
 
 
 def change(keys: KeysDirectory, line: str, other: str) -> None:
-    """Replace one line of the list, as a hand would: the file stays."""
+    """Replace one line of the list in place, like an editor."""
     keys.peers.write_bytes(keys.peers.read_bytes().replace(line.encode(), other.encode(errors="surrogatepass")))
 
 

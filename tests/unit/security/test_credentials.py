@@ -1,4 +1,4 @@
-"""Credential files: what they hold, and which files are refused."""
+"""Credential files: their content, and rejected files."""
 
 from __future__ import annotations
 

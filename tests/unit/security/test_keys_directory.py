@@ -1,4 +1,4 @@
-"""The keys directory: what is kept, how it changes, and which directories are refused."""
+"""The keys directory: its content and changes, and rejected directories."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_rejects_other_directories_and_names_the_command_to_create_one(tmp_path:
 
 
 def test_advice_never_changes_modes_outside_keys_directories(tmp_path: Path) -> None:
-    """Root may own it: `chmod 700 /tmp` would be the end of other users' programs."""
+    """Root may own it: `chmod 700 /tmp` would break other users' programs."""
     tmp_path.chmod(0o755)
     file = tmp_path / "file"
     file.touch(0o644)

@@ -85,7 +85,7 @@ def test_cluster_keys_may_be_a_mounted_secret(mounted: Path) -> None:
             os.chown(file, 0, GROUP)
             file.chmod(0o440)
     os.chown(keys.path, 0, GROUP)
-    keys.path.chmod(0o3777)  # as the kubelet makes it, on a mount that is read-only
+    keys.path.chmod(0o3777)  # as created by the kubelet, on a read-only mount
     assert read(keys.path, USER, USER, GROUP) == "accepted"
     assert read(keys.path, 0, 0, GROUP) == "accepted"
     keys.path.chmod(0o777)

@@ -36,7 +36,7 @@ class Elsewhere(ByReference):
 
 
 class Tagged(Serializer):
-    """Counts, and says what it made in the first byte."""
+    """Counts, and writes its kind in the first byte."""
 
     def __init__(self) -> None:
         self.made: list[object] = []

@@ -1,4 +1,4 @@
-"""Functions that travel by value: what plain pickle finds by name only, or not at all."""
+"""Functions pickled by value, which plain pickle finds only by name or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions on their way to the client, and payloads that are none."""
+"""Exceptions on their way to the client, and invalid payloads."""
 
 from __future__ import annotations
 
