@@ -160,8 +160,8 @@ class Extension:
     in the file page/NAME.js of the package; it can import all files of that folder by name.
 
     agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
-    processor: called in each processor with its `ProcessorContext`, which has such lists as well, and with a function
-    that sends the agent a `Note`, or drops it if the agent is busy.
+    processor: called in each processor with its `ProcessorContext`, which also has such lists, and with a function that
+    sends the agent a `Note`, or drops it if the agent is busy.
     """
 
     name: str

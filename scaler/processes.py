@@ -247,7 +247,7 @@ def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[tuple
         if not name.isdigit() or int(name) == os.getpid():
             continue
         environ = Path("/proc", name, "environ")
-        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+        with contextlib.suppress(OSError):  # exited, or owned by another user
             if not is_chosen(environ.read_bytes().split(b"\0")):
                 continue
             ended = end_of(int(name))

@@ -203,7 +203,7 @@ def private_directory() -> Iterator[int]:
                 owner = f"user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}"
                 raise UsageError(f"{path} is not a private directory of this user ({owner}); {_REMEDY}")
             fcntl.flock(directory, fcntl.LOCK_EX)
-            after.callback(fcntl.flock, directory, fcntl.LOCK_UN)  # a forked child may hold the descriptor as well
+            after.callback(fcntl.flock, directory, fcntl.LOCK_UN)  # a forked child may also hold the descriptor
             yield directory
         except OSError as error:
             why = error.strerror

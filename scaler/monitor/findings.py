@@ -102,7 +102,7 @@ def findings(model: Model) -> list[FindingRow]:
     window = _Window(states, model.tasks(limit=MAX_TASKS_READ))
     overhead = _short_tasks(window) or _busy_scheduler(window)
     found = [
-        *(overhead or [*_full_managers(window), *_lacking_capabilities(window)]),  # more workers would wait as well
+        *(overhead or [*_full_managers(window), *_lacking_capabilities(window)]),  # more workers would also wait
         *_slow_inputs(window),
         *_failing_workers(window),
         *_failing_functions(window),

@@ -13,7 +13,7 @@ from scaler.scheduler.core.commands import Input, PolicyAnswered
 
 
 class PolicyCalls:
-    """Asks a policy. A user's policy runs in a daemon thread, since it may take seconds, or forever."""
+    """Asks a policy. A user's policy runs in a daemon thread, because it may take seconds, or forever."""
 
     def __init__(self, policy: ScalingPolicy, step: Callable[[Sequence[Input]], None], loop: AbstractEventLoop) -> None:
         self._policy = GuardedPolicy(policy)

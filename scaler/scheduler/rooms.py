@@ -65,14 +65,14 @@ class Performers:
     """Performers of all extensions. The first exception switches a performer off."""
 
     def __init__(self, observe: Callable[[Sequence[Observed]], None], publish: Callable[[Incident], None]) -> None:
-        """observe: receives what performers tell their extensions. publish: receives incidents."""
+        """observe: receives the performers' documents for their extensions. publish: receives incidents."""
         self._observe = observe
         self._publish = publish
         self.by_extension: dict[str, Any] = {}
         self._is_closed = False
 
     def start(self, config: SchedulerConfig, loop: AbstractEventLoop, files: FileWriter) -> None:
-        """Create the performers, which may tell their extensions something at once."""
+        """Create the performers, which may immediately send documents to their extensions."""
         directory = local_path(config.state_directory) if config.state_directory else None
         for each in extensions(config.extensions):
             if each.performer:

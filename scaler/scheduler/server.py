@@ -63,7 +63,7 @@ from scaler.texts import escaped
 LOOK_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
-"""Minimum heartbeats per lease. Applies to workers and managers as well, which have a report interval of their own."""
+"""Minimum heartbeats per lease. Also applies to workers and managers, which have their own report interval."""
 ID_BYTES = 128
 """Approximate memory per id in a recorded message, with its row."""
 _log = logging.getLogger(__name__)

@@ -63,7 +63,7 @@ def _columns(health: Health) -> dict[str, object]:
 
 
 def linked(state: ClusterState) -> list[Worker | ClientRecord | ManagerRecord]:
-    """Return the peers with a connection of their own. A client inside a task uses its worker's connection."""
+    """Return the peers with their own connection. A client inside a task uses its worker's connection."""
     clients = (client for client in state.clients.values() if client.via is None)
     peers: Iterable[Worker | ClientRecord | ManagerRecord] = chain(
         state.workers.values(), clients, state.managers.values()

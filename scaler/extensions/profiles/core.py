@@ -23,7 +23,7 @@ from scaler.stack_profile import StackProfile, read_json
 MAX_FUNCTIONS = 256
 """Functions of all keys."""
 MAX_TASKS = 256
-"""Tasks with a profile of their own."""
+"""Tasks with their own profile."""
 MAX_LISTED = 200
 REPORTS_PER_SECOND = 100
 """Average limit over MAX_SAVED_SECONDS. A report costs about 0.1 ms."""

@@ -220,7 +220,7 @@ class _Server(uvicorn.Server):
             self.forget(connection)
 
     def _make_room(self) -> None:
-        """Close the oldest connection that waits for a request, or else the oldest that is no event stream."""
+        """Close the oldest connection that waits for a request, otherwise the oldest that is not an event stream."""
         others = [connection for connection in self._open if not connection.is_stream]
         closed = next((connection for connection in others if connection.waits), others[0])
         opening = self._open.pop(closed)

@@ -1,8 +1,8 @@
 """Accounts of what each key uses of the scheduler, and their limits. Pure.
 
-An account belongs to a key, not to a session, so reconnecting or connecting often gives a peer no more. All processes
-of the scheduler's own user share one account. So do all peers of a scheduler without authentication, which cannot be
-told apart: there the limits protect the scheduler, not peers from each other.
+An account belongs to a key, not to a session, so a peer gains nothing by reconnecting or connecting often. All
+processes of the scheduler's own user share one account. So do all peers of a scheduler without authentication, which
+cannot be told apart: there the limits protect the scheduler, not peers from each other.
 """
 
 from __future__ import annotations

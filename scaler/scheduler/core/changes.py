@@ -55,7 +55,7 @@ _FIRST_ATTEMPT = FailureRecord(1, b"", [])
 class TasksEnded:
     """Tasks that ended in one step, in columns without results.
 
-    Group and worker are stored per run of equal ones, since neighbors mostly share them. Tasks are not stored: each
+    Group and worker are stored per run of equal ones, because neighbors mostly share them. Tasks are not stored: each
     would be an object for the garbage collector to visit. The columns are filled by their owner.
     """
 
@@ -313,7 +313,7 @@ Journaled = (
     | Labelled
 )
 """Changes for a restarted scheduler: effects, not inputs, so that readers need no rules. Clients inside tasks are
-omitted, since they return with their workers.
+omitted, because they return with their workers.
 """
 
 Change = (

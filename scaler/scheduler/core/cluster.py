@@ -52,7 +52,7 @@ class JournalState:
 class Counts:
     waiting: int = 0
     more: int = 0
-    """Calls beyond one per live task, since a chunk has several."""
+    """Calls beyond one per live task, because a chunk has several."""
     ended: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     memory_kills: int = 0
     processors_replaced: int = 0

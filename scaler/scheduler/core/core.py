@@ -108,7 +108,7 @@ class SchedulerCore:
         self._wrong: dict[bytes, tuple[float, int, str]] = {}
         """Peers with recent mistakes: when the counting ends, number, and last text."""
         self._retained_until: dict[bytes, float] = {}
-        """Expiry of the objects of clients that were given up."""
+        """Expiry of the objects of dropped clients."""
         self._gone: dict[bytes, None] = {}
         """Recently departed clients, whose objects may still be in a store that was out of contact."""
 
@@ -694,7 +694,7 @@ class SchedulerCore:
             case messages.Started():
                 self._tasks.started(worker, message)
             case messages.Drain(reason):
-                # The agent is about to end, and waits for the confirmation that no more tasks come.
+                # The agent is about to exit, and waits for confirmation that it gets no more tasks.
                 self._placement.drain(worker, reason, leaving=True)
             case messages.UseStore(store):
                 self._stores.use(worker, store, now)

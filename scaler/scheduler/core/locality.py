@@ -44,7 +44,7 @@ PERIOD_SECONDS = 0.005
 MAX_COMPARISONS = 48
 """Comparisons of waiting and moving per `PERIOD_SECONDS`; each takes about 10 us."""
 MARGIN = 1.25
-"""A dispatched task is recalled only if waiting takes longer than moving by this factor, since estimates vary."""
+"""A dispatched task is recalled only if waiting takes longer than moving by this factor, because estimates vary."""
 
 
 @dataclass(slots=True, eq=False)
@@ -262,7 +262,7 @@ class Locality:
 
     def _movable(self, queue: ReadyQueue, worker: Worker, now: float) -> tuple[int, Task, bool] | None:
         """Return a task to move to this worker: store, task, and whether it is the last in that queue. Normally the
-        last task, which would wait longest; the first task if that would wait too long as well."""
+        last task, which would wait longest; the first task if that would also wait too long."""
         here = 0.0 if worker.busy < worker.slots else _until_free(worker, now)
         is_kept = worker.reserved is queue or any(stock.kept_for is queue for stock in worker.claims.stocks.values())
         for number, wait in self._waits(queue, now):

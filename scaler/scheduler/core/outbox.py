@@ -1,4 +1,4 @@
-"""Collects the output of one step in columns, and makes one message per peer at the end of the step."""
+"""Collects the output of one step in columns, and builds one message per peer at the end of the step."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from scaler.scheduler.core.tasks import Tasks
 MAX_PLACED_PER_STEP = 4096
 """Bounds the duration of a step; the shell starts the next step at once."""
 MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
-"""Most bytes of dependency values that one task may receive, since they travel in one message."""
+"""Maximum bytes of dependency values for one task, because they travel in one message."""
 _TOO_MUCH_INPUT = (
     f"MAX_INPUT_BYTES is {MAX_INPUT_BYTES}, and the values that the task depends on are larger together: "
     "give it fewer inputs, or combine their values in steps"

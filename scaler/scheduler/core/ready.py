@@ -291,7 +291,7 @@ def _between(queues: Iterable[tuple[object, Iterable[deque[Task]]]], own: object
 
 
 class ReadyQueues:
-    """All ready tasks, by requirement. Empty queues are kept for a while, since requirements are few."""
+    """All ready tasks, by requirement. Empty queues are kept for a while, because requirements are few."""
 
     def __init__(self) -> None:
         self.queues: dict[Needs, ReadyQueue] = {}

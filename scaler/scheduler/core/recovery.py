@@ -4,7 +4,7 @@ Clients resubmit their unfinished tasks, and workers report their attempts and r
 is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has not
 been resubmitted yet is a *claim*. Once task and claim are both here, the scheduler adopts the task: it is assigned to
 that worker in that attempt, or gets its result. The journal resubmits the tasks of its clients, and claims those with
-retries=0 that were sent to a worker. A client that was given up leaves claims, too, in case it returns.
+retries=0 that were sent to a worker. A dropped client also leaves claims, in case it returns.
 
 Held tasks are released after RECOVERY_SECONDS, with two exceptions. A task with retries=0 may have run if a worker to
 which it was sent has not reported. A client is *exact* if claims name these tasks: it was given up in its first
@@ -40,7 +40,7 @@ from scaler.scheduler.core.tasks import Tasks
 RECOVERY_SECONDS = 1.5
 """Seconds after the start in which workers may report before resubmitted tasks are placed."""
 SETTLE_SECONDS = 0.1
-"""Seconds for which tasks resubmitted later are held, since their dependents follow in the next messages."""
+"""Seconds for which late resubmissions are held, because their dependents follow in the next messages."""
 SWEEP_SECONDS = 0.25
 ATTEMPTS_BETWEEN_SESSIONS = 1024
 MAX_SESSIONS = 60
@@ -103,7 +103,7 @@ class Recovery:
         self.claims: dict[bytes, Claim] = {}
         self._stashed: dict[bytes, Claim] = {}
         self._kept: dict[bytes, bool] = {}
-        """Clients that are in the journal or were given up. Their claims are kept until they leave. The value: whether
+        """Clients that are in the journal or were dropped. Their claims are kept until they leave. The value: whether
         the client is exact."""
         self._reported: set[bytes] = set()
         """Workers that reconnected from an earlier scheduler within their lease."""

@@ -18,7 +18,7 @@ from scaler.needs import GPU, MEMORY, UNITS_PER_ONE, Needs, Offers
 from scaler.protocol.messages import WorkerDetails
 
 MAX_GPUS = 256
-"""GPUs counted per worker, since an index is one byte."""
+"""GPUs counted per worker, because an index is one byte."""
 
 
 class Queue(Protocol):

@@ -111,7 +111,7 @@ class Rooms:
         subscribers: Sequence[Subscriber] = (),
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
     ) -> None:
-        """subscribers: receive changes only, and their commands come last. answerers: for questions about the core."""
+        """subscribers: receive changes only, and their commands are last. answerers: for questions about the core."""
         self._parts = parts
         self._subscribers = subscribers
         self._publisher = Publisher()

@@ -50,14 +50,14 @@ PREFETCH_SECONDS = 0.05
 PREFETCH_ROUND_TRIPS = 1.5
 """Prefetched work in round trips to the worker: one in flight, the rest as margin."""
 ROUND_TRIPS_KEPT = 5
-"""Number of heartbeats from which the fastest counts, since a busy process answers late."""
+"""Number of heartbeats of which the fastest counts, because a busy process answers late."""
 MAX_ROUND_TRIP_SECONDS = 1.0
 """Maximum round trip, as reported by a worker, that increases its prefetch."""
 CHECK_SECONDS = 1.0
 STALLED_CHECKS = 2
 """Consecutive checks without progress after which a worker's queued tasks are moved."""
 MAX_CALLS_OF_TASK = 1 << 32
-"""Maximum accepted from a client, since counts must stay exact in every reader."""
+"""Maximum accepted from a client, because counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
 MAX_ARRIVALS = 1_000
 """Arrival times per group; beyond this, every second one is dropped."""
@@ -307,7 +307,7 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class ResultBatch:
-    """Results of one Done, which the worker keeps as well while the scheduler retains any of them.
+    """Results of one Done, which the worker also keeps while the scheduler retains any of them.
 
     left: number of retained results, plus one while the Done is processed. released: the worker's list; None if no
     worker keeps the results.
@@ -412,7 +412,7 @@ class ClientRecord(PeerRecord):
     terminated: bool = False
     is_recovered: bool = False
     is_back: bool = False
-    """It had an earlier session, with this scheduler or the one before a restart."""
+    """It had an earlier session, with this scheduler or its predecessor."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     warned: set[Needs] = field(default_factory=set)

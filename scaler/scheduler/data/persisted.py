@@ -32,7 +32,7 @@ class PersistedResults:
         self.keeps_all = False
         """Whether all results are persisted."""
         self.durable: set[bytes] = set()
-        """Owners of durable sessions, whose results are persisted as well."""
+        """Owners of durable sessions, whose results are also persisted."""
         self.next_at = math.inf
         self.places = {OBJECT_STORAGE}
         """The object storage and its backend."""
@@ -70,7 +70,7 @@ class PersistedResults:
             self._unsettle(identifier)
 
     def refused(self, identifier: bytes, now: float) -> None:
-        """Note that the object storage declines a copy, or gives it up."""
+        """Record that the object storage declines or abandons a copy."""
         if identifier in self._asked:
             self._asked.remove(identifier)
             refusals = self._refusals[owner_of(identifier)]

@@ -74,7 +74,7 @@ class Tracker:
         self.awaited: set[int] = set()
         """Numbers of stores that workers use but that have not connected yet."""
         self.unknown_from = -math.inf
-        """Until then, objects without an entry wait, since stores report their objects after a restart."""
+        """Until then, objects without an entry wait, because stores report their objects after a restart."""
         self.unreachable: dict[tuple[int, int], float] = {}
         """Expiry of known missing connections, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}

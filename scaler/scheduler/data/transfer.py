@@ -72,7 +72,7 @@ class Transfer:
         self.waiting: OrderedDict[Fetch, None] = OrderedDict()
         """Fetches that could have another run but found no source with room."""
         self.assumes_storage = False
-        """The object storage is a source by assumption, since no holder is known."""
+        """The object storage is a source by assumption, because no holder is known."""
         self.pushed_by: int | None = None
         self.is_out_of_reach = False
         self.resize(size_bytes)

@@ -34,7 +34,7 @@ class TaskTimes:
 
     @property
     def median_seconds(self) -> float | None:
-        """Median, as the middle of its bucket; None before the first task has ended."""
+        """Median, as the middle of its bucket; None until a task has finished."""
         half = sum(self.counts) / 2
         for digits, total in enumerate(accumulate(self.counts)):
             if total >= half > 0:

@@ -43,7 +43,7 @@ class _Work:
         return cls(sum(row.queued for row in rows), tasks, seconds / tasks if tasks else 0.0)
 
     def worth_giving(self, worker: Worker, given: int, others: Sequence[SlotBatch], dispatch_seconds: float) -> int:
-        """Return how many queued tasks to give a late worker. given: tasks of other needs that it gets."""
+        """Return how many queued tasks to dispatch to a late worker. given: tasks of other needs that it gets."""
         if not any(other.slots for other in others):
             return min(self.queued, worker.usual_limit - worker.busy)
         slots = max(0, worker.slots - worker.busy - given)

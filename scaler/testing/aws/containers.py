@@ -34,7 +34,7 @@ class Container:
     def __init__(
         self, name: str, process: subprocess.Popen[bytes], log: Path, on_exit: Callable[[Container], None]
     ) -> None:
-        """log: file of its stdout and stderr. on_exit: called once, from a thread of its own."""
+        """log: file of its stdout and stderr. on_exit: called once, from a separate thread."""
         self.name = name
         self.pid = process.pid
         self._process = process

@@ -20,7 +20,7 @@ SHRINK_BELOW = 1
 
 @runtime_checkable
 class TaskWatcher(Protocol):
-    """A policy that observes each task, as the scheduler of its own system does."""
+    """A policy that observes each task, like the scheduler of its system."""
 
     def task_started(self, function: str, task: bytes, now: float) -> None: ...
     def task_ended(self, function: str, task: bytes, now: float) -> None: ...

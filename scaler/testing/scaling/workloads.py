@@ -64,7 +64,7 @@ class Workload:
 
 
 def _around(seconds: float, count: int, seed: int) -> tuple[float, ...]:
-    """Durations that vary by about a quarter, as those of similar tasks do."""
+    """Durations that vary by about a quarter, like those of similar tasks."""
     random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
     return tuple(seconds * random.lognormvariate(-0.03, 0.25) for _ in range(count))
 

@@ -92,7 +92,7 @@ def simulate(
 ) -> ScalingOutcome:
     """Simulate a workload under a policy, and return the outcome.
 
-    startup_seconds: for unit pools without a start-up time of their own. ends_at_once: units end with the last task,
+    startup_seconds: for unit pools without their own start-up time. ends_at_once: units end with the last task,
     regardless of the policy. check_every: interval in steps at which all invariants of the core are checked, 0 for
     never. Raises AssertionError if tasks still wait after two simulated days.
     """

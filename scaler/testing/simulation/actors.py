@@ -58,7 +58,7 @@ class Chances:
     client_crashes_per_second: float = 0.02
     """Clients that crash during their work. A new client takes over the rest."""
     client_freezes_per_second: float = 0.01
-    """Clients that are given up, return, and resubmit unfinished tasks."""
+    """Clients that are dropped, return, and resubmit unfinished tasks."""
     processor_deaths: float = 0.002
     """Probability that a task's process dies."""
     exceptions: float = 0.01

@@ -116,7 +116,7 @@ class World(SteppedCore):
         self._killed: set[bytes] = set()
         self._frozen: set[bytes] = set()
         self._said_again: set[bytes] = set()
-        """Tasks of clients that were given up and returned. These tasks may run again."""
+        """Tasks of clients that were dropped and returned. These tasks may run again."""
         self._died_at: dict[bytes, float] = {}
         self._report = SimulationReport(tasks)
         for number in range(workers):
