@@ -1,8 +1,8 @@
 """Hosts of a simulated network: network namespaces, each linked to one bridge. Linux only, as root only.
 
-Each host has an address, a host name, a home directory, a runtime directory, and unix sockets of its own; processes,
-files and memory are those of this machine. The bridge is in a namespace of its own, so nothing of this machine changes,
-and no other program's bytes are counted. Imports the standard library only: `benchmarks/` use it as well.
+Each host has an address, a host name, a home directory, a runtime directory, and separate unix sockets; processes,
+files and memory are those of this machine. The bridge is in a separate namespace, so this machine is unchanged, and
+bytes of other programs are not counted. Imports the standard library only: `benchmarks/` use it as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the cluster shared by all test modules of a process until stdin ends: `-m tests.shared_cluster`.
 
-The cluster is no child of the test process, so tests may count and kill their own children.
+The cluster is not a child of the test process, so tests may count and kill their own children.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ PHONE = {"width": 360, "height": 740}
 
 
 class Told:
-    """A server that has told of five minutes of work, and stands still."""
+    """A paused server that has reported five minutes of work."""
 
     def __init__(self, server: WebServer, cluster: FakeCluster, seconds: int = 300) -> None:
         self.server, self.cluster = server, cluster
@@ -315,7 +315,7 @@ def test_trace_is_downloaded_for_the_displayed_time(told: Told, windows: Windows
 
 
 def shows(page: Page, part: str) -> None:
-    """Wait until the timeline says that it shows this part of time."""
+    """Wait until the timeline shows this time range."""
     page.locator(".part", has_text=re.compile(f"^{re.escape(part)}")).wait_for()
 
 

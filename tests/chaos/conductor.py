@@ -1,7 +1,7 @@
 """A chaos run: `python -m tests.chaos.conductor --seconds 1800 --seed 7`, which is `make chaos`.
 
 A real cluster works on a mixed workload while the fault script strikes it; then everything is healed, the clients wait
-for what they have asked for, and the checker reads the history. Exit code 0: every promise held and nothing is left.
+for their results, and the checker reads the history. Exit code 0: every promise held and nothing is left.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fills the histories of a cluster: `python -m tests.chaos.filling` with a JSON document of settings.
 
-Until a history is full it grows, as a leak does. So a soak begins when those are full that hold as many tasks or steps
-as a constant says. What fills in hours instead (figures by time, names of peers, ids of forgotten objects) holds a few
+Until a history is full it grows, as a leak does. So a soak begins once the histories with a constant number of tasks or
+steps are full. What fills in hours instead (figures by time, names of peers, ids of forgotten objects) holds a few
 megabytes, and adds less to a slope than the limits of a soak allow.
 """
 

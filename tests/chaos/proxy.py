@@ -1,6 +1,6 @@
 """A TCP proxy between peers and a server that breaks connections, delays and reorders them, and damages bytes.
 
-It runs in a thread of its own. Each fault is a call from another thread, and `heal` ends those that last.
+It runs in a separate thread. Each fault is a call from another thread, and `heal` ends lasting faults.
 """
 
 from __future__ import annotations

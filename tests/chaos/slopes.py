@@ -35,7 +35,7 @@ def slope(samples: Sequence[tuple[float, float]]) -> Slope | None:
     """Return the slope of (seconds, figure) pairs in order of time; None if there are too few.
 
     It is the line of least squares through the means of blocks of equal numbers of samples. The error grows with the
-    correlation of what is left of successive blocks, as that of the mean of an autoregressive series of order one.
+    correlation of successive residuals, like the error of the mean of an autoregressive series of order one.
     """
     settled = samples[int(len(samples) * WARM_UP) :]
     size = len(settled) // BLOCKS

@@ -1,11 +1,11 @@
 """A soak: `python -m tests.chaos.soak --seconds 3600`, which is `make endure`.
 
-First the histories of all processes are filled (see `filling`). Then clients, workers and objects come and go for an
-hour without any fault, while the memory, descriptors and threads of every lasting process are sampled. A figure whose
-slope is significantly above its limit is a leak, and the exit code 1.
+First the histories of all processes are filled (see `filling`). Then clients, workers, and objects are created and
+removed for an hour without faults, while the memory, descriptors, and threads of every lasting process are sampled. A
+figure whose slope is significantly above its limit is a leak, and the exit code 1.
 
 Two clients last. In one, the C library keeps freed memory for each thread, in amounts that go up and down with the
-values. In the other it returns every value's memory at once, so that its memory is what the client uses.
+values. In the other, it returns every value's memory at once, so that its memory is the client's own usage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One client of a chaos run, as a separate process: `python -m tests.chaos.workload` with a JSON document of settings.
 
-Several threads do one activity after the other until the time is over, and record what they ask for and what they get.
-Another kind of work is one more function in ACTIVITIES.
+Several threads perform one activity after another until the end, and record their requests and results. Another kind of
+work is one more function in ACTIVITIES.
 """
 
 from __future__ import annotations

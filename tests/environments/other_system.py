@@ -1,7 +1,7 @@
 """A pytest plugin that removes features of Linux that another system lacks from this process.
 
 `-p tests.environments.other_system` with OTHER_SYSTEM=darwin or win32. The standard library and other packages are
-imported before, for the system that is really here: what is tested is Scaler's own code.
+imported before, for the system that is really here: only Scaler's own code is tested.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records the seeds of the fuzz targets from a real run: `python -m tests.fuzz.record`.
 
-Every process of the run writes down what its connectors send and receive. The conversations are shortened, and those of
+Every process of the run records what its connectors send and receive. The conversations are shortened, and those of
 each kind are kept in the corpus of their target.
 """
 

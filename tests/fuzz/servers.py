@@ -1,7 +1,7 @@
 """A scheduler and a storage with a hostile peer, and a good client and worker. In memory, no sockets.
 
-The hostile peer says what a conversation holds, over as many connections as it takes. Whatever that is, the good ones'
-tasks and objects come to their right end, and the cores' invariants hold.
+The hostile peer sends the messages of a conversation, over as many connections as necessary. Whatever that is, the good
+ones' tasks and objects come to their right end, and the cores' invariants hold.
 """
 
 from __future__ import annotations

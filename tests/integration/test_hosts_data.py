@@ -21,7 +21,7 @@ pytestmark = [
 
 SIZE = 10_000_000
 SLACK = 500_000
-"""Of messages, and of what they cost to send."""
+"""Overhead of messages and of sending them."""
 BEGIN = f"""
 import os, socket, sys
 from pathlib import Path

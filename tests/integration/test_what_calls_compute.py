@@ -1,7 +1,7 @@
 """A call computes the same as in a fresh process, from its function and arguments as of the call.
 
-The programs here run in a module that travels by value, as `__main__` does. What a call returns is compared with the
-same call in a child of a process that `concurrent.futures` spawned.
+The programs here run in a module that travels by value, as `__main__` does. Each result is compared with the same call
+in a child of a process that `concurrent.futures` spawned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whatever a client does in any order, its scheduler can always resolve the tasks that it receives.
 
 The model is a scheduler that takes messages in order and retains a result until the client acknowledges it, as in
-docs/design.md. A task that names a result which is no longer retained, or was never there, is the failure to find.
+docs/design.md. The failure to find is a task that names a result no longer retained, or never present.
 """
 
 from __future__ import annotations

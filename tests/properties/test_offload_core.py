@@ -1,6 +1,6 @@
 """Whatever executor, scheduler, and time do: every attempt has one end, and nothing starts twice at once.
 
-Long random walks from a seed. The executor may take some of what it is given, report late, twice, or never.
+Long random walks from a seed. The executor may accept only some calls, and report late, twice, or never.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Components receive every message once and in order over a network that breaks, loses, and duplicates.
 
-Faults that were planted to see that this finds them, one at a time: a break that does not repeat what flew, duplicates
-that are delivered, gaps that are not noticed, and a new session that goes on with the numbers of the old one.
+Faults that were planted to see that this finds them, one at a time: a break without resending messages in flight,
+delivered duplicates, undetected gaps, and a new session that continues the numbers of the old one.
 """
 
 from __future__ import annotations

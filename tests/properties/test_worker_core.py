@@ -3,7 +3,7 @@
 Long random walks from a seed. Planted in the core one at a time, each of these faults is caught here: results left in
 a dead processor's page are not read (a finished task is charged); results of a page count twice (an attempt ends twice,
 or a processor is banned); a read task that has not begun is charged; what waited behind a dead task is forgotten;
-what a forgotten processor had is put back.
+tasks of a released processor are requeued.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The whole world with servers that exit and restart: killed, or by a power loss, with or without journals.
 
-What is on the way is lost. Living peers come back to a scheduler one after the other. Without journals, a new core
-knows nothing. With them, the servers run on a simulated machine, whose disk may tear, be full, or fail; `DurableSteps`
-and `ObjectJournal` decide what they say.
+What is on the way is lost. Living peers reconnect to a scheduler one by one. Without journals, a new core knows
+nothing. With them, the servers run on a simulated machine, whose disk may tear, be full, or fail; `DurableSteps` and
+`ObjectJournal` decide what they send.
 
     with Machine(Random(1)) as machine:
         RestartingWorld(faults=Faults(scheduler_kills=0.3), machine=machine, ...).run()

@@ -1,6 +1,6 @@
 """Runs thousands of simulated worlds on all cores: `python -m tests.simulation.soak --seeds 10000`.
 
-The seeds are dealt to the kinds of worlds in turn. Prints the seeds that fail, and what all worlds came to. A failing
+The seeds are dealt to the kinds of worlds in turn. Prints the failing seeds, and the totals of all worlds. A failing
 one runs again, alone, with `--kind NAME --first SEED --seeds 1`.
 """
 

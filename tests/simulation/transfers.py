@@ -323,7 +323,7 @@ def broadcast(hosts: int, size_bytes: int, source: int = 0, *, checked: bool = T
 def shuffle(hosts: int, parts: int, size_bytes: int, *, checked: bool = True) -> Outcome:
     """Have `parts` tasks on all hosts make `parts` objects each, and as many others read one of each maker.
 
-    The bound is the time that each host's link takes for what its readers need of the other hosts.
+    The bound is the time that each host's link needs for its readers' inputs from other hosts.
     """
     world = LinkWorld(hosts, checked=checked)
     made = [[world.make([1 + maker % hosts], size_bytes) for _ in range(parts)] for maker in range(parts)]

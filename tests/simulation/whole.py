@@ -138,7 +138,7 @@ class SimulatedAgent(SimulatedWorker):
         self._step(Received(SCHEDULER, message))
 
     def restart(self) -> None:
-        """The scheduler has ended the session: the next Welcomed says so to the core."""
+        """The scheduler has ended the session: the next Welcomed reports it to the core."""
 
     def close(self) -> None:
         self._port.close()
@@ -185,7 +185,7 @@ class SimulatedAgent(SimulatedWorker):
     # -- processors
 
     def _go_on(self, number: int, processor: ValueProcessor) -> None:
-        """Let a processor do what comes next."""
+        """Let a processor perform its next action."""
         if processor.is_exiting:
             return
         if not processor.is_ready:
@@ -337,7 +337,7 @@ class StoringClient(SimulatedClient):
         self._port.close()
 
     def leave(self) -> None:
-        """Say what has to be said before its program ends."""
+        """Send the last messages before its program exits."""
 
     def _restore(self, identifier: bytes) -> None:
         """Put an object again: a client has the value, or has it computed again."""
@@ -434,7 +434,7 @@ class WholeWorld(World):
             actor.close()
 
     def _agent_ended(self, agent: SimulatedAgent) -> None:
-        """An agent has given up, or was drained: its manager starts another one."""
+        """An agent has exited, or was drained: its manager starts another one."""
         agent.alive = False
         link = self._links[agent.id]
         if link.up:

@@ -1,4 +1,4 @@
-"""What the system says of processes."""
+"""The system's data about processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler.processes import SIGNS_OF_NO_PIDFDS, LoadMeter, end_of, is_readable,
 
 
 def test_busy_process_is_detected_and_a_waiting_one_is_not() -> None:
-    # Its name has what separates the fields of the file that tells.
+    # Its name contains the field separators of the kernel's file.
     waits = subprocess.Popen(
         [sys.executable, "-c", "open('/proc/self/comm', 'w').write(') S 1 ('); print(flush=True); input()"],
         stdin=subprocess.PIPE,
@@ -73,7 +73,7 @@ def test_process_exit_is_detected_with_and_without_pidfds(error: int | None, mon
     with subprocess.Popen(["sleep", "60"]) as process, subprocess.Popen(["sleep", "60"]) as other:
         ends = [end_of(each.pid) for each in (process, other)]
         assert not is_readable(ends[0], 0.05)
-        os.close(ends[1])  # nobody waits for this end any more
+        os.close(ends[1])  # no longer awaited
         send_signal(process.pid, ends[0], signal.SIGKILL)
         other.kill()
         assert is_readable(ends[0], 10.0)

@@ -191,7 +191,7 @@ def test_value_is_captured_when_its_node_returns() -> None:
 
 
 def failure(graph: Graph, keys: list[Any]) -> tuple[BaseException, Any]:
-    """Return what a node raises as the client gets it, and the key of the node."""
+    """Return the exception of a node as received by the client, and the key of the node."""
     plan, cut = cut_of(graph, keys, 10)
     with pytest.raises(PartFailedError) as caught:
         run(plan, cut)

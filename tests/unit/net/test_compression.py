@@ -1,4 +1,4 @@
-"""What the packer of a connection makes of frames, when it lets them be, and what is refused on the other side."""
+"""Which frames the packer of a connection compresses, and what the other side rejects."""
 
 from __future__ import annotations
 

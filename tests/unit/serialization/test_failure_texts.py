@@ -1,4 +1,4 @@
-"""What failures say of themselves can be read without loading anything that users made."""
+"""Texts of failures can be read without loading user-defined classes."""
 
 from __future__ import annotations
 

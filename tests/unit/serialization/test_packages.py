@@ -23,7 +23,7 @@ def install(folder: Path, name: str, version: str, text: str = "def use():\n    
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield a folder that is imported from; what was imported there is forgotten afterwards."""
+    """Yield a folder that is imported from; its imports are removed afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path

@@ -1,4 +1,4 @@
-"""Exceptions arrive as they were, whatever their `__init__` takes, and so do the exceptions inside them."""
+"""Exceptions, including nested ones, arrive unchanged whatever their `__init__` accepts."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ SHAPES: dict[str, Callable[[], BaseException]] = {
 
 
 def facts(error: object, deep: int = 4) -> Any:
-    """Return what a program can see of an exception, and of all exceptions in it."""
+    """Return everything visible of an exception and of all exceptions in it."""
     if isinstance(error, dict):
         return {name: facts(each, deep) for name, each in error.items()}
     if isinstance(error, list | tuple):

@@ -1,4 +1,4 @@
-"""A core of an agent with fake processors: tests say what happens and see what the core sends."""
+"""A core of an agent with fake processors: tests provide events and check the core's messages."""
 
 from __future__ import annotations
 
