@@ -1,4 +1,4 @@
-"""Delays after failures in a row."""
+"""Delays after consecutive failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers keep the beginning and the end, and know how much is missing, however the text arrives."""
+"""Buffers keep head and tail, and count the omitted part, however the text arrives."""
 
 from __future__ import annotations
 

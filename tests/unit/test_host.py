@@ -1,4 +1,4 @@
-"""What a machine or container offers: CPUs, memory, temporary files, disk space, and names."""
+"""Resources of a machine or container: CPUs, memory, temporary files, disk space, and names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def v1(folder: str, quota: int) -> dict[str, str]:
         ("0::/", {"sys/fs/cgroup/cpu.max": "0 0\n"}, ALL_CPUS),
         ("0::/", {"sys/fs/cgroup/cpu.max": "nonsense"}, ALL_CPUS),
         (
-            "0::/pod/container",  # the limit of a pod counts as that of its container
+            "0::/pod/container",  # the limit of a pod counts as its container's limit
             {
                 "sys/fs/cgroup/pod/container/cpu.max": "800000 100000\n",
                 "sys/fs/cgroup/pod/cpu.max": "300000 100000\n",

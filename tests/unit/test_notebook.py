@@ -1,4 +1,4 @@
-"""What objects show of themselves in a notebook."""
+"""Display of objects in a notebook."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LINE = b"x" * 999 + b"\n"
 
 @dataclass
 class Pipe:
-    """Stands in for the stdout of this process."""
+    """Replaces the stdout of this process."""
 
     reading: int
     writing: int

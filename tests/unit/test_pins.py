@@ -1,4 +1,4 @@
-"""Requirements that are pinned with all that they need."""
+"""Requirements pinned with all their dependencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaler.pins import locked
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with an application, a server with an extra, and what these need."""
+    """A folder with an application, a server with an extra, and their dependencies."""
     for name, version, needs in (
         ("app", "1.0", ("server[fast,Slow]>=2; python_version >= '3'", "windows-only; sys_platform == 'win32'")),
         ("server", "2.1", ("loop>=1; extra == 'fast' and sys_platform != 'win32'", "base", "tools; extra == 'dev'")),

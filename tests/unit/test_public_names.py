@@ -1,4 +1,4 @@
-"""What tab completion, `help` and `inspect.signature` show of the public classes."""
+"""Public classes in tab completion, `help`, and `inspect.signature`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ COMBO = dict.fromkeys(
     "per_worker_capabilities": "",
     "max_bytes_per_client": None,
 }
-"""Arguments of the combo that are no settings, or whose defaults differ from theirs."""
+"""Arguments of the combo that are not settings, or have other defaults."""
 MADE_FOR_USERS = (
     AsyncCompleted,
     AsyncResult,
@@ -149,7 +149,7 @@ def test_coroutine_accepts_the_parameters_of_the_client_method() -> None:
     for name in methods:
         ours = [*inspect.signature(getattr(scaler.AsyncClient, name)).parameters.values()]
         theirs = [*inspect.signature(getattr(scaler.Client, name)).parameters.values()]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours):  # which it hands on
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours):  # which it passes on
             assert [*map(str, ours)] == [*map(str, theirs)], name
 
 

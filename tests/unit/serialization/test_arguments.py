@@ -1,4 +1,4 @@
-"""Arguments as parts and back."""
+"""Conversion of arguments to parts and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which packages a function imports, and what differs between two environments."""
+"""The packages that a function imports, and differences between two environments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scaler.serialization.packages import differences, packages_of
 
 
 def install(folder: Path, name: str, version: str, text: str = "def use():\n    return 1\n") -> None:
-    """Make a package of one module in a folder, as installers do."""
+    """Create a package of one module in a folder, like an installer."""
     (folder / f"{name}.py").write_text(text)
     (folder / f"{name}-{version}.dist-info").mkdir(parents=True)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield a folder that is imported from; its imports are removed afterwards."""
+    """Yield a folder on the import path; its imports are removed afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path

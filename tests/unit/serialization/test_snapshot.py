@@ -1,4 +1,4 @@
-"""Snapshots: a change of anything that a function takes along in its pickle is noticed, and nothing else is."""
+"""Snapshots detect every change to the objects pickled with a function, and no other change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of uploaded modules: what goes into them, and what a process imports from them."""
+"""Archives of uploaded modules: their content, and imports from them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from scaler.serialization.uploaded import UploadedModules
 
 @pytest.fixture
 def modules() -> Iterator[UploadedModules]:
-    """Yield what this process imports from, and have it import nothing from there afterwards."""
+    """Yield the import function of this process, and remove its imports afterwards."""
     modules = UploadedModules()
     yield modules
     modules.use(b"")
 
 
 def package(folder: Path, version: int) -> Path:
-    """Make a package of a module, a subpackage without __init__.py and a data file."""
+    """Create a package of a module, a subpackage without __init__.py, and a data file."""
     path = folder / "uploadedpackage"
     (path / "inner").mkdir(parents=True, exist_ok=True)
     (path / "__init__.py").write_text(f"VERSION = {version}\n")

@@ -1,4 +1,4 @@
-"""A story of the agent's core as it begins."""
+"""The initial state of a scenario of the agent's core."""
 
 from __future__ import annotations
 

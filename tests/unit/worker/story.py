@@ -21,7 +21,7 @@ def task_id(number: int) -> bytes:
 
 
 class Story(CoreRig):
-    """A core, its fake processors, and what it has sent; time moves when a test says so."""
+    """A core, its fake processors, and its sent messages. Time moves when a test says so."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Story(CoreRig):
         self.happened(Welcomed(m.Welcome(False, 1, LEASE, 2.0)))
 
     def happened(self, *inputs: AgentInput) -> None:
-        """Step the core; new processors get ready unless births take time."""
+        """Step the core; new processors become ready unless births take time."""
         self.step(*inputs)
         while not self.births_take_time and self.ending is None:
             born = [number for number, each in self.pool.processors.items() if not each.is_ready]
@@ -53,7 +53,7 @@ class Story(CoreRig):
         self.happened(ProcessorReported(number, event))
 
     def forgotten(self) -> None:
-        """The scheduler has given this worker up."""
+        """The scheduler has dropped this worker."""
         self.happened(Welcomed(m.Welcome(False, 1, LEASE, 2.0)))
         self.recall(kill=True)
 
@@ -78,7 +78,7 @@ class Story(CoreRig):
         self.hear(m.Run([(FUNCTION, b"code")], [group]))
 
     def start(self, *numbers: int, **spec: object) -> None:
-        """Send tasks, of which the first processor begins the first."""
+        """Send tasks; the first processor starts the first one."""
         self.run(*numbers, **spec)  # type: ignore[arg-type]
         self.hands[1].begin(self.now)
 
@@ -95,7 +95,7 @@ class Story(CoreRig):
         self.flush(number)
 
     def work_on(self, number: int = 1) -> None:
-        """Let a processor finish the task that it runs."""
+        """Let a processor finish its running task."""
         self.hands[number].finish()
         self.flush(number)
 
@@ -106,7 +106,7 @@ class Story(CoreRig):
         self.happened(self.hands[number].reclaim(number), ProcessorReported(number, Event.EXITED, how))
 
     def wait_in(self, number: int) -> None:
-        """Let a processor begin its next task, which waits for tasks of its own."""
+        """Let a processor start its next task, which waits for nested tasks."""
         self.hands[number].begin(self.now)
         self.signal(number, Event.BLOCKED)
 

@@ -1,4 +1,4 @@
-"""The agent's core, told as stories."""
+"""The agent's core in scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's black box: what was recorded can be replayed, and finds the same mistake again."""
+"""The agent's black box: recordings can be replayed, and reproduce the same fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RUN = Received(
 
 
 class Recorded(CoreRig):
-    """A rig whose steps are recorded, as the shell does it."""
+    """A rig whose steps are recorded like in the shell."""
 
     def __init__(self, executor: Any) -> None:
         self.executor = executor

@@ -1,4 +1,4 @@
-"""What a crash leaves behind becomes one line with the place in the user's code, and the user's frames."""
+"""Crash reports: one line with the location in the user's code, and the user's frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes share counts once, also while some of them begin or end."""
+"""Memory shared by processes counts once, even while some of them start or exit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Children:
             self._children.append(child)
 
     def end(self, count: int) -> None:
-        """End children, and leave their pids: they are zombies."""
+        """Kill children without reaping them: they are zombies."""
         for child in self._children[:count]:
             assert child.pid is not None
             child.kill()

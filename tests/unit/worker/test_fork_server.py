@@ -1,4 +1,4 @@
-"""What an agent hears from the process that makes its processors."""
+"""Reports to an agent from the process that creates its processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the far end of an offloaded task does with a call: the same as a processor, and its result in one piece."""
+"""The remote end of an offloaded task: it behaves like a processor, with its result in one piece."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_function_by_name_exchanges_documents_with_other_languages() -> None:
 
 
 def run_in_a_process(call: Call) -> CallResult:
-    """Run it where sys.stdout is the process's own, and not what pytest has put there."""
+    """Run it where sys.stdout is the process's own and not pytest's."""
     program = (
         "import sys; from scaler.worker.job import run_call; data = run_call(sys.stdin.buffer.read()); "
         "sys.stdout.buffer.write(data)"

@@ -1,4 +1,4 @@
-"""Limits of memory in the agent's core: what was measured comes in, and processors to end go out."""
+"""Memory limits in the agent's core: measurements in, processors to kill out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Limited(Story):
         super().__init__(config=replace(worker_config(slots), **limits))  # type: ignore[arg-type]
 
     def measured(self, **usage: int) -> None:
-        """Measure processors: p1=..., p2=... bytes. What is to be ended ends."""
+        """Measure processors: p1=..., p2=... bytes. Processors to kill exit."""
         self.happened(MemoryMeasured({int(name[1:]): used for name, used in usage.items()}))
         for number, each in list(self.hands.processors.items()):
             if each.killed and not each.released:
@@ -33,7 +33,7 @@ class Limited(Story):
 
 
 def begun(slots: int, count: int, **limits: int) -> Limited:
-    """Return a story in which each of `slots` processors runs a task, numbered alike, of `count` in all."""
+    """Return a scenario in which each of `slots` processors runs a task, numbered alike, of `count` in all."""
     story = Limited(slots, **limits)
     story.run(*range(1, count + 1))
     for number in range(1, slots + 1):

@@ -1,4 +1,4 @@
-"""The output of tasks with `stream_output` is passed on up to a limit, and what is left out is counted."""
+"""Output of tasks with `stream_output` is forwarded up to a limit, and the omitted part is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For how long calls to a service are paid."""
+"""The paid time of calls to a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task prints: sent line by line, whole at its end, and at no cost for a task that prints nothing."""
+"""Printed output of a task: sent by line, complete at its end, and free for tasks that print nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASK, OTHER = bytes(range(16)), bytes(16)
 
 
 class Task:
-    """A task that prints, and what is sent to the agent."""
+    """A printing task, and the data sent to the agent."""
 
     def __init__(self) -> None:
         self.running = TASK
@@ -115,7 +115,7 @@ def test_simultaneous_prints_of_task_threads_are_sent_once() -> None:
 
 
 def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
-    """Tell a story to an agent's prints, and return what it passed on by itself."""
+    """Send output to an agent's print buffer, and return what it forwarded by itself."""
     said: list[Printed] = []
 
     async def run() -> None:
@@ -123,7 +123,7 @@ def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
 
         def say(message: Printed) -> None:
             said.append(message)
-            asyncio.get_running_loop().call_soon(is_sent.set)  # after the others of the same moment
+            asyncio.get_running_loop().call_soon(is_sent.set)  # after others of the same moment
 
         prints = PrintBuffer(asyncio.get_running_loop(), say)
         story(prints)

@@ -1,4 +1,4 @@
-"""A worker in a container learns which unit of its manager it is."""
+"""A worker in a container determines its unit of the manager."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(unit_id_from: str, name: str = "") -> WorkerConfig:
 
 @contextmanager
 def metadata(*answers: tuple[int, bytes]) -> Iterator[str]:
-    """Serve these answers in this order; the last one again and again."""
+    """Serve these answers in order, repeating the last one."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):

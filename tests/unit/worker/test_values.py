@@ -17,7 +17,7 @@ REFERENCE = stored_reference(IDENTIFIER, 9)
 
 
 class Storage:
-    """Gives out parts as a storage does: shared memory is each reader's own to write to, frames are read-only."""
+    """Returns parts like a storage: shared memory is privately writable by each reader, frames are read-only."""
 
     def __init__(self, is_shared: bool) -> None:
         self.is_shared = is_shared

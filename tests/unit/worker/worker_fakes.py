@@ -1,4 +1,4 @@
-"""Processors that do what a test says: the core's commands without processes, sockets and time."""
+"""Scripted processors: the core's commands without processes, sockets, and time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeProcessor:
     def __init__(self) -> None:
         self.unread: list[bytes] = []
         self.inputs: tuple[bytes, ...] = ()
-        """Of the task that it runs."""
+        """Of its running task."""
         self.running: tuple[bytes, int] | None = None
         self.begun = 0
         self.begun_at = 0.0
@@ -46,7 +46,7 @@ class FakeProcessor:
         self.announced: list[int] = []
 
     def begin(self, now: float) -> None:
-        """Read on to the next task and begin it."""
+        """Read and start the next task."""
         _, attempt, _, task, _, self.inputs, *_ = unpack(self.unread.pop(0))
         self.running = (task, attempt)
         self.begun += 1
@@ -81,7 +81,7 @@ class FakeProcessor:
         self.unread = []
         place = self.reads_while_taken
         if place is not None and place < len(taken) and self.running is None and not self.killed:
-            # It reads one while they are taken.
+            # It reads one during the reclaim.
             self.reads_while_taken = None
             self.unread = [pack(ToProcessor.TASK, 1, 0, taken.pop(place), b"", ())]
             self.begin(self.begun_at)
@@ -143,7 +143,7 @@ def worker_config(slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, 
 
 
 class CoreRig:
-    """A core behind `step`: commands are performed as the shell does, and their answers stepped, too."""
+    """A core behind `step`: performs commands like the shell, and steps their answers, too."""
 
     executor: type[ExecutorBase] = ProcessorPool
 

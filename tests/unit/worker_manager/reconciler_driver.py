@@ -26,7 +26,7 @@ class ReconcilerDriver:
         joined: Sequence[str] | None = None,
         chance: float = CHANCE,
     ) -> Decision:
-        """Do one round. joined: units whose worker has connected; all that run by default."""
+        """Do one round. joined: units whose worker has connected; by default all running units."""
         if joined is None:
             joined = [unit.unit_id for unit in units if unit.state is UnitState.RUNNING]
         return self.core.step(replace(wanted, joined=joined), units, now, chance)

@@ -1,4 +1,4 @@
-"""What the answers of batch systems mean."""
+"""The meaning of batch systems' answers."""
 
 from __future__ import annotations
 

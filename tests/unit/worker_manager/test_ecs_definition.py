@@ -1,4 +1,4 @@
-"""What a worker's ECS task is made of, and what its description says about the unit."""
+"""The contents of a worker's ECS task, and the meaning of its description for the unit."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_definition_targets_fargate_with_the_requested_size() -> None:
 
 
 def described(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return a definition as ECS shows it, with what it adds by itself."""
+    """Return a definition as ECS shows it, with fields that ECS adds."""
     [container] = wanted["containerDefinitions"]
     shown = {**container, "cpu": 0, "portMappings": [], "environment": [], "mountPoints": [], "volumesFrom": []}
     more = {"revision": 3, "status": "ACTIVE", "compatibilities": ["EC2", "FARGATE"], "registeredBy": "arn:me"}

@@ -1,4 +1,4 @@
-"""docs/aws_raw_ecs.md, config/aws_raw_ecs.toml and docker/worker.Dockerfile say what the code does."""
+"""docs/aws_raw_ecs.md, config/aws_raw_ecs.toml, and docker/worker.Dockerfile match the code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def actions(policy: dict[str, Any]) -> set[str]:
 
 
 def calls(*modules: str) -> set[str]:
-    """Return the operations that modules call, as rights."""
+    """Return the operations that modules call, as permissions."""
     found: set[str] = set()
     for name in modules:
         module = importlib.import_module(f"scaler.worker_manager.{name}")
         for member in vars(module).values():
             if getattr(member, "__module__", "") != module.__name__ or not hasattr(member, "__qualname__"):
                 continue
-            # A resource has its service; all other calls are to ECS, or name theirs in the same line.
+            # A resource has its service; all other calls are to ECS, or name their service in the same line.
             for line, *operations in CALL.findall(inspect.getsource(member)):
                 of_line = re.search(r'client\("(\w+)"\)|\b(?=s3\.)(\w+)', line)
                 service = of_line[1] or of_line[2] if of_line else getattr(member, "service", "ecs")

@@ -1,4 +1,4 @@
-"""Calls as one block of bytes: each job takes its own from it, and no more than it needs."""
+"""Calls as one block of bytes: each job reads only its own call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler.worker_manager.aws_hpc.objects import call_of, compress, decompress,
 
 
 class Store:
-    """Counts what is read of some bytes."""
+    """Counts reads of some bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

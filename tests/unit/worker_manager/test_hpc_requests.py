@@ -1,4 +1,4 @@
-"""What AWS Batch is asked for, what jobs are told and called, and what is made of their ends."""
+"""Requests to AWS Batch, names and inputs of jobs, and the meaning of their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts of calls travel apart, how long they stay, and which results count as genuine."""
+"""Which parts of calls are sent separately, how long they are kept, and which results are genuine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of submissions: a call is open in one place until it ends, and nothing is kept for longer."""
+"""Tracking of submissions: a call is open in one place until it ends, and nothing is kept longer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def keys(*numbers: int) -> list[tuple[bytes, int]]:
 
 
 def tracking_of() -> Tracking:
-    """Return one that has found what earlier sessions have left: nothing."""
+    """Return a tracking that has found no jobs of earlier sessions."""
     made = Tracking(-1000.0)
     made.listed({}, own, 0.0)
     return made

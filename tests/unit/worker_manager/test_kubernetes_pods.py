@@ -1,4 +1,4 @@
-"""What the settings make of a pod, and what a described pod says of its unit."""
+"""The pod built from the settings, and the unit state in a described pod."""
 
 from __future__ import annotations
 

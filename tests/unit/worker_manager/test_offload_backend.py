@@ -1,4 +1,4 @@
-"""The backend of one offload agent: what it starts, what it tells the agent, and what it shows of it."""
+"""The backend of one offload agent: its processes, the agent's settings, and the reported state."""
 
 from __future__ import annotations
 

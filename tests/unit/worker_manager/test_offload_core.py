@@ -1,4 +1,4 @@
-"""What the offload agent's core hands on, and what it tells the scheduler."""
+"""Calls that the offload agent's core dispatches, and its reports to the scheduler."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FUNCTION = content_id(b"code")
 
 
 class Stage(CoreRig):
-    """A core, what it sent, and what it did."""
+    """A core, its sent messages, and its commands."""
 
     executor = ServiceCalls
 
@@ -68,7 +68,7 @@ class Stage(CoreRig):
                 assert isinstance(command, UseStorage)
 
     def turn(self, *inputs: AgentInput) -> list[str]:
-        """Step; return what is done, as words."""
+        """Step; return the performed actions as words."""
         self.done = []
         self.step(*inputs)
         return self.done
@@ -85,7 +85,7 @@ class Stage(CoreRig):
         return self.hear(Recall([task(number) for number in numbers], [1] * len(numbers), kill))
 
     def finish(self, number: int) -> list[str]:
-        """The result of a call comes, and is delivered at once."""
+        """The result of a call arrives, and is delivered at once."""
         return self.arrive(number) + self.deliver(number)
 
     def arrive(self, number: int, attempt: int = 1) -> list[str]:
@@ -261,7 +261,7 @@ def test_forgotten_agent_exits_with_running_calls_and_otherwise_starts_over() ->
     assert busy.turn(forgotten) == ["cancel 1"]
     idle.hear(Recall([], [], True))
     assert idle.run(2) == ["start 2"]
-    # The scheduler takes it for a new worker until it hears that it leaves.
+    # The scheduler takes it for a new worker until it learns that the worker is leaving.
     assert busy.run(1, 2) == []
     assert busy.returned(started=False) == ["1", "2"]
     assert busy.ending is None

@@ -1,4 +1,4 @@
-"""Stored objects in an offload agent: fetched once for all that wait, and cached within a limit."""
+"""Stored objects in an offload agent: fetched once for all waiters, and cached within a limit."""
 
 from __future__ import annotations
 

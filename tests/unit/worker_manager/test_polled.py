@@ -1,4 +1,4 @@
-"""What is remembered of units at a service whose lists are late."""
+"""Records of units at a service with delayed lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAILED, STOPPED = UnitState.FAILED, UnitState.STOPPED
 
 
 class Service(PolledBackend):
-    """A backend whose service shows what a test says, on a clock that the test moves."""
+    """A backend of a scripted service, on a clock that the test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, first_state: UnitState | None = PENDING) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class Service(PolledBackend):
         pass
 
     def at(self, now: float, **shown: SeenUnit) -> dict[str, UnitState]:
-        """List units at a time, when the service shows these."""
+        """List units at a time when the service shows these."""
         self.now, self.shown = now, shown
         return {unit.unit_id: unit.state for unit in self.list()}
 
@@ -158,7 +158,7 @@ def test_unit_with_a_connected_worker_exists_whatever_the_service_reports(servic
 
 
 class Limited(Service):
-    """A service that accepts so many units in all."""
+    """A service that accepts this many units in total."""
 
     room = 2
 

@@ -1,4 +1,4 @@
-"""Prices of AWS capacity, and of jobs in mode offload: published ones are found, and unknown ones are not invented."""
+"""Prices of AWS capacity, and of jobs in mode offload: published prices are found, unknown ones not invented."""
 
 from __future__ import annotations
 

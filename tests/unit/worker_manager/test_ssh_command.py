@@ -1,4 +1,4 @@
-"""Hosts as users write them, the command that reaches them, and what its output means."""
+"""Hosts in the users' syntax, the command that connects to them, and the meaning of its output."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_user_options_come_first_and_the_host_is_never_an_option() -> None:
 def test_connection_with_forwards_ignores_the_users_multiplexing() -> None:
     command = ssh_command(Host("a"), ["-o", "ControlMaster=auto", "-S", "shared"], "/tmp/50% of/0", "true")
     assert command.index("ControlMaster=yes") < command.index("ControlMaster=auto")
-    assert command[-5:-1] == ["-S", "/tmp/50%% of/0", "--", "a"]  # of two -S, the last one counts
+    assert command[-5:-1] == ["-S", "/tmp/50%% of/0", "--", "a"]  # the last of two -S counts
     forward = forward_command("/tmp/50% of/0", ["127.0.0.1:8516", "[::1]:8517"])
     assert forward[:3] == ["ssh", "-F", "none"]
     assert forward[-9:-1] == [

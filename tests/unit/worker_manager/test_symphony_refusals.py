@@ -1,4 +1,4 @@
-"""When a call that Symphony does not take is given up, and in which order calls are tried."""
+"""When a call that Symphony refuses is given up, and the order in which calls are tried."""
 
 from __future__ import annotations
 
