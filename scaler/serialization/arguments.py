@@ -86,7 +86,7 @@ class DependencyFailedError(ScalerError):
 class ArgumentOnly(ABC):
     """Base of objects that can be pickled only within a task's arguments."""
 
-    _how_to_send = "give it to submit as an argument"
+    _how_to_send = "pass it to submit as an argument"
 
     @abstractmethod
     def _reduce_into(self, collection: Collection, /) -> Reduced:

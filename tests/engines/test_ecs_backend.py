@@ -269,7 +269,7 @@ def test_unstoppable_tasks_are_named_with_the_command_to_stop_them(rig: Rig, cap
     }
     with caplog.at_level(logging.ERROR):
         backend.close()
-    assert f"these tasks may be left: {left}; stop each with `aws ecs stop-task --region us-east-1" in caplog.text
+    assert f"these tasks may remain: {left}; stop each with `aws ecs stop-task --region us-east-1" in caplog.text
 
 
 # -- messages at the start

@@ -58,7 +58,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (b"", "section [scheduler] is missing"),
         (b'bind_address = "ipc:///a"\n', "the key 'bind_address' is above the first section"),
         (b'[scheduler]\nbind_address == "ipc:///a"\n', "Invalid value (at line 2, column 15)"),
-        (b'[scheduler]\n# \xe9\nbind_address = "ipc:///a"\n', "byte 0xe9 is not UTF-8 (at line 2, column 3)"),
+        (b'[scheduler]\n# \xe9\nbind_address = "ipc:///a"\n', "byte 0xe9 is not UTF-8 (line 2, column 3)"),
         (
             b'\xef\xbb\xbf[scheduler]\nbind_addres = "ipc:///a"\n',
             "unknown key 'bind_addres'; did you mean 'bind_address'?",
@@ -133,7 +133,7 @@ def test_names_the_owner_of_a_used_address(cluster: SchedulerClusterCombo) -> No
         taken = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         done = run("scaler_scheduler", taken, "-osa", storage)
     assert done.returncode == 2
-    assert re.search(rf"in use by another program \(.+, pid {os.getpid()}\); stop that", done.stderr)
+    assert re.search(rf"in use by another program \(.+, pid {os.getpid()}\); stop it", done.stderr)
 
 
 def test_second_manager_with_the_same_id_exits_with_1_and_the_reason(cluster: SchedulerClusterCombo) -> None:

@@ -153,7 +153,7 @@ def test_unsendable_value_is_named_before_anything_runs(client: Client) -> None:
         client.submit(Shelf(lock=True).locked)
     with pytest.raises(SerializationError, match=r"argument 'z' of everything \(builtins\.generator"):
         client.submit(everything, 1, z=(x for x in "ab"))
-    with pytest.raises(SerializationError, match="Client cannot be pickled directly: give it to submit"):
+    with pytest.raises(SerializationError, match="Client cannot be pickled directly: pass it to submit"):
         client.submit(lambda: client.submit(abs, 1))
 
 

@@ -87,7 +87,7 @@ def test_taken_name_or_file_is_refused_without_leftovers(shell: Shell, tmp_path:
     kept = (tmp_path / "alice.credentials").read_bytes()
     assert "revoke that key first with `scaler keys revoke alice`" in shell.keys("add alice --role client", code=2)
     shell.keys("revoke alice")
-    assert "alice.credentials exists already" in shell.keys("add alice --role client", code=2)
+    assert "alice.credentials already exists" in shell.keys("add alice --role client", code=2)
     assert "No such file" in shell.keys("add bob --role client --output none/bob", code=2)
     assert (tmp_path / "alice.credentials").read_bytes() == kept
     assert "revoked" in shell.keys("show bob")

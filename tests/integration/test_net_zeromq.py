@@ -233,7 +233,7 @@ async def test_unusable_listening_addresses_are_named_with_a_remedy(tmp_path: Pa
         Servant("tcp://192.0.2.7:0")
     with pytest.raises(UsageError, match="directory does not exist"):
         Servant(f"ipc://{tmp_path}/missing/socket")
-    with pytest.raises(UsageError, match="no socket"):
+    with pytest.raises(UsageError, match="not a socket"):
         Servant(f"ipc://{tmp_path}/file")
     with pytest.raises(UsageError, match="tcp://host:port"):
         Servant("http://127.0.0.1:80")

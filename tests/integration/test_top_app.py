@@ -219,7 +219,7 @@ def test_lost_connection_is_shown_until_it_is_restored() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.last_error = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
         await stage.until(lambda: "no scheduler answers" in stage.text("#state"))
-        assert "trying again" in stage.text("#state")
+        assert "reconnecting" in stage.text("#state")
         assert len(stage.rows) == 3
         stage.cluster.last_error = ""
         await stage.until(lambda: "no scheduler answers" not in stage.text("#state"))

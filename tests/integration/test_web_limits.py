@@ -135,7 +135,7 @@ def test_token_is_created_once_and_readable_only_by_its_user(tmp_path: Path, mon
 
 @pytest.mark.parametrize(
     ("text", "mode", "problem"),
-    [("short", 0o600, "must have 22 or more"), ("é" * 30, 0o600, "must have 22 or more"),
+    [("short", 0o600, "must have at least 22"), ("é" * 30, 0o600, "must have at least 22"),
      ("a" * 30, 0o644, "chmod 600"), ("a" * 30, 0o640, "chmod 600"), (None, 0, "No such file")],
 )  # fmt: skip
 def test_rejects_a_readable_or_guessable_token(text: str | None, mode: int, problem: str, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ export function worker(store, place) {
     const found = store.tables.workers.get(id);
     if (found) row = found;
     gone.hidden = found !== undefined;
-    if (!found) fill(gone, nothing("This worker is not listed any more", "It has ended in order, or it was lost: then the incidents of the overview say why."));
+    if (!found) fill(gone, nothing("This worker is no longer listed", "It ended, or it was lost: in that case, the incidents on the overview give the reason."));
     if (row) draw(row, found !== undefined);
     if (row && (what.includes("all") || what.includes("tasks") || what.includes("clock"))) void load();
   }
