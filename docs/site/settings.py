@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterator
 
-from scaler.config.files import title_of
+from scaler.config.load import title_of
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title

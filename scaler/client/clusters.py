@@ -12,7 +12,7 @@ from scaler.client.connect import opened, say
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.options import check_integer
 from scaler.client.transfers import Storage
-from scaler.config.compression import COMPRESSION_VARIABLE, Compression
+from scaler.config.values import COMPRESSION_VARIABLE, Compression
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.grammar import counted
 from scaler.ids import cache_owner, session_peer_id

@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from scaler.config.addresses import local_address, port_of, shared_address
-from scaler.config.files import ConfigFile, Section, read_file
 from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
-from scaler.config.load import Sources, resolve, variable_of
+from scaler.config.load import ConfigFile, Section, Sources, read_file, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ExtensionNames, ObjectStorageServerConfig, SchedulerConfig, scheduler_model
 from scaler.config.setting import SettingsModel, describe

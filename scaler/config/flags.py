@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 from scaler._version import __version__
 from scaler.config.compatibility import RETIRED, without_retired
-from scaler.config.files import title_of
-from scaler.config.load import variable_of
+from scaler.config.load import title_of, variable_of
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
 from scaler.errors import UsageError, nearest
 

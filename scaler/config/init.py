@@ -10,8 +10,8 @@ import textwrap
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from scaler.config.files import title_of
 from scaler.config.flags import bare_parser, parse_flags
+from scaler.config.load import title_of
 from scaler.config.monitors import WebUiConfig
 from scaler.config.servers import scheduler_model
 from scaler.config.setting import Described, LoggingConfig, SettingsModel, describe, documentation, group_title

@@ -1,4 +1,4 @@
-"""Merges flags, environment, TOML, and defaults, in this order of precedence, into a validated model."""
+"""Reads TOML files, and merges flags, environment, TOML, and defaults, in this order, into a validated model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,99 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+import tomli
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from scaler.config.compatibility import RETIRED, without_retired
-from scaler.config.files import ConfigFile, Section, title_of
+from scaler.config.compatibility import ADAPTERS, GUI, RETIRED, without_retired
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
 from scaler.errors import ConfigError, nearest
+from scaler.paths import local_path
+
+WORKER_MANAGER = "worker_manager"
+WEBUI = "webui"
+SECTIONS = ("object_storage_server", "scheduler", WORKER_MANAGER, "cluster", *ADAPTERS, WEBUI, GUI, "top")
+
+Table = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    values: Table = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    path: str
+    tables: Mapping[str, Section]
+    worker_managers: tuple[Section, ...]
+
+
+def read_file(path: str) -> ConfigFile:
+    """Read a file. Raises ConfigError if it is unreadable, not TOML, or has an unknown section."""
+    try:
+        document = tomli.loads(_text_of(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path!r}: {error.strerror}") from None
+    except tomli.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from None
+    for name, value in document.items():
+        if name not in SECTIONS:
+            if isinstance(value, dict | list):
+                raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, list(SECTIONS))}")
+            raise ConfigError(f"{path}: the key {name!r} is above the first section; move it below its [section]")
+    tables = {name: section for name in SECTIONS if (section := _single(path, document, name)) is not None}
+    if GUI in tables:
+        if WEBUI in tables:
+            raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names for one section; give only one")
+        tables[WEBUI] = tables.pop(GUI)
+    adapters = [
+        # The deprecated sections have no manager types or names.
+        Section(section.title, {"worker_manager_id": name, **section.values, "type": kind})
+        for name, kind in ADAPTERS.items()
+        if (section := tables.pop(name, None)) is not None
+    ]
+    return ConfigFile(path, tables, (*_managers(path, document), *adapters))
+
+
+def title_of(section: str) -> str:
+    return f"[[{section}]]" if section == WORKER_MANAGER else f"[{section}]"
+
+
+def _text_of(path: str) -> str:
+    data = local_path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig")  # some editors write a byte order mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise ConfigError(
+            f"{path} is not a TOML file: byte 0x{data[error.start]:02x} is not UTF-8 "
+            f"(line {line}, column {column}); save the file as UTF-8"
+        ) from None
+
+
+def _single(path: str, document: Table, name: str) -> Section | None:
+    value = document.get(name)
+    if value is None or name == WORKER_MANAGER:
+        return None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: {name} must be one table, [{name}]")
+    return Section(f"[{name}]", value)
+
+
+def _managers(path: str, document: Table) -> list[Section]:
+    value = document.get(WORKER_MANAGER, [])
+    tables = [value] if isinstance(value, dict) else value
+    if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
+        raise ConfigError(f"{path}: {WORKER_MANAGER} must be an array of tables, [[{WORKER_MANAGER}]]")
+    one = len(tables) == 1
+    return [
+        Section(f"[[{WORKER_MANAGER}]]" if one else f"[[{WORKER_MANAGER}]] number {number}", table)
+        for number, table in enumerate(tables, 1)
+    ]
+
 
 NEAR_VARIABLE = 0.8  # similarity (0 to 1) above which an unknown environment variable counts as a mistyped key
 
@@ -56,11 +142,7 @@ def resolve(model: type[M], sources: Sources) -> M:
         _by_setting(known, sources.implied, "", str, text=False)
         | _by_setting(known, sources.table.values if sources.table else {}, where, str, text=False)
         | _by_setting(
-            known,
-            _environment(model, sources, known),
-            "environment: ",
-            lambda key: variable_of(model, key),
-            text=True,
+            known, _environment(model, sources, known), "environment: ", lambda key: variable_of(model, key), text=True
         )
         | _by_setting(known, sources.flags, "command line: ", flag_of, text=True)
     )

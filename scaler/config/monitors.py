@@ -45,11 +45,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
 
     gui_address (host:port) sets web_host and web_port together.
     """
-    web_port: Annotated[
-        int,
-        Range(ge=0, le=MAX_PORT),
-        Setting(aliases=OF_WEB_PORT, metavar="PORT"),
-    ] = 50001
+    web_port: Annotated[int, Range(ge=0, le=MAX_PORT), Setting(aliases=OF_WEB_PORT, metavar="PORT")] = 50001
     """Port of the web page. If it is in use, the next free port is taken. 0: any free port."""
     web_token_file: Annotated[str | None, Setting(default_text="a file of this user", metavar="FILE")] = None
     """File with the login token, at least 22 characters; must be readable only by its owner."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from scaler.config.compression import COMPRESSION_VARIABLE, Compression
 from scaler.config.setting import Setting, SettingsModel
-from scaler.config.values import Name
+from scaler.config.values import COMPRESSION_VARIABLE, Compression, Name
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
 

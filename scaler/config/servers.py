@@ -126,8 +126,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"
     """Scaling policy: simple, waterfall_v1, target_v1, or one installed under scaler.scaling_policies."""
     policy_content: Annotated[
-        str,
-        Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT"),
+        str, Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT")
     ] = ""
     """Policy settings, in the syntax of the policy."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""

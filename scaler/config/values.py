@@ -88,8 +88,7 @@ Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]  # 0 disables the limit
 Bytes = Annotated[int, Range(ge=0)]
 Limit = Annotated[
-    int,
-    must(lambda value: value == -1 or 0 < value <= MAX_LIMIT, f"must be -1 (no limit), or from 1 to {MAX_LIMIT}"),
+    int, must(lambda value: value == -1 or 0 < value <= MAX_LIMIT, f"must be -1 (no limit), or from 1 to {MAX_LIMIT}")
 ]  # at least 1, or -1: no limit
 LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]  # at least 1, -1: no limit, or 0: disabled
 Seconds = Annotated[float, Range(gt=0, le=MAX_SECONDS)]
@@ -109,3 +108,7 @@ Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]  # list or comm
 EventLoop = Literal["builtin", "uvloop"]
 LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(str.upper, of_text=True)]
 LoggingFormat = Literal["text", "json"]
+
+
+Compression = Literal["auto", "on", "off"]
+COMPRESSION_VARIABLE = "SCALER_COMPRESSION"

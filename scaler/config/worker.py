@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
-from scaler.config.compression import Compression
 from scaler.config.setting import LoggingConfig, Setting, SettingsModel
 from scaler.config.values import (
     Bytes,
     Capabilities,
+    Compression,
     Count,
     CountOrNone,
     EventLoop,

@@ -91,10 +91,9 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     """Backend that provides the workers."""
     worker_manager_id: Annotated[Name, Setting("-wmi", metavar="NAME")]
     """Name of the manager, unique within a scheduler."""
-    max_task_concurrency: Annotated[
-        Limit,
-        replace(TASKS_AT_ONCE, default_text="CPUs minus 1, at least 1"),
-    ] = field(default_factory=default_concurrency)
+    max_task_concurrency: Annotated[Limit, replace(TASKS_AT_ONCE, default_text="CPUs minus 1, at least 1")] = field(
+        default_factory=default_concurrency
+    )
     """Maximum tasks that the manager's workers run at once; -1: no limit."""
 
     unit_price: Annotated[Price | None, Setting(default_text="the type's default, else 0", metavar="PRICE")] = None
@@ -145,13 +144,7 @@ class ClusterConfig(ConnectedWorkerSettings):
     section = "cluster"
 
     num_of_workers: Annotated[
-        Count,
-        Setting(
-            "-n -mtc",
-            aliases=OF_NUM_OF_WORKERS,
-            default_text="CPUs minus 1, at least 1",
-            metavar="COUNT",
-        ),
+        Count, Setting("-n -mtc", aliases=OF_NUM_OF_WORKERS, default_text="CPUs minus 1, at least 1", metavar="COUNT")
     ] = field(default_factory=default_concurrency)
     """Number of workers."""
     worker_manager_id: Annotated[Name, Setting("-wmi", default_text="cluster-HOST-PID-RANDOM", metavar="NAME")] = field(

@@ -18,10 +18,10 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from scaler.config.files import read_file
+from scaler.config.load import read_file
 from scaler.errors import ConfigError, ProtocolError, RefusedError
-from scaler.monitor.web.login import SAME_USER
-from scaler.monitor.web.openapi import openapi
+from scaler.monitor.web.api import openapi
+from scaler.monitor.web.security import SAME_USER
 from scaler.monitor.web.server import WebApp
 from scaler.net import transport as t
 from scaler.net.compression import Packer, PackingLoad, expanded

@@ -15,8 +15,8 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.config.commands import LauncherConfig, launcher_config
-from scaler.config.files import read_file
 from scaler.config.init import ADDRESS, file_text
+from scaler.config.load import read_file
 from scaler.plugins import WORKER_MANAGERS
 from tests.short_forms import short_form
 

@@ -11,7 +11,7 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.config.commands import launcher_config
-from scaler.config.files import SECTIONS, read_file
+from scaler.config.load import SECTIONS, read_file
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import SettingsModel, describe, documentation, flag_of

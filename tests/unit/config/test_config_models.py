@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler.config.commands import launcher_config
-from scaler.config.files import read_file
-from scaler.config.load import model_of
+from scaler.config.load import model_of, read_file
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker import ProcessorSettings, WorkerConfig
