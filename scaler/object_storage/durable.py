@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import mmap
 import os
 import queue
@@ -45,6 +46,8 @@ LEFT_BYTES = 2 * SEGMENT_BYTES
 LEFT_PART = 8
 """Divisor of a small disk's size that limits LEFT_BYTES."""
 CLOSE_SECONDS = 5.0
+REFUSED_SECONDS = 10.0
+"""Time after the last refusal of a large object in which the disk counts as full. Producers retry sooner."""
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
 _CONTENT = 2
@@ -126,9 +129,8 @@ class ObjectJournal:
         """File sizes of objects that are or will be on disk; 0 for objects in the journal."""
         self._file_bytes = 0
         self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers retry their puts forever
-        self._refused = "", 0
-        """Reason and size of the last refused large object; "" once there is enough room."""
-        self._is_looking = False
+        self._refused = "", -math.inf
+        """Reason and time of the last refusal of a large object; "" once one was stored."""
         self._left_bytes = 0
         self._writing: dict[bytes, _Writing] = {}
         """Objects neither synced nor released yet."""
@@ -178,24 +180,9 @@ class ObjectJournal:
         return self._journal.size_bytes + self._file_bytes
 
     def why_refused(self) -> str:
-        """Return why large objects are refused, or "" once there is room for the last refused one."""
-        text, size = self._refused
-        if text and not self._is_looking:
-            self._is_looking = True
-            self._jobs.put(partial(self._look_again, size))
-        return text
-
-    def _look_again(self, size: int) -> None:
-        try:
-            has_room = self._has_room(size)
-        except OSError:
-            has_room = False
-        self._tell(self._looked, size if has_room else -1)
-
-    def _looked(self, room_bytes: int) -> None:
-        self._is_looking = False
-        if room_bytes >= self._refused[1]:
-            self._refused = "", 0
+        """Return why large objects are refused, or "" if none was refused lately."""
+        text, at = self._refused
+        return text if self._loop.time() - at < REFUSED_SECONDS else ""
 
     def _has_room(self, size: int) -> bool:
         space = os.statvfs(self._files)
@@ -283,12 +270,12 @@ class ObjectJournal:
             self._confirm(writing)
         elif failure:
             self._failures.add(f"{failure}; object={identifier.hex()}")
-            self._refused = failure, sum(writing.put.parts)
+            self._refused = failure, self._loop.time()
             del self._writing[identifier]
             self._file_bytes -= self._ids.pop(identifier)
             self._on_lost(identifier, failure, writing.requests)
         else:
-            self._refused = "", 0
+            self._refused = "", -math.inf
             self._append(writing, writing.put._replace(checksum=checksum))
 
     def _confirm(self, writing: _Writing) -> None:

@@ -33,7 +33,7 @@ from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
 from scaler.protocol.messages import Message, PushObjects, SoleCopies, StoreAddress
 
 if TYPE_CHECKING:
-    from scaler.object_storage.backend.client import BackendClient
+    from scaler.object_storage.backend.run import BackendClient
 
 SOURCE_SECONDS = 3.0
 """Seconds that a source may be away, unreachable, or silent before its runs fail."""
@@ -119,7 +119,7 @@ class Transfers:
     def _backend(self, backend: StoreAddress) -> BackendClient:
         client = self._backends.get(backend.number)
         if client is None:
-            from scaler.object_storage.backend.client import BackendClient  # noqa: PLC0415 (where there is one)
+            from scaler.object_storage.backend.run import BackendClient  # noqa: PLC0415 (where there is one)
 
             client = self._backends[backend.number] = BackendClient(backend.address, backend.backend_key)
         return client

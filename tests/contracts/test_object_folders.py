@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from scaler.errors import ObjectLostError, UnreachableError, UsageError
-from scaler.object_storage.backend import ObjectFolder, open_backend
+from scaler.object_storage.backend.folders import ObjectFolder, open_backend
 from scaler.object_storage.backend.run import STALE_SECONDS, BackendRun, remove_stale
 from tests.engines.moto_rig import moto_server
 

@@ -13,8 +13,7 @@ import pytest
 from scaler.errors import UnreachableError
 from scaler.ids import IdFactory, new_peer_id, owner_of
 from scaler.object_storage.backend import run as backend_run
-from scaler.object_storage.backend.client import BackendClient
-from scaler.object_storage.backend.run import BackendRun
+from scaler.object_storage.backend.run import BackendClient, BackendRun
 from scaler.object_storage.body import Body
 from tests.waiting import soon
 
