@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from scaler.config.servers import scheduler_model
 from scaler.errors import ProtocolError
-from scaler.extensions.history.search import find
+from scaler.extensions.history.core import find
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.identity import Identity

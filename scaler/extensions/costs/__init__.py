@@ -1,6 +1,6 @@
 """Costs of units, and the spend limit.
 
-step of the policy -> core.py: ledger.py, and its limits for units -> file.py: state_directory
+step of the policy -> core.py: ledger, and its limits for units -> file.py: state_directory
 """
 
 from __future__ import annotations

@@ -1,15 +1,23 @@
-"""Charges units, enforces the spend limit, and reports spending. Pure."""
+"""Charges units, enforces the spend limit, and reports spending. Pure.
+
+Units are charged by age: each report adds the difference to the previous one, so late reports lose nothing. Units in a
+queue cost nothing.
+
+Invariant: while a limit is reached, no paid unit is wanted of any worker manager that the scheduler scales. A unit
+starts only if the budget covers its minimum charge and one minute of every existing paid unit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from scaler.extensions.costs import ledger as rules
-from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.extensions.costs.settings import PERIODS, CostSettings, parse_spend_limit
 from scaler.extensions.interface import SchedulerPart
-from scaler.policy.view import ClusterView, ManagerView, Wanted
+from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import UnitState
 from scaler.protocol.monitor_rows import SpendingRow
 from scaler.scheduler.core.changes import Noted, Told
@@ -19,6 +27,346 @@ from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import Worker
 from scaler.scheduler.scaling.spending import Spending
 from scaler.scheduler.scaling.units import ManagerUnits
+
+WINDOWS = {"hour": 3600.0, "day": 86400.0}
+"""Length in seconds of the sliding windows. The period "run" covers the whole run."""
+WARNING_SHARE = 0.8
+"""Share of a limit at which users are warned. Once a limit was reached, paid units start again below this share."""
+CALM_SHARE = 0.7
+"""Re-arm the warning once spending falls below this share."""
+LEAST_SECONDS = 60.0
+"""Minimum time (seconds) that the budget must cover before a unit starts."""
+_BUCKET_SECONDS = 60.0
+_ROUNDING = 1e-9
+
+
+@dataclass(slots=True)
+class UnitCharge:
+    """Amount charged for a unit. free_seconds: part of its age that it spent in a queue."""
+
+    charged: float
+    free_seconds: float = 0.0
+
+
+@dataclass
+class SpendingLedger(Spending):
+    """Costs of all units since began_at, the start of the run. limits: by period. The scheduler consults the ledger
+    before it starts units."""
+
+    limits: Mapping[str, float]
+    began_at: float
+    run: float = 0.0
+    by_manager: dict[str, float] = field(default_factory=dict)
+    forecast: float | None = 0.0
+    """Expected cost of the current work. None if unknown."""
+    per_hour: float = 0.0
+    reached: set[str] = field(default_factory=set)
+    """Periods whose limit was reached and whose spending is still at least WARNING_SHARE."""
+    _units: dict[str, dict[str, UnitCharge]] = field(default_factory=dict)
+    _buckets: deque[tuple[float, float]] = field(default_factory=deque)
+    """Start and total charge of each minute of the last day."""
+    _levels: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.is_limited = bool(self.limits)
+
+    def charge_unit(
+        self, manager: str, unit: str, age_seconds: float, now: float, *, price: float, minimum_seconds: float = 0.0
+    ) -> None:
+        """Charge a unit up to this age. price: per hour."""
+        units = self._units.setdefault(manager, {})
+        if unit not in units:
+            # Exclude the time before the run.
+            units[unit] = UnitCharge(price / 3600 * max(0.0, age_seconds - (now - self.began_at)))
+        known = units[unit]
+        due = price / 3600 * max(minimum_seconds, age_seconds - known.free_seconds)
+        self._add(manager, known, due, now)
+
+    def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> None:
+        """Charge a unit's tasks. paid_seconds: of all tasks. price: per task and hour."""
+        due = price / 3600 * paid_seconds
+        # An unknown unit ran its earlier tasks before the run.
+        known = self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(due))
+        self._add(manager, known, due, now)
+
+    def _add(self, manager: str, known: UnitCharge, due: float, now: float) -> None:
+        amount = due - known.charged
+        if amount <= 0:
+            return
+        known.charged = due
+        self.run += amount
+        self.by_manager[manager] = self.by_manager.get(manager, 0.0) + amount
+        begun = now - now % _BUCKET_SECONDS
+        if self._buckets and self._buckets[-1][0] >= begun:
+            begun, before = self._buckets.pop()
+        else:
+            before = 0.0
+        self._buckets.append((begun, before + amount))
+        while self._buckets[0][0] <= now - WINDOWS["day"] - _BUCKET_SECONDS:
+            self._buckets.popleft()
+
+    def queued(self, manager: str, unit: str, age_seconds: float) -> None:
+        self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0)).free_seconds = age_seconds
+
+    def forget_others(self, manager: str, units: Collection[str]) -> None:
+        known = self._units.get(manager, {})
+        for unit in known.keys() - units:
+            del known[unit]
+
+    def spent(self, period: str, now: float) -> float:
+        """Return the amount spent in the last hour or day (to the minute), or in the run."""
+        if period == "run":
+            return self.run
+        return self.spent_within(WINDOWS[period], now)
+
+    def spent_within(self, seconds: float, now: float) -> float:
+        since = now - seconds - _BUCKET_SECONDS
+        return math.fsum(amount for begun, amount in self._buckets if begun > since)
+
+    def check(self, now: float) -> list[str]:
+        """Return warnings about nearly spent and reached limits, each once until spending falls below CALM_SHARE."""
+        texts = []
+        for period, limit in self.limits.items():
+            share = self.spent(period, now) / limit + _ROUNDING
+            if share >= 1:
+                self.reached.add(period)
+            elif share <= WARNING_SHARE:
+                self.reached.discard(period)
+            level = 2 if share >= 1 else 1 if share >= WARNING_SHARE else 0
+            before = self._levels.get(period, 0)
+            if level > before:
+                texts.append(self._warning(period, level, now))
+            if level > before or share < CALM_SHARE:
+                self._levels[period] = level
+        return texts
+
+    def _warning(self, period: str, level: int, now: float) -> str:
+        text = f"{self._of(period, now)} are spent"
+        if level == 2:
+            return f"{text}: paid units end with their tasks, and only free units start"
+        return f"{text}; at the limit, only free units continue"
+
+    def _of(self, period: str, now: float) -> str:
+        limit = self.limits[period]
+        digits = max(2, 2 - math.floor(math.log10(limit)))  # more digits for small limits
+        return f"{self.spent(period, now):.{digits}f} of {limit:.{digits}f} per {period}"
+
+    def _remaining(self, now: float) -> float:
+        return min((limit - self.spent(period, now) for period, limit in self.limits.items()), default=math.inf)
+
+    def why(self, now: float) -> str:
+        """Explain why no paid unit starts, quoting the limit that blocks longest."""
+        if self.reached:
+            period = max(self.reached, key=lambda period: self.free_in(period, now))
+            seconds = self.free_in(period, now)
+            after = f"they start again in about {_time(seconds)}" if math.isfinite(seconds) else "raise it to continue"
+            return f"spend_limit: {self._of(period, now)} are spent; {after}"
+        period = min(self.limits, key=lambda period: self.limits[period] - self.spent(period, now))
+        return f"spend_limit: {self._of(period, now)} are spent, and another unit would exceed it"
+
+    def free_in(self, period: str, now: float) -> float:
+        """Return the seconds until paid units may start again, assuming no further spending."""
+        if period == "run":
+            return math.inf
+        over = self.spent(period, now) - WARNING_SHARE * self.limits[period]
+        last = since = now - WINDOWS[period] - _BUCKET_SECONDS
+        for begun, amount in self._buckets:
+            if over <= 0:
+                break
+            if begun > since:
+                over -= amount
+                last = begun
+        return last - since
+
+    def reached_in(self, period: str, now: float) -> float:
+        """Return the seconds until a limit is reached at the current cost rate. Infinite if never."""
+        limit, spent, rate = self.limits[period], self.spent(period, now), self.per_hour / 3600
+        if spent >= limit:
+            return 0.0
+        if rate <= 0:
+            return math.inf
+        if period == "run":
+            return (limit - spent) / rate
+        since = now - WINDOWS[period] - _BUCKET_SECONDS
+        for begun, amount in self._buckets:
+            if begun > since:
+                seconds = begun - since  # until this charge leaves the window
+                if spent + rate * seconds >= limit:
+                    return (limit - spent) / rate
+                spent -= amount
+        seconds = (limit - spent) / rate
+        # New charges leave the window after that time, so the limit is never reached.
+        return seconds if seconds <= now - since else math.inf
+
+    def next_limit(self, now: float) -> tuple[str, float]:
+        """Return the limit that is reached first, and in how many seconds. ("", inf) if none is reached."""
+        found = min(((self.reached_in(period, now), period) for period in self.limits), default=(math.inf, ""))
+        return (found[1], found[0]) if math.isfinite(found[0]) else ("", math.inf)
+
+    # -- called by the scheduler
+
+    def began(self, manager: ManagerUnits, worker: Worker) -> None:
+        self._units.setdefault(manager.name, {}).setdefault(worker.details.unit_id, UnitCharge(0.0))
+
+    def left(self, manager: ManagerUnits, worker: Worker, now: float) -> None:
+        self._charge_worker(manager, worker, now)
+
+    def charge(self, managers: Iterable[ManagerUnits], now: float) -> Iterable[str]:
+        paid = [each for each in managers if each.details.unit_price and each.status is not None]
+        self.per_hour = sum(self._charge_manager(manager, now) for manager in paid)
+        return self.check(now)
+
+    def _charge_manager(self, manager: ManagerUnits, now: float) -> float:
+        """Charge a manager's units. Returns their cost per hour."""
+        alive, price = 0.0, manager.details.unit_price
+        known = {unit.unit_id for unit in manager.reported}
+        if manager.details.charges_tasks:
+            known |= manager.running.keys()
+            alive = price * sum(self._charge_worker(manager, worker, now) for worker in manager.running.values())
+        for unit in () if manager.details.charges_tasks else manager.reported:
+            has_ended = unit.state in (UnitState.FAILED, UnitState.STOPPED)
+            age = unit.age_seconds + (0.0 if has_ended else now - manager.status_at)
+            if unit.state is UnitState.WAITING:
+                self.queued(manager.name, unit.unit_id, age)
+                continue
+            minimum = manager.details.unit_minimum_seconds
+            self.charge_unit(manager.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
+            alive += 0.0 if has_ended else price
+        self.forget_others(manager.name, known)
+        return alive
+
+    def _charge_worker(self, manager: ManagerUnits, worker: Worker, now: float) -> int:
+        """Charge the tasks of a worker. Returns the number of its charged tasks that run."""
+        heartbeat, unit = worker.reports.heartbeat, worker.details.unit_id
+        if heartbeat is None:
+            return 0
+        self.charge_tasks(manager.name, unit, heartbeat.paid_seconds, now, price=manager.details.unit_price)
+        return heartbeat.paid_tasks
+
+    def budget(self, managers: Iterable[ManagerView], now: float) -> float:
+        """Return the budget for new units and tasks after a minute of all existing ones. Infinite without limits."""
+        if self.reached:
+            return 0.0
+        reserved = 0.0
+        for manager in managers:
+            paid = manager.tasks_begun if manager.charges_tasks else manager.units
+            reserved += manager.unit_price / 3600 * LEAST_SECONDS * paid
+            reserved += least_charge(manager) * max(0, manager.tasks - manager.tasks_begun)
+        return max(0.0, self._remaining(now) - reserved)
+
+    def affordable(self, view: ClusterView) -> ClusterView:
+        """Limit the slots of paid managers to the budget, so that policies use other managers."""
+        if self.limits:
+            left = self.budget(view.managers, view.now)
+            view = replace(view, managers=tuple(self._affordable(manager, left) for manager in view.managers))
+        self.forecast = cost_of_work(view.demand, view.managers)
+        return view
+
+    def _affordable(self, manager: ManagerView, left: float) -> ManagerView:
+        if manager.unit_price <= 0 or manager.fixed:
+            return manager
+        units = self._most_units(manager, left)
+        is_less = manager.max_units is None or units < manager.max_units
+        return replace(manager, max_slots=units * manager.unit_slots) if is_less else manager
+
+    def _most_units(self, manager: ManagerView, left: float) -> int:
+        return 0 if self.reached else manager.units + math.floor(left / least_charge(manager) + _ROUNDING)
+
+    def limited(
+        self, managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], now: float
+    ) -> tuple[dict[str, Wanted], dict[str, str]]:
+        """Apply the limits to a policy's answer, cheapest units first. Also return why managers start no more units."""
+        answer, reasons = dict(wanted), dict[str, str]()
+        if not self.limits:
+            return answer, reasons
+        left = self.budget(managers, now)
+        for manager in sorted(managers, key=lambda manager: manager.slot_price):
+            if manager.unit_price <= 0 or manager.fixed:
+                continue
+            here, most = 0 if self.reached else manager.units, self._most_units(manager, left)
+            each = answer.get(manager.manager_id)
+            if each is not None:
+                units = min(each.units, most)
+                reason = self.why(now) if self.reached or units < each.units else each.reason
+                most_units = most if each.most_units is None else min(each.most_units, most)
+                answer[manager.manager_id] = Wanted(units, reason, most_units)
+                left -= max(0, units - here) * least_charge(manager)
+            elif self.reached:
+                answer[manager.manager_id] = Wanted(0, self.why(now), 0)
+            if most <= here:
+                reasons[manager.manager_id] = self.why(now)
+        return answer, reasons
+
+    def task_charge(self, manager: ManagerView, task_seconds: float) -> float:
+        return task_charge(manager, task_seconds)
+
+    def to_json(self, now: float) -> dict[str, Any]:
+        """Return the state for `restore`. Times are stored as ages."""
+        units = {
+            manager: {unit: [each.charged, each.free_seconds] for unit, each in units.items()}
+            for manager, units in self._units.items()
+        }
+        buckets = [[now - begun, amount] for begun, amount in self._buckets]
+        sums = {"age": now - self.began_at, "run": self.run, "by_manager": self.by_manager}
+        return {**sums, "units": units, "buckets": buckets}
+
+    def restore(self, document: Mapping[str, Any], now: float) -> None:
+        """Restore the state that `to_json` returned. Raises ValueError for an invalid document."""
+        try:
+            self.began_at = now - float(document["age"])
+            self.run = float(document["run"])
+            self.by_manager = {str(name): float(sum_) for name, sum_ in document["by_manager"].items()}
+            self._buckets = deque((now - float(age), float(amount)) for age, amount in document["buckets"])
+            self._units = {
+                manager: {unit: UnitCharge(float(charged), float(free)) for unit, (charged, free) in units.items()}
+                for manager, units in document["units"].items()
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a spending record: {error!r}") from None
+
+
+def least_charge(manager: ManagerView) -> float:
+    """Return the minimum charge of one more unit, or of one more task if the manager charges tasks."""
+    return manager.unit_price / 3600 * max(manager.unit_minimum_seconds, LEAST_SECONDS)
+
+
+def task_charge(manager: ManagerView, task_seconds: float) -> float:
+    if not manager.charges_tasks:
+        return 0.0
+    return manager.unit_price / 3600 * max(manager.unit_minimum_seconds, task_seconds)
+
+
+def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> float | None:
+    """Return the cost of all queued and running tasks on the current slots. None until a duration was measured.
+
+    Without units, slots of the cheapest manager are assumed. Managers that charge tasks are charged for the tasks
+    that they received, and for other tasks only if no other manager exists.
+    """
+    rows = list(demand)
+    count = sum(row.tasks for row in rows if row.task_seconds is not None)
+    if rows and not count:
+        return None
+    mean = sum(row.tasks * row.task_seconds for row in rows if row.task_seconds is not None) / max(1, count)
+    charging = min((each for each in managers if each.charges_tasks), key=lambda each: each.slot_price, default=None)
+    others = [each for each in managers if not each.charges_tasks]
+    seconds = cost = 0.0
+    for row in rows:
+        each = mean if row.task_seconds is None else row.task_seconds
+        there = 0
+        if charging is not None:
+            there = row.late if others else row.tasks
+            cost += there * task_charge(charging, each)
+        if others:
+            seconds += (row.queued + (row.running - there) / 2) * each
+    slots = sum(manager.units * manager.unit_slots for manager in others)
+    rate = sum(manager.units * manager.unit_price for manager in others)
+    cheapest = min((manager.slot_price for manager in others), default=0.0)
+    return cost + seconds / 3600 * (rate / slots if slots else cheapest)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{max(1, math.ceil(seconds / 60))} min"
+
 
 SAVE_SECONDS = 5.0
 """Interval between saves. After a restart, live units are charged for the time since the last save."""
@@ -32,84 +380,18 @@ class Saved(NamedTuple):
     now: float
 
 
-class Costs(SchedulerPart, Spending):
-    """Owns the ledger that the scheduler consults before it starts units."""
-
+class Costs(SchedulerPart):
     changes = (Told, Noted)
 
     def __init__(self, config: CostSettings) -> None:
         self.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), 0.0)
-        self.is_limited = bool(self.ledger.limits)
 
     def bound(self, cluster: ClusterState) -> None:
         super().bound(cluster)
         self.ledger.began_at = cluster.now
 
-    def spending(self) -> Spending:
-        return self
-
-    @property
-    def run(self) -> float:
-        return self.ledger.run
-
-    # -- called by the scheduler
-
-    def began(self, manager: ManagerUnits, worker: Worker) -> None:
-        self.ledger.begin(manager.name, worker.details.unit_id)
-
-    def left(self, manager: ManagerUnits, worker: Worker, now: float) -> None:
-        self._charge_tasks(manager, worker, now)
-
-    def charge(self, managers: Iterable[ManagerUnits], now: float) -> Iterable[str]:
-        ledger, alive = self.ledger, 0.0
-        for manager in managers:
-            if manager.details.unit_price and manager.status is not None:
-                alive += self._charge_manager(manager, now)
-        ledger.per_hour = alive
-        return ledger.check(now)
-
-    def affordable(self, view: ClusterView) -> ClusterView:
-        affordable = rules.affordable(self.ledger, view)
-        self.ledger.forecast = rules.cost_of_work(view.demand, affordable.managers)
-        return affordable
-
-    def limited(
-        self, managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], now: float
-    ) -> tuple[dict[str, Wanted], dict[str, str]]:
-        return rules.limited(self.ledger, managers, wanted, now)
-
-    def budget(self, managers: Iterable[ManagerView], now: float) -> float:
-        return rules.budget(self.ledger, managers, now)
-
-    def task_charge(self, manager: ManagerView, task_seconds: float) -> float:
-        return rules.task_charge(manager, task_seconds)
-
-    def _charge_manager(self, manager: ManagerUnits, now: float) -> float:
-        ledger, alive = self.ledger, 0.0
-        price, minimum = manager.details.unit_price, manager.details.unit_minimum_seconds
-        if manager.details.charges_tasks:
-            for worker in manager.running.values():
-                alive += price * self._charge_tasks(manager, worker, now)
-            ledger.forget_others(manager.name, {unit.unit_id for unit in manager.reported} | manager.running.keys())
-            return alive
-        for unit in manager.reported:
-            has_ended = unit.state in (UnitState.FAILED, UnitState.STOPPED)
-            age = unit.age_seconds + (0.0 if has_ended else now - manager.status_at)
-            if unit.state is UnitState.WAITING:
-                ledger.queued(manager.name, unit.unit_id, age)
-                continue
-            ledger.charge(manager.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
-            alive += 0.0 if has_ended else price
-        ledger.forget_others(manager.name, {unit.unit_id for unit in manager.reported})
-        return alive
-
-    def _charge_tasks(self, manager: ManagerUnits, worker: Worker, now: float) -> int:
-        heartbeat, unit = worker.reports.heartbeat, worker.details.unit_id
-        if heartbeat is None:
-            return 0
-        price = manager.details.unit_price
-        self.ledger.charge_tasks(manager.name, unit, heartbeat.paid_seconds, now, price=price)
-        return heartbeat.paid_tasks
+    def spending(self) -> SpendingLedger:
+        return self.ledger
 
     # -- state_directory
 

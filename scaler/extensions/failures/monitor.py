@@ -9,7 +9,7 @@ from zlib import crc32
 
 from scaler.monitor.model import Model, MonitorPart, TaskKey
 from scaler.monitor.rows import view
-from scaler.monitor.top.panel import Panel
+from scaler.monitor.top.formats import Panel
 from scaler.protocol.monitor_rows import FailureRow, Status, TaskRow
 from scaler.texts import pattern
 

@@ -1,22 +1,243 @@
-"""Adds worker health and connections to the status. Pure."""
+"""Adds worker health and connections to the status. Pure.
+
+Workers are judged by six figures each, compared with other workers of the same functions. A figure is None if too few
+other workers ran the function, or if the machine does not report the figure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from itertools import chain
+from typing import NamedTuple
 
-from scaler.extensions.health.judging import Health, WorkerFigures, judge
 from scaler.extensions.interface import SchedulerPart
+from scaler.grammar import called, counted, sized
+from scaler.median import median
 from scaler.net.connection import LinkFigures
 from scaler.protocol.link_rows import LINK_COLUMNS, LinkRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
-from scaler.scheduler.core.durations import Timing
+from scaler.scheduler.core.durations import Pace, Timing
 from scaler.scheduler.core.rooms import Additions, Reader
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 from scaler.scheduler.status import MAX_TEXT
 from scaler.scheduler.tables import table
+
+MIN_TASKS = 5
+"""Minimum tasks of a function on a worker before the function counts."""
+MIN_PEERS = 3
+"""Minimum number of other workers that each ran MIN_TASKS tasks of the function."""
+CERTAIN = 4.0
+"""Standard deviations of a significant difference. High, because many workers and functions are compared."""
+SLOW, VERY_SLOW = 1.25, 2.5
+"""Task duration relative to other workers."""
+MANY_FAILURES = 0.5
+"""Excess failure rate over other workers (share of tasks)."""
+WITHIN_BUCKET = 28 / 27
+"""Mean square divided by squared mean, of durations uniformly distributed in a bucket of a `Timing`."""
+FEW_PEERS_LAG_SECONDS = 0.25
+LAG_SECONDS = 0.05
+LAG_RATIO = 3.0
+"""Tolerated round trip relative to other workers."""
+VERY_LATE = 8.0
+"""Further factor at which a round trip gets the worst score."""
+FULL, VERY_FULL = 80.0, 97.0
+"""Percent of memory in use."""
+WITHHELD, MUCH_WITHHELD = 5.0, 50.0
+"""Percent of the time in which a worker is denied a CPU."""
+LITTLE_DISK, NO_DISK = 0.1, 0.01
+"""Share of free disk space."""
+ENOUGH_DISK_BYTES = 20 << 30
+MIN_ROUND_TRIPS = 3
+
+
+class WorkerFigures(NamedTuple):
+    """Inputs for judging one worker. failures_in_row: share of the consecutive failures that ban a worker.
+
+    memory_percent: used memory. granted_percent: of the time. Both and disk_bytes are 0 if unknown.
+    """
+
+    paces: Mapping[Timing, Pace]
+    failures_in_row: float = 0.0
+    round_trips: Sequence[float] = ()
+    memory_percent: float = 0.0
+    granted_percent: float = 0.0
+    disk_free_bytes: int = 0
+    disk_bytes: int = 0
+
+
+class Health(NamedTuple):
+    """Scores of a worker from 0 (good) to 100 (bad), None if unknown. text: sentence about the worst score."""
+
+    failures: int | None = None
+    slowness: int | None = None
+    lag: int | None = None
+    memory: int | None = None
+    cpu: int | None = None
+    disk: int | None = None
+    text: str = ""
+
+    @property
+    def worst(self) -> int:
+        return max((heat for heat in self[:-1] if isinstance(heat, int)), default=0)
+
+
+class _Heat(NamedTuple):
+    """Score from 0 to 1 and a sentence about its cause. The sentence is built only for scores above 0."""
+
+    heat: float
+    text: str
+
+
+_COOL = _Heat(0.0, "")
+
+
+def judge(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> list[Health]:
+    """Return the health of each worker, in order. names: of functions. Functions without a name are not compared."""
+    slow, failing = _compared(workers, names)
+    lags = _lags(workers)
+    return [
+        _health((failing[place], slow[place], lags[place], _memory(each), _cpu(each), _disk(each)))
+        for place, each in enumerate(workers)
+    ]
+
+
+def _health(heats: Sequence[_Heat | None]) -> Health:
+    failures, slowness, lag, memory, cpu, disk = (None if each is None else round(100 * each.heat) for each in heats)
+    worst = max((each for each in heats if each is not None), key=lambda each: each.heat, default=_COOL)
+    return Health(failures, slowness, lag, memory, cpu, disk, worst.text if round(100 * worst.heat) else "")
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+_Compared = list[_Heat | None]
+
+
+def _compared(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> tuple[_Compared, _Compared]:
+    """Return each worker's slowness and failures, for its worst function."""
+    found: defaultdict[Timing, list[tuple[int, Pace]]] = defaultdict(list)
+    for place, worker in enumerate(workers):
+        for timing, pace in worker.paces.items():
+            if pace.tasks >= MIN_TASKS and timing in names:
+                found[timing].append((place, pace))
+    slow: _Compared = [None] * len(workers)
+    failing: _Compared = [
+        _Heat(min(1.0, each.failures_in_row), "its last processes died while running tasks")
+        if each.failures_in_row
+        else None
+        for each in workers
+    ]
+    for timing, entries in found.items():
+        if len(entries) <= MIN_PEERS:
+            continue
+        function = called(names[timing])
+        tasks, failed = sum(pace.tasks for _, pace in entries), sum(pace.failed for _, pace in entries)
+        ratios = sorted(pace.ratio for _, pace in entries if pace.ratio)
+        for place, pace in entries:
+            failing[place] = _worse(failing[place], _failures(pace, tasks, failed, function))
+            if pace.ratio and len(ratios) > MIN_PEERS:
+                slow[place] = _worse(slow[place], _slowness(pace, ratios, _variation(timing), function))
+    return slow, failing
+
+
+def _variation(timing: Timing) -> float:
+    """Return the coefficient of variation of durations; 0 before the first task has ended."""
+    if timing.total_us <= 0:
+        return 0.0
+    squares = sum(us * us / count for count, us in zip(timing.counts, timing.sums_us, strict=True) if count)
+    return math.sqrt(max(0.0, WITHIN_BUCKET * squares * timing.measured / timing.total_us**2 - 1))
+
+
+def _worse(one: _Heat | None, other: _Heat) -> _Heat:
+    return other if one is None or other.heat > one.heat else one
+
+
+def _slowness(pace: Pace, ordered: Sequence[float], variation: float, function: str) -> _Heat:
+    """ordered: ratios of all workers, sorted."""
+    times = pace.ratio / _median_without(ordered, pace.ratio)
+    if times <= SLOW:
+        return _COOL
+    certain = times / (1 + CERTAIN * variation / math.sqrt(pace.tasks))
+    text = f"tasks of {function} take {times - 1:.0%} longer than on {counted(len(ordered) - 1, 'other worker')}"
+    return _Heat(_between(certain, SLOW, VERY_SLOW), text)
+
+
+def _failures(pace: Pace, tasks: float, failed: float, function: str) -> _Heat:
+    """tasks, failed: of all workers."""
+    if not pace.failed:
+        return _COOL
+    others, others_failed = tasks - pace.tasks, failed - pace.failed
+    usual = (others_failed + 1) / (others + 2)
+    beyond = pace.failed - pace.tasks * usual
+    is_certain = beyond > CERTAIN * math.sqrt(pace.tasks * usual * (1 - usual) + 1)
+    share, others_share = pace.failed / pace.tasks, others_failed / others
+    text = f"{share:.0%} of its tasks of {function} fail, compared to {others_share:.0%}"
+    return _Heat(_between(share - others_share, 0.0, MANY_FAILURES) if is_certain else 0.0, text)
+
+
+# -- the worker and its machine ----------------------------------------------------------------------------------------
+
+
+def _lags(workers: Sequence[WorkerFigures]) -> list[_Heat | None]:
+    known = [median(each.round_trips) if len(each.round_trips) >= MIN_ROUND_TRIPS else None for each in workers]
+    ordered = sorted(seconds for seconds in known if seconds is not None)
+    return [None if seconds is None else _lag(seconds, ordered) for seconds in known]
+
+
+def _lag(seconds: float, ordered: Sequence[float]) -> _Heat:
+    """ordered: round trips of all workers, sorted."""
+    usual = _median_without(ordered, seconds) if len(ordered) > MIN_PEERS else None
+    least = FEW_PEERS_LAG_SECONDS if usual is None else max(LAG_SECONDS, LAG_RATIO * usual)
+    if seconds <= least:
+        return _COOL
+    others = "" if usual is None else f", those of other workers {usual * 1e3:,.0f} ms"
+    text = f"a round trip takes {seconds * 1e3:,.0f} ms{others}"
+    return _Heat(_between(math.log(seconds / least), 0.0, math.log(VERY_LATE)), text)
+
+
+def _memory(worker: WorkerFigures) -> _Heat | None:
+    percent = worker.memory_percent
+    if percent <= FULL:
+        return _COOL if percent > 0 else None
+    text = f"{percent:.0f} % of its machine's or container's memory is in use"
+    return _Heat(_between(percent, FULL, VERY_FULL), text)
+
+
+def _cpu(worker: WorkerFigures) -> _Heat | None:
+    if not worker.granted_percent:
+        return None
+    percent = 100 - worker.granted_percent
+    if percent <= WITHHELD:
+        return _COOL
+    text = f"for {percent:.0f} % of the time it waits for a CPU because of its container's quota or its hypervisor"
+    return _Heat(_between(percent, WITHHELD, MUCH_WITHHELD), text)
+
+
+def _disk(worker: WorkerFigures) -> _Heat | None:
+    free, size = worker.disk_free_bytes, worker.disk_bytes
+    if not size:
+        return None
+    share = free / size
+    if free >= ENOUGH_DISK_BYTES or share >= LITTLE_DISK:
+        return _COOL
+    heat = _between(LITTLE_DISK - share, 0.0, LITTLE_DISK - NO_DISK)
+    return _Heat(heat, f"{sized(free)} of {sized(size)} are free on the disk with its temporary files")
+
+
+def _between(value: float, least: float, most: float) -> float:
+    return min(1.0, max(0.0, (value - least) / (most - least)))
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Return the median of sorted values, excluding one occurrence of value."""
+    place, count = bisect_left(ordered, value), len(ordered) - 1
+    low, high = (count - 1) // 2, count // 2
+    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
+
 
 LINKS_BYTES = 16 * 1024
 MAX_LINKS = 100

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from heapq import nlargest, nsmallest
 from operator import attrgetter
 
-from scaler.extensions.history.function_times import typical
 from scaler.extensions.history.minutes import (
     ENDED,
     FAILED,
@@ -19,6 +18,7 @@ from scaler.extensions.history.minutes import (
     MinuteRow,
     Row,
     thinned,
+    typical,
 )
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import MAX_CONTROL_BYTES

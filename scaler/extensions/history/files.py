@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from scaler.extensions.history.answer import answer
 from scaler.extensions.history.core import Asked
-from scaler.extensions.history.function_times import Before, Document
-from scaler.extensions.history.minutes import Row, lines_of, lines_with, rows_of, within
+from scaler.extensions.history.minutes import Before, Document, Row, lines_of, lines_with, rows_of, within
 from scaler.extensions.history.settings import HistorySettings
 from scaler.extensions.interface import Performer
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow

@@ -1,7 +1,7 @@
 """Logs: the output of tasks, and the last warnings and errors of workers.
 
 agent.py: records -> WorkerLogged -> core.py: the last records -> the table `logs`
-Printed, Output of an agent -> output.py: beginning and end per task -> TaskLog, the answer to ReadLog
+Printed, Output of an agent -> core.py: beginning and end per task -> TaskLog, the answer to ReadLog
 """
 
 from __future__ import annotations

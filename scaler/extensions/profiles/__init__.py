@@ -1,7 +1,7 @@
 """Profiles: where functions and long tasks spend their time, and how much memory functions take.
 
 processor.py: samples -> agent.py: TasksProfiled -> core.py: merged per function -> Profiled, the answer to ReadProfile
-memory_samples.py -> usage.py: memory per function -> WorkerHeartbeat -> memory.py: merged -> columns of functions
+agent.py -> usage.py: memory per function -> WorkerHeartbeat -> core.py: merged -> columns of functions
 """
 
 from __future__ import annotations

@@ -8,17 +8,62 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.extensions.profiles.memory import FunctionMemories
 from scaler.ids import ID_BYTES, owner_of
-from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled, WorkerHeartbeat
+from scaler.protocol.messages import FunctionUse, Profiled, ReadProfile, TasksProfiled, WorkerHeartbeat
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.stack_profile import StackProfile, read_json
+
+MAX_MEMORY_FUNCTIONS = 4_096
+
+
+@dataclass(slots=True)
+class FunctionMemory:
+    samples: int = 0
+    total_bytes: int = 0
+    peak_bytes: int = 0
+    present: dict[bytes, FunctionUse] = field(default_factory=dict)
+
+    @property
+    def mean_bytes(self) -> int:
+        return round(self.total_bytes / self.samples) if self.samples else 0
+
+    def take(self, worker: bytes, use: FunctionUse) -> None:
+        before = self.present.get(worker)
+        samples, total = (before.samples, before.samples * before.mean_bytes) if before is not None else (0, 0)
+        self.samples += max(0, use.samples - samples)
+        self.total_bytes += max(0, use.samples * use.mean_bytes - total)
+        self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
+        self.present[worker] = use
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """Columns of a `FunctionRow`."""
+        return {"memory_peak_bytes": self.peak_bytes, "memory_mean_bytes": self.mean_bytes}
+
+
+class FunctionMemories:
+    def __init__(self) -> None:
+        self.functions: OrderedDict[str, FunctionMemory] = OrderedDict()
+
+    def take(self, worker: bytes, uses: Iterable[FunctionUse]) -> None:
+        for use in uses:
+            memory = self.functions.setdefault(use.function, FunctionMemory())
+            self.functions.move_to_end(use.function)
+            memory.take(worker, use)
+        while len(self.functions) > MAX_MEMORY_FUNCTIONS:
+            self.functions.popitem(last=False)
+
+    def leave(self, worker: bytes) -> None:
+        for memory in self.functions.values():
+            memory.present.pop(worker, None)
+
 
 MAX_FUNCTIONS = 256
 """Functions of all keys."""

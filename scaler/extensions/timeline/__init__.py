@@ -1,6 +1,6 @@
 """The timeline of task runs by worker lane, on the page and as a trace for other programs.
 
-reports of the scheduler -> lanes.py -> routes.py, page/timeline.js, trace.py
+reports of the scheduler -> lanes.py -> routes.py, page/timeline.js
 """
 
 from __future__ import annotations
@@ -8,7 +8,5 @@ from __future__ import annotations
 from scaler.plugins import Extension
 
 EXTENSION = Extension(
-    "timeline",
-    routes="scaler.extensions.timeline.routes:ROUTES",
-    page="scaler.extensions.timeline:timeline",
+    "timeline", routes="scaler.extensions.timeline.routes:ROUTES", page="scaler.extensions.timeline:timeline"
 )

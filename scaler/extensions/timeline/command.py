@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from scaler.config.flags import flags_parser
 from scaler.config.monitors import TopConfig
 from scaler.errors import UsageError
-from scaler.extensions.timeline.trace import trace
+from scaler.extensions.timeline.lanes import trace
 from scaler.grammar import counted
 from scaler.monitor.commands import STDOUT, ask, asked, save, split_subject, write
 from scaler.monitor.connection import MonitorConnection

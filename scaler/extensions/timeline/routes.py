@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.extensions.timeline.lanes import Bar, lanes, oldest_end
-from scaler.extensions.timeline.trace import trace
+from scaler.extensions.timeline.lanes import Bar, lanes, oldest_end, trace
 from scaler.monitor.model import Model
 from scaler.monitor.rows import View
 from scaler.monitor.tables import number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.extensions.costs.ledger import LEAST_SECONDS, SpendingLedger, affordable, limited
+from scaler.extensions.costs.core import LEAST_SECONDS, SpendingLedger
 from scaler.needs import Offers
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 
@@ -38,15 +38,15 @@ def test_spending_exceeds_the_limit_by_at_most_minimum_charges(
         before = ledger.run
         for place, (price, least) in enumerate(kinds):
             for unit, since in alive[place].items():
-                ledger.charge(str(place), unit, now - since, now, price=price, minimum_seconds=least)
+                ledger.charge_unit(str(place), unit, now - since, now, price=price, minimum_seconds=least)
         charges = [
             price / 3600 * max(least, LEAST_SECONDS) * len(alive[place]) for place, (price, least) in enumerate(kinds)
         ]
         assert ledger.run == before or ledger.run <= limit + sum(charges) + 1e-6
         ledger.check(now)
         wanted = {str(place): Wanted(units, "so it wants") for place, units in enumerate(answer[: len(kinds)])}
-        decided, _ = limited(ledger, views(), wanted, now)
-        for view in affordable(ledger, ClusterView(now, (), tuple(views()))).managers:
+        decided, _ = ledger.limited(views(), wanted, now)
+        for view in ledger.affordable(ClusterView(now, (), tuple(views()))).managers:
             most, given_ = view.max_units, decided[view.manager_id].units
             assert most is None or given_ <= most
         for place, (price, _) in enumerate(kinds):

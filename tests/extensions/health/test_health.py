@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler.extensions.health.judging import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
+from scaler.extensions.health.core import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.durations import MOST_PACED, Pace, Paces, Timing
 from tests.unit.scheduler.driver import Cluster

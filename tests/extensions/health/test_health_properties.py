@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.extensions.health.judging import Health, WorkerFigures, judge
+from scaler.extensions.health.core import Health, WorkerFigures, judge
 from scaler.scheduler.core.durations import Paces, Timing
 
 SPREADS = st.floats(0.0, 1.0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.extensions.history.function_times import DAY_SECONDS, MAX_FUNCTIONS, Before, FunctionTimes, typical
-from scaler.extensions.history.minutes import STARTED
+from scaler.extensions.history.minutes import DAY_SECONDS, MAX_FUNCTIONS, STARTED, Before, FunctionTimes, typical
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from tests.extensions.history.recorded import Recorded
 

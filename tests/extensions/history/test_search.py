@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scaler.extensions.history import core as ended_module
-from scaler.extensions.history import search as module
-from scaler.extensions.history.search import MAX_FOUND, find
+from scaler.extensions.history import core as module
+from scaler.extensions.history.core import MAX_FOUND, find
 from scaler.monitor.rows import objects
 from scaler.net.connection import Received
 from scaler.protocol.messages import Outcome, ProcessorStatus, Spec, Submit, Suspended, TaskGroup, WorkerHeartbeat

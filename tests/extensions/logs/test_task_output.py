@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.extensions.logs import output as module
-from scaler.extensions.logs.core import Logs
-from scaler.extensions.logs.output import HEAD_BYTES, TAIL_BYTES, KeptOutput
+from scaler.extensions.logs import core as module
+from scaler.extensions.logs.core import HEAD_BYTES, TAIL_BYTES, KeptOutput, Logs
 from scaler.protocol.messages import Outcome, Output, Printed, ReadLog, TaskLog
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster, Remembering

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.extensions.profiles.core import Profiles
-from scaler.extensions.profiles.memory import FunctionMemories, FunctionMemory
+from scaler.extensions.profiles.core import FunctionMemories, FunctionMemory, Profiles
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.extensions.profiles.memory_samples import take_functions
+from scaler.extensions.profiles.agent import take_functions
 from scaler.extensions.profiles.usage import MAX_FUNCTIONS, MAX_REPORTED, MemoryUsage, ProcessorSample
 from scaler.protocol.messages import FunctionUse
 from tests.unit.worker.story import Story, task_id

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.extensions.timeline.lanes import Bar, lanes
-from scaler.extensions.timeline.trace import trace
+from scaler.extensions.timeline.lanes import Bar, lanes, trace
 from scaler.monitor.model import Model
 from tests.unit.monitor.test_model import COLUMNS, done, events, running, status
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.extensions.costs.ledger import SpendingLedger
+from scaler.extensions.costs.core import SpendingLedger
 from scaler.worker.agent.calls import PaidCalls
 
 KEY = (b"task", 1)
@@ -39,7 +39,7 @@ def test_total_charge_is_the_sum_over_all_calls_counted_once(
     events: list[tuple[float, int, int]] = [(at, 2, 0) for at in [*reports, 1000.0]]
     for number, (begins, takes) in enumerate(calls):
         events += [(begins, 0, number), (begins + takes, 1, number)]
-    ledger.begin("cloud", "agent")
+    ledger.charge_tasks("cloud", "agent", 0.0, 0.0, price=36.0)
     for at, kind, number in sorted(events):
         key = (number.to_bytes(16, "big"), 1)
         if kind == 0:
