@@ -26,7 +26,7 @@ from scaler.config.setting import SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
 from scaler.grammar import counted
-from scaler.monitor.web.listening import listen, page_of
+from scaler.monitor.web.page import listen, page_of
 from scaler.notebook import PageLink, table
 from scaler.policy.load import load_policy
 from scaler.registry import Registration

@@ -21,8 +21,7 @@ from scaler.config.commands import LauncherConfig, LocalRequest
 from scaler.config.monitors import WebUiConfig
 from scaler.config.setting import SettingsModel
 from scaler.errors import UsageError
-from scaler.monitor.web.listening import listen, page_of
-from scaler.monitor.web.token import link_to_show
+from scaler.monitor.web.page import link_to_show, listen, page_of
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.policy.load import check_managers, load_policy
 from scaler.process_state import leave_removed_directory, open_standard_descriptors, restore_signals

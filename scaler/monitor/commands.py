@@ -123,7 +123,7 @@ async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, c
     elif is_record:
         lines = (row.line for row in rows)
     else:
-        from scaler.monitor.top.data import table_of  # noqa: PLC0415 (the other commands print no tables)
+        from scaler.monitor.top.table import table_of  # noqa: PLC0415 (the other commands print no tables)
 
         lines = table_of(table.kind, rows, _width())
     for line in lines:

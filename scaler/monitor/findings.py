@@ -1,4 +1,4 @@
-"""Finds at most three improvements to a cluster or its programs, with evidence. Pure.
+"""Finds at most three improvements to a cluster or its programs, with evidence, and whether the network is slow. Pure.
 
 A finding requires that all states within `RECENT_SECONDS` agree. Of related findings, only the cause is reported.
 """
@@ -6,11 +6,13 @@ A finding requires that all states within `RECENT_SECONDS` agree. Of related fin
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from scaler.grammar import called, counted, listed, sized
+from scaler.median import median
 from scaler.monitor.model import Model
+from scaler.protocol.link_rows import NetworkRow
 from scaler.protocol.monitor_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
 from scaler.texts import pattern
 
@@ -49,6 +51,16 @@ SAME_SHARE = 0.8
 """Share of a function's failures that have one message."""
 FULL_PERCENT = 90.0
 MAX_TEXT = 300
+LATE_SECONDS = 0.05
+"""Lag at which the scheduler delays everything."""
+SLOW_STORAGE_SECONDS = 0.1
+SLOW_SECONDS = 0.02
+"""Round trip above that of a network within one building."""
+MUCH_SLOWER = 5.0
+"""A host is slow if its round trip is this many times the other hosts' round trip."""
+MANY_BYTES = 8 * 1024 * 1024
+"""Bytes that a peer has not taken. A healthy connection has fewer in flight."""
+MAX_NAMED = 3
 
 MAP_PAGE = "docs/client.md#map-and-starmap"
 
@@ -281,4 +293,86 @@ def _full_storage(window: _Window) -> list[FindingRow]:
 def _time(seconds: float) -> str:
     if seconds >= 120:
         return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
-    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1e3:.{0 if seconds >= 0.01 else 2}f} ms"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+# -- network
+
+
+def network(status: Status) -> NetworkRow:
+    """Decide from the last state whether the network or the cluster itself makes tasks wait."""
+    own, storage_seconds = status.scheduler, status.storage.latency_seconds
+    if max(own.lag_seconds_max, own.step_seconds_max) >= LATE_SECONDS:
+        text = (
+            f"The scheduler is busy: its loop was {_time(own.lag_seconds_max)} late and its longest step took "
+            f"{_time(own.step_seconds_max)}, at {own.cpu_percent:.0f} % of a CPU. Every answer waits for it."
+        )
+        return NetworkRow("scheduler", text)
+    if (full := _full_links(status)) is not None:
+        return full
+    if storage_seconds >= SLOW_STORAGE_SECONDS:
+        after = _time(storage_seconds)
+        text = f"The object storage answers the scheduler after {after}: it is busy, or the way to it is slow."
+        return NetworkRow("storage", text)
+    rounds = _rounds(status)
+    return _slow_hosts(rounds, own.host) or NetworkRow("none", _none(status, rounds))
+
+
+def _full_links(status: Status) -> NetworkRow | None:
+    full = [link for link in status.links if link.outbox_bytes >= MANY_BYTES]
+    if not full:
+        return None
+    worst = max(full, key=lambda link: link.outbox_bytes)
+    more = f", and so for {counted(len(full) - 1, 'other peer')}" if len(full) > 1 else ""
+    name = f"{worst.kind} {worst.name}" + (f" on {worst.host}" if worst.host else "")
+    text = (
+        f"The connection to {name} is full: {worst.outbox_bytes / 1e6:,.0f} MB wait to be taken, and it takes "
+        f"{worst.sent_per_second / 1e6:,.1f} MB/s{more}."
+    )
+    return NetworkRow("network", text)
+
+
+def _slow_hosts(rounds: Mapping[str, float], own: str) -> NetworkRow | None:
+    """own: the scheduler's host."""
+    slow = sorted((host for host, seconds in rounds.items() if seconds >= SLOW_SECONDS), key=lambda host: -rounds[host])
+    if not slow:
+        return None
+    if own in slow:
+        return NetworkRow(
+            "machine",
+            f"The machine of the scheduler has too little CPU: agents on {own}, which need no network, have a "
+            f"round trip of {_time(rounds[own])}.",
+        )
+    others = [seconds for host, seconds in rounds.items() if host not in slow]
+    if others and median(others) * MUCH_SLOWER <= rounds[slow[-1]]:
+        names = ", ".join(slow[:MAX_NAMED])
+        more = f" and {counted(len(slow) - MAX_NAMED, 'other host')}" if len(slow) > MAX_NAMED else ""
+        return NetworkRow(
+            "network",
+            f"The network to {names}{more}: a round trip takes up to {_time(rounds[slow[0]])}, where other hosts take "
+            f"{_time(median(others))}.",
+        )
+    return NetworkRow(
+        "distance",
+        f"The workers are far away: a round trip takes {_time(median(rounds.values()))} in the median "
+        f"of {counted(len(rounds), 'host')}. Workers are given work for 1.5 round trips in advance, so slots stay "
+        "busy; a single task waits for it.",
+    )
+
+
+def _none(status: Status, rounds: Mapping[str, float]) -> str:
+    parts = [f"the scheduler's loop was at most {_time(status.scheduler.lag_seconds_max)} late"]
+    if status.storage.latency_seconds:
+        parts.append(f"the object storage answers after {_time(status.storage.latency_seconds)}")
+    if rounds:
+        host, longest = max(rounds.items(), key=lambda item: item[1])
+        parts.insert(0, f"round trips take {_time(median(rounds.values()))}, at most {_time(longest)} to {host}")
+    return f"Neither is slow: {', '.join(parts)}."
+
+
+def _rounds(status: Status) -> Mapping[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for worker in status.workers:
+        if worker.connected and worker.latency_seconds:
+            found[worker.host].append(worker.latency_seconds)
+    return {host: min(seconds) for host, seconds in found.items()}

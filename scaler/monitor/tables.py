@@ -16,7 +16,7 @@ from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.monitor_rows import FindingRow, SpendingRow, TaskRow
 
 if TYPE_CHECKING:
-    from scaler.monitor.asking import Asking
+    from scaler.monitor.connection import Asking
 
 MAX_TASKS_ANSWERED = 1000
 MAX_OBJECTS = 1_000

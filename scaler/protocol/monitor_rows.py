@@ -256,12 +256,17 @@ WORKER_COLUMNS = (*WorkerRow._fields[:-1], (WorkerRow._fields[-1], ProcessorRow.
 """Columns sent by the scheduler. Processors are a nested table."""
 
 
+_DESIRED = Column("Desired", "count", 1, "Units requested by the scheduler", metric="scaler_units_desired")
+_SPENT_HELP = "Spent on its units in this run"
+_SPENT = Column("Spent", "money", 2, _SPENT_HELP, metric="scaler_spent_total", zero_is_none=True)
+
+
 class ManagerRow(NamedTuple):
     """A worker manager. desired: None while the scheduler does not control the number of units."""
 
     id: Annotated[str, Column("Manager")] = ""
     kind: Annotated[str, Column("Kind", rank=2)] = ""
-    desired: Annotated[int | None, Column("Desired", "count", help="Units requested by the scheduler")] = None
+    desired: Annotated[int | None, _DESIRED] = None
     running: Annotated[int, Column("Running", "count")] = 0
     pending: Annotated[int, Column("Pending", "count", help="Units being started")] = 0
     waiting: Annotated[int, Column("In queue", "count", 2, help="Units being started that wait in a queue")] = 0
@@ -270,7 +275,7 @@ class ManagerRow(NamedTuple):
     max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0
     capabilities: Annotated[str, Column("Capabilities", rank=3)] = ""
     unit_price: Annotated[float, Column("Price/h", "money", 3, "Price per unit, or per task", zero_is_none=True)] = 0.0
-    spent: Annotated[float, Column("Spent", "money", 2, "Spent on its units in this run", zero_is_none=True)] = 0.0
+    spent: Annotated[float, _SPENT] = 0.0
     reason: Annotated[str, Column("Why", help="Why the scaling policy wants this many units")] = ""
     trouble: str = ""
     units: int = 0
@@ -289,7 +294,10 @@ class ClientRow(NamedTuple):
 
 _PROGRESS_HELP = "Finished calls out of all since it last had none; bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
-_LEFT = Column("Time left", "seconds", 1, "Estimated time until its present calls end", after="name", volatile=True)
+_FAILED = Column("Failed", "count", metric="scaler_function_tasks_failed_total")
+_LEFT_HELP = "Estimated time until its present calls end"
+_LEFT_METRIC = "scaler_function_left_seconds"
+_LEFT = Column("Time left", "seconds", 1, _LEFT_HELP, metric=_LEFT_METRIC, after="name", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
 _P50 = Column(
     "p50",
@@ -319,7 +327,7 @@ class FunctionRow(NamedTuple):
     queued: Annotated[int, Column("Queued", "count", 2)] = 0
     running: Annotated[int, Column("Running", "count", 2)] = 0
     ended: Annotated[int, Column("Ended", "count", 2)] = 0
-    failed: Annotated[int, Column("Failed", "count")] = 0
+    failed: Annotated[int, _FAILED] = 0
     cancelled: Annotated[int, Column("Cancelled", "count", 2, zero_is_none=True)] = 0
     untimed: Annotated[int, Column(help="Ended calls without a duration, such as calls that never ran")] = 0
     has_chunks: Annotated[bool, Column(help="Some of its tasks are map chunks, which are timed as a whole")] = False
@@ -512,8 +520,10 @@ class Totals(NamedTuple):
     calls: Annotated[int, Column(help="Calls that the scheduler remembers")] = 0
     unreachable: Annotated[int, gauge("scaler_stores_unreachable", "Pairs of stores that cannot reach each other.")] = 0
     moved_bytes: Annotated[int, Column("", "bytes", help="Bytes that stores fetched from each other")] = 0
-    memory_kills: Annotated[int, Column(help="Processors ended because of their memory")] = 0
-    processors_replaced: Annotated[int, Column(help="Processors replaced between tasks")] = 0
+    memory_kills: Annotated[int, gauge("scaler_memory_kills_total", "Processors ended because of their memory.")] = 0
+    processors_replaced: Annotated[
+        int, gauge("scaler_processors_replaced_total", "Processors replaced between tasks.")
+    ] = 0
 
 
 class Status(NamedTuple):

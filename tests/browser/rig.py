@@ -16,7 +16,7 @@ from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
 from scaler.monitor.web import server
-from scaler.monitor.web.listening import listen, page_of
+from scaler.monitor.web.page import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
 from scaler.protocol.history_rows import ClusterHistory

@@ -19,7 +19,7 @@ from scaler.extensions.timeline.routes import timeline_view
 from scaler.ids import content_id
 from scaler.monitor.model import Model
 from scaler.monitor.tables import task_view
-from scaler.monitor.web.views import dump, status_view
+from scaler.monitor.web.routes import dump, status_view
 from scaler.net import transport as t
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector_core import ConnectorCore, Phase

@@ -20,7 +20,7 @@ import pytest
 from scaler.cli import run_command
 from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.tables import TABLES
-from scaler.monitor.web.openapi import openapi
+from scaler.monitor.web.api import openapi
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener

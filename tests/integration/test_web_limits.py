@@ -18,10 +18,9 @@ import pytest
 from scaler.errors import UsageError
 from scaler.monitor.model import Model
 from scaler.monitor.web import serving
-from scaler.monitor.web.listening import listen, page_of, tls_of
+from scaler.monitor.web.page import listen, load_token, page_of, tls_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
-from scaler.monitor.web.token import load_token
 from tests.unit.monitor.web_rig import PreparedMonitor, run, web_config
 
 NOBODY = 65534

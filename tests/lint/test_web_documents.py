@@ -8,8 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from scaler.monitor.web.api import ROUTES
-from scaler.monitor.web.openapi import openapi
+from scaler.monitor.web.api import ROUTES, openapi
 from scaler.monitor.web.security import CONTENT_SECURITY_POLICY
 from tests.unit.monitor.web_rig import ask
 

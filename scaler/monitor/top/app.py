@@ -22,9 +22,8 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
-from scaler.monitor.top.data import data_lines, table_of, units_lines
 from scaler.monitor.top.lines import Lines, text_of
-from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
+from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, data_lines, matching, sort, table, table_of, units_lines
 from scaler.protocol.monitor_rows import Status, TaskRow, WaitingRow, WorkerRow
 
 REDRAW_SECONDS = 0.25
@@ -47,26 +46,6 @@ _ERROR = Style(color="red", bold=True)
 _STYLES = {"away": Style(color="red"), "held": Style(color="magenta"), "ends": Style(color="yellow")}
 
 
-_CSS = """\
-Screen { layout: vertical; }
-#panels, #keys, #totals, #head, #strip, #state { height: auto; width: 100%; }
-#totals, #head, #state { height: 1; }
-#body { height: 1fr; }
-#left { width: 1fr; }
-#workers { height: 1fr; }
-#side { width: 46; padding-left: 2; height: 100%; }
-#filter, #search { height: 1; }
-HelpScreen, DetailScreen, TextScreen { align: left top; }
-#help, #data { padding: 0 1; height: 1fr; }
-#facts { height: auto; }
-#tasks { height: 1fr; min-height: 3; }
-#answer { height: 2fr; border-top: solid; }
-#tasks_head, #hint { height: 1; }
-TasksScreen #tasks { height: 2fr; }
-TasksScreen #answer { height: 1fr; }
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Frozen:
     status: Status
@@ -75,7 +54,7 @@ class Frozen:
 
 
 class TopApp(App[None]):
-    CSS = _CSS
+    CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"sort('{key}')", f"sort by {column.title}", show=False) for key, column in BY_KEY.items()),

@@ -1,13 +1,16 @@
-"""Short display texts of figures and names for a terminal. Pure."""
+"""Short display texts of figures and names, and panels of them, for a terminal. Pure."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from scaler.protocol.call_rows import CallRow
 from scaler.protocol.monitor_columns import Unit
+from scaler.protocol.monitor_rows import ClientRow, FunctionRow
 
 MARK = "+"
 """End of a text that was cut."""
@@ -138,3 +141,39 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     "heat": lambda heat: str(heat or ""),
 }
 """Formatter of a table value by unit."""
+
+
+Pairs = Sequence[tuple[str, str]]
+COUNTS = "queued    run   done failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A titled list of names and values. least, most: width in columns of the terminal. head: heading of the values."""
+
+    title: str
+    pairs: Pairs
+    least: int
+    most: int
+    head: str = ""
+
+    @property
+    def natural(self) -> int:
+        widest = max((cell_len(safe(name)) + 1 + len(value) for name, value in self.pairs), default=0)
+        return max(len(self.title) + 1 + len(self.head), widest)
+
+    def lines(self, width: int, height: int) -> list[str]:
+        """Return exactly `height` lines of this width. The last line counts the pairs that do not fit."""
+        shown = self.pairs if len(self.pairs) < height else self.pairs[: max(0, height - 2)]
+        lines = [
+            left(f"{left(name, width - len(value) - 1)} {value}" if value else name, width)
+            for name, value in [(self.title, self.head), *shown]
+        ]
+        if len(shown) < len(self.pairs) and height > 1:
+            lines.append(right(f"{len(self.pairs) - len(shown)} more", width))
+        return lines[:height] + [" " * width] * (height - len(lines))
+
+
+def counts(row: FunctionRow | ClientRow | CallRow) -> str:
+    numbers = (row.queued, row.running, row.ended - row.failed - row.cancelled, row.failed)
+    return " ".join(right(short_count(number), 6) for number in numbers)

@@ -1,15 +1,19 @@
-"""The table of workers as text: schema columns, sorting, filter, and selection of columns by width. Pure."""
+"""Tables as text. Workers have an order, a filter, and a selection of columns by width. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any, NamedTuple
 
+from scaler.grammar import counted
+from scaler.monitor.findings import network
 from scaler.monitor.rows import columns, natural
 from scaler.monitor.top import formats
+from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.monitor_columns import Column, Top
-from scaler.protocol.monitor_rows import WorkerRow
+from scaler.protocol.monitor_rows import FunctionRow, ManagerRow, SpendingRow, Status, WorkerRow
 
 SPACE = " "
 WIDEST = 60
@@ -30,10 +34,6 @@ class TableColumn:
     def is_text(self) -> bool:
         """Text columns are left-aligned, get the spare width, and sort from A to Z. Figures sort from the largest."""
         return self.schema.unit == "text"
-
-    def text(self, row: WorkerRow) -> str:
-        value = getattr(row, self.name)
-        return "" if self.schema.zero_is_none and not value else formats.FORMATS[self.schema.unit](value)
 
 
 _SHOWN = [TableColumn(name, column.top, column) for name, (column, _) in columns(WorkerRow).items() if column.top]
@@ -91,13 +91,10 @@ def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Wor
     if not any(row.state for row in rows) and sorting.column.title != "state":
         del least[BY_TITLE["state"]]
     chosen = tuple(least) if width is None else _chosen(least, sorting, width)
-    cells = {column: [formats.safe(column.text(row)) for row in rows] for column in chosen}
+    cells = {column: [_text(column.schema, getattr(row, column.name)) for row in rows] for column in chosen}
     needed = {column: max(least[column], *map(formats.cell_len, texts), 0) for column, texts in cells.items()}
     widths = needed if width is None else _widths([(column, least[column]) for column in chosen], needed, width)
-    aligned = [
-        [(formats.left if column.is_text else formats.right)(text, widths[column]) for text in (titles[column], *texts)]
-        for column, texts in cells.items()
-    ]
+    aligned = (_aligned([titles[each], *texts], each.schema.unit, widths[each]) for each, texts in cells.items())
     head, *lines = map(SPACE.join, zip(*aligned, strict=True))
     return WorkerLines(head, tuple(lines), chosen)
 
@@ -130,3 +127,82 @@ def _searched(row: WorkerRow) -> str:
     return "\n".join(
         (row.name, row.id, row.host, row.manager, row.unit, row.capabilities, row.state, *functions)
     ).casefold()
+
+
+_GAP = "  "
+MAX_OBJECTS = MAX_FUNCTIONS = 20
+MAX_LAST_CELLS = 40
+"""Width of the last column that columns of higher ranks leave."""
+FUNCTION_COLUMNS = (
+    "name",
+    "seconds_total",
+    "p50_seconds",
+    "p95_seconds",
+    "max_seconds",
+    "trend_percent",
+    "memory_peak_bytes",
+    "memory_mean_bytes",
+)
+
+
+def data_lines(status: Status, width: int | None) -> list[str]:
+    """Return lines about stores, unreachable pairs, transfers, the largest objects, and functions."""
+    total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
+    stores = sorted(status.stores, key=lambda row: -row.bytes)
+    lines = [total, f"network: {network(status).text}", "", *table_of(StoreRow, stores, width)]
+    if apart := [row for row in status.pairs if row.unreachable]:
+        text = f"no connection between {counted(status.totals.unreachable, 'pair')} of hosts; using the object storage"
+        lines += ["", text, *(f"  {row.source} -> {row.target}" for row in apart)]
+    if moved := sorted((row for row in status.pairs if row.bytes), key=lambda row: -row.bytes):
+        lines += ["", *table_of(PairRow, moved, width)]
+    if status.objects:
+        lines += ["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)]
+    if functions := function_lines(status, width):
+        lines += ["", *functions]
+    return [formats.cut(line, width) for line in lines]
+
+
+def units_lines(status: Status, width: int | None) -> list[str]:
+    """Return the worker managers with the reasons for their units, then the costs. width: None for no limit."""
+    managers = table_of(ManagerRow, status.managers, width) if status.managers else ["no worker manager is connected"]
+    return [*managers, "", *table_of(SpendingRow, [status.spending], width)]
+
+
+def function_lines(status: Status, width: int | None) -> list[str]:
+    known = sorted((row for row in status.functions if row.seconds_total), key=lambda row: -row.seconds_total)
+    return table_of(FunctionRow, known[:MAX_FUNCTIONS], width, FUNCTION_COLUMNS) if known else []
+
+
+def table_of(
+    kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None, names: Collection[str] = ()
+) -> list[str]:
+    """Return a heading and a line for each row. names: columns, or all.
+
+    Omits columns of higher ranks that do not fit in the width, and cuts long texts of the last column.
+    """
+    shown = [
+        (name, column) for name, (column, _) in columns(kind).items() if column.title and (not names or name in names)
+    ]
+    for rank in (3, 2, 1):
+        chosen = [(name, column) for name, column in shown if column.rank <= rank]
+        cells = [
+            [column.title.lower(), *(_text(column, getattr(row, name)) for row in rows)] for name, column in chosen
+        ]
+        widths = [max(map(formats.cell_len, texts)) for texts in cells]
+        *fixed, last = widths
+        if width is None or sum(fixed) + len(_GAP) * len(fixed) + min(last, MAX_LAST_CELLS) <= width:
+            break
+    aligned = [
+        _aligned(texts, column.unit, wide) for texts, (_, column), wide in zip(cells, chosen, widths, strict=True)
+    ]
+    return [formats.cut(_GAP.join(parts).rstrip(), width) for parts in zip(*aligned, strict=True)]
+
+
+def _text(column: Column, value: Any) -> str:
+    if value is None or (column.zero_is_none and not value):
+        return ""
+    return formats.safe(formats.FORMATS[column.unit](value))
+
+
+def _aligned(texts: Iterable[str], unit: str, width: int) -> list[str]:
+    return [(formats.left if unit == "text" else formats.right)(text, width) for text in texts]

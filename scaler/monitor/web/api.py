@@ -1,29 +1,28 @@
-"""The routes of `/api`, including those of extensions. The server and the OpenAPI document share one table."""
+"""The routes of `/api`, including those of extensions, and the OpenAPI document, which derives from their table."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from scaler._version import __version__
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import task_id_of
-from scaler.monitor.model import Model
-from scaler.monitor.network import network
-from scaler.monitor.rows import View, view
-from scaler.monitor.series import NAMES
+from scaler.monitor.findings import network
+from scaler.monitor.model import NAMES, Model
+from scaler.monitor.rows import View, json_schema, object_schema, schema_of, view
 from scaler.monitor.tables import TABLES, TEXT, Parameter, Table, number, values_of
-from scaler.monitor.web.routes import ApiRoute, Query, Source, UnknownTaskError
-from scaler.monitor.web.views import answer, refusal, status_view
+from scaler.monitor.web.routes import ApiRoute, Query, Source, UnknownTaskError, answer, refusal, status_view
 from scaler.plugins import known_extensions, load
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
-from scaler.protocol.monitor_rows import ConnectionRow, FailureRow, TaskRow
+from scaler.protocol.monitor_rows import ConnectionRow, FailureRow, Status, TaskRow
 from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable
 
@@ -123,14 +122,7 @@ def _table(table: Table) -> ApiRoute:
         return {table.name: [table.view(row) for row in rows], **table.counts(source.monitor.model)}
 
     parts = {table.name: [table.kind], **dict.fromkeys(table.counts(Model()), int)}
-    return ApiRoute(
-        f"/api/{table.name}",
-        table.name,
-        table.title,
-        parts,
-        answered,
-        table.parameters,
-    )
+    return ApiRoute(f"/api/{table.name}", table.name, table.title, parts, answered, table.parameters)
 
 
 _SERIES_PARAMETERS = (
@@ -157,11 +149,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         "/api/tasks/{id}/explain", "explain", "Why a task waits, or how it ended", {"id": str, "text": str}, _explain
     ),
     ApiRoute(
-        "/api/tasks/{id}/log",
-        "log",
-        "A task's output",
-        {"id": str, "stdout": str, "stderr": str, "cut": int},
-        _log,
+        "/api/tasks/{id}/log", "log", "A task's output", {"id": str, "stdout": str, "stderr": str, "cut": int}, _log
     ),
     ApiRoute(
         "/api/network",
@@ -206,3 +194,76 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("/api/series", "series", "Figures over time, in columns", _SERIES, _series, _SERIES_PARAMETERS),
     *(route for each in known_extensions() if each.routes for route in cast("tuple[ApiRoute, ...]", load(each.routes))),
 )
+
+
+_STATUS_SUMS = {"tasks_per_second": float, "failed_per_second": float, "tasks_left_out": int}
+"""Values of a status in addition to its columns."""
+
+
+def openapi() -> View:
+    status = json_schema(Status)["properties"] | {name: schema_of(kind) for name, kind in _STATUS_SUMS.items()}
+    schemas = {
+        "Status": object_schema(status),
+        "WholeTask": json_schema(TaskRow, whole=True),
+        "Error": object_schema({"error": schema_of(str)}),
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Scaler",
+            "version": __version__,
+            "description": "The state of a cluster. Read-only. Times are Unix seconds. Fields may be added.",
+        },
+        "paths": {route.path: {"get": _operation(route, schemas)} for route in ROUTES},
+        "components": {"schemas": schemas},
+    }
+
+
+def _operation(route: ApiRoute, schemas: dict[str, View]) -> View:
+    parameters: list[View] = [
+        {"name": each.name, "in": "query", "required": False, "description": each.text, "schema": dict(each.schema)}
+        for each in route.parameters
+    ]
+    if route.of_a_task:
+        schema = {"type": "string", "pattern": "^[0-9A-Fa-f]{32}$"}
+        text = "The task's id, as future.task_id shows it."
+        parameters = [{"name": "id", "in": "path", "required": True, "description": text, "schema": schema}]
+    name = f"{route.name.capitalize()}Answer"
+    schemas[name] = _schema(route.parts, schemas)
+    return {
+        "summary": route.summary,
+        "operationId": route.name,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": route.summary, "content": _content(name)},
+            "default": {"description": "What is wrong, and what to do about it", "content": _content("Error")},
+        },
+    }
+
+
+def _content(name: str) -> View:
+    return {"application/json": {"schema": _reference(name)}}
+
+
+def _reference(name: str) -> View:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _schema(part: Any, schemas: dict[str, View]) -> View:
+    """Return the schema of a part of an answer (see `ApiRoute`), and add the schemas of its rows."""
+    match part:
+        case str():
+            return _reference(part)
+        case {}:
+            properties = {name.strip("?"): _schema(each, schemas) for name, each in part.items()}
+            return object_schema(properties) | {"required": [name for name in part if name in properties]}
+        case [items]:
+            return {"type": "array", "items": _schema(items, schemas)}
+        case (*items,):
+            return {"type": "array", "prefixItems": [_schema(each, schemas) for each in items], "items": False}
+        case type(__name__=name) if name.endswith("Row"):
+            name = name.removesuffix("Row")
+            schemas[name] = json_schema(part)
+            return _reference(name)
+        case _:
+            return schema_of(part)

@@ -1,17 +1,22 @@
-"""Definition of an `/api` route: parameters, answer, and their types. Pure."""
+"""Definition of an `/api` route (parameters, answer, and their types), and the JSON answers of the web server. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaler.monitor.rows import View
+from starlette.responses import Response
+
+from scaler.monitor.model import Model
+from scaler.monitor.rows import View, view
 from scaler.monitor.tables import Parameter, number
 
 if TYPE_CHECKING:
-    from scaler.monitor.asking import Asking
+    from scaler.monitor.connection import Asking
     from scaler.protocol.monitor_rows import ConnectionRow
+
 
 MAX_TIMELINE_SECONDS = 86_400.0
 
@@ -55,3 +60,28 @@ class ApiRoute:
 def seconds(default: float) -> Parameter:
     text = "How far to look back from the scheduler's latest state."
     return number("seconds", text, "number", 1, MAX_TIMELINE_SECONDS, default)
+
+
+def status_view(model: Model) -> View:
+    rates = {name: model.series.last(name) for name in ("tasks_per_second", "failed_per_second")}
+    return {**view(model.status), **rates, "tasks_left_out": model.dropped}
+
+
+# -- responses
+
+
+def dump(document: object) -> bytes:
+    """Return a document as ASCII JSON, because texts may contain unpaired surrogates, which UTF-8 cannot encode.
+
+    Raises ValueError for a number that JSON cannot express.
+    """
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def answer(document: object, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+    return Response(dump(document), status, headers, "application/json")
+
+
+def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error. text: what is wrong and what to do about it."""
+    return answer({"error": text}, headers, status)

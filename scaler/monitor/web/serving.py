@@ -1,7 +1,7 @@
 """Serves HTTP on a socket with limits on connections, waiting times, and request sizes.
 
-A request has `HEADER_SECONDS` for its header, and as long again until the application admits the request. At the
-connection limit (at most half of the file descriptors), a new connection replaces one that waits for a request.
+A request has `HEADER_SECONDS` until the application admits it. At the connection limit (at most half of the file
+descriptors), a new connection replaces one without an admitted request.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import ssl
 from collections.abc import Callable, Iterator
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scaler.logs import RateLimitedLog
-from scaler.monitor.web.login import SAME_USER, is_same_user
-from scaler.monitor.web.security import LIMIT
+from scaler.monitor.web.security import LIMIT, SAME_USER, is_same_user
 from scaler.monitor.web.stream import ABORT
 
 MAX_CONNECTIONS = 256
@@ -33,9 +33,6 @@ GRACE_SECONDS = 2
 PAUSE_SECONDS = 0.5
 """Pause after a connection could not be accepted."""
 
-_CONNECTION = "connection"
-"""Key of the connection in the state of a request's scope."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -44,7 +41,7 @@ async def serve(
 ) -> None:
     """Serve requests until `stop` is set. Then call `on_stop`, end the remaining requests, and close the socket."""
     config = uvicorn.Config(
-        _timed(app),
+        app,
         http="h11",
         loop="none",
         ws="none",
@@ -72,97 +69,55 @@ async def serve(
         ending.cancel()
 
 
-def _timed(app: ASGIApp) -> ASGIApp:
-    """Wrap the application to notify each connection when a request begins and a response ends."""
-
-    async def timed(scope: Scope, receive: Receive, send: Send) -> None:
-        connection: _Connection = scope["state"][_CONNECTION]
-        connection.begin_request()
-
-        async def observed(message: Message) -> None:
-            await send(message)
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                connection.end_request()
-
-        await app(scope, receive, observed)
-
-    return timed
-
-
-class _Connection(asyncio.Protocol):
-    """A browser connection with a time limit, which the application can close at once.
-
-    Wraps an instance of uvicorn's protocol, which parses requests and writes responses. The class is private to
-    uvicorn, so only methods of `asyncio.Protocol` are called.
-    """
-
-    transport: asyncio.Transport | None = None
+class _Connection(H11Protocol):
+    """A browser connection with a time limit, which the application can close at once."""
 
     def __init__(self, server: _Server) -> None:
+        state: dict[str, object] = {}
+        super().__init__(server.config, server.server_state, state)
+        self._state = state
         self._server = server
-        self._state: dict[str, object] = {}
-        self._http = server.config.http_protocol_class(  # type: ignore[call-arg]
-            config=server.config, server_state=server.server_state, app_state=self._state
-        )
         self._timer: asyncio.TimerHandle | None = None
         self.waits = True
-        """The connection waits for a request."""
+        """The connection has no admitted request."""
         self.is_stream = False
         """The application has lifted the time limit."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
         client, server = (transport.get_extra_info(end)[:2] for end in ("peername", "sockname"))
         is_same = functools.cache(lambda: is_same_user(client, server))
-        self._state.update({_CONNECTION: self, ABORT: transport.abort, LIMIT: self._limit, SAME_USER: is_same})
-        self._http.connection_made(transport)
+        self._state.update({ABORT: transport.abort, LIMIT: self._admit, SAME_USER: is_same})
         self._limit(HEADER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._limit(None)
         self._server.forget(self)
-        self._http.connection_lost(exc)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        assert self.transport is not None
         if self.waits and self._timer is None:
             self._limit(HEADER_SECONDS)
         was_open = not self.transport.is_closing()
-        self._http.data_received(data)
+        super().data_received(data)
         if was_open and self.transport.is_closing():  # an application closes later, in its own task
             client = self.transport.get_extra_info("peername")[:2]
             self._server.invalid.add(f"invalid HTTP request from {client}")
 
-    def eof_received(self) -> bool | None:
-        return self._http.eof_received()
-
-    def pause_writing(self) -> None:
-        self._http.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._http.resume_writing()
-
-    def begin_request(self) -> None:
-        self.waits = False
-        self._limit(HEADER_SECONDS)
-
-    def end_request(self) -> None:
+    def on_response_complete(self) -> None:
         self.waits, self.is_stream = True, False
-        self._stop_timer()  # uvicorn has its own timer for idle connections
+        self._limit(None)  # uvicorn has its own timer for idle connections
+        super().on_response_complete()
+
+    def _admit(self, seconds: float | None) -> None:
+        self.waits, self.is_stream = False, seconds is None
+        self._limit(seconds)
 
     def _limit(self, seconds: float | None) -> None:
         """Close the connection after this time unless a response ends first. None: no limit."""
-        self._stop_timer()
-        self.is_stream = seconds is None
-        if seconds is not None:
-            assert self.transport is not None
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
-
-    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
@@ -220,7 +175,7 @@ class _Server(uvicorn.Server):
             self.forget(connection)
 
     def _make_room(self) -> None:
-        """Close the oldest connection that waits for a request, otherwise the oldest that is not an event stream."""
+        """Close the oldest connection without an admitted request, otherwise the oldest that is not an event stream."""
         others = [connection for connection in self._open if not connection.is_stream]
         closed = next((connection for connection in others if connection.waits), others[0])
         opening = self._open.pop(closed)

@@ -1,6 +1,6 @@
-"""Live events for browsers: one shared event log that each browser reads at its own speed.
+"""Live events for browsers, each of which has a queue of events.
 
-The log is bounded. A browser that falls behind is disconnected, reconnects, and starts over with a snapshot.
+A browser that falls behind is disconnected, reconnects, and starts over with a snapshot.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -18,17 +16,15 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from scaler.monitor.web.delta import DeltaEncoder, Update
+from scaler.monitor.web.routes import dump, refusal
 from scaler.monitor.web.security import LIMIT
-from scaler.monitor.web.views import dump, refusal
 
 MAX_STREAMS = 100
-MAX_LOG_BYTES = 8 * 1024 * 1024
-MAX_LOG_EVENTS = 120
+MAX_WAITING_EVENTS = 60
+"""Events that may wait for a browser. All browsers share the bytes of an event."""
 QUIET_SECONDS = 5.0
 GATHER_SECONDS = 0.02
 """Delay of the first event after a change, because the scheduler reports in two messages."""
-LINGER_SECONDS = 30.0
-"""How long the log continues without readers, so that a reconnecting browser resumes where it was."""
 RETRY_MILLISECONDS = 1000
 EVENT_STREAM = "text/event-stream"
 
@@ -40,12 +36,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """One browser. next: number of its next event. cut: too slow and disconnected."""
+    """One browser. events: empty bytes end the stream."""
 
-    next: int
     abort: Callable[[], None]
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    cut: bool = False
+    events: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
 
 class Broadcast:
@@ -57,16 +51,11 @@ class Broadcast:
         self._interval_seconds = interval_seconds
         self._quiet_seconds = quiet_seconds
         self._loop = asyncio.get_running_loop()
-        self._name = secrets.token_hex(4)
-        """Prefix of event ids, which identifies this process."""
-        self._events: deque[bytes] = deque()
-        self._bytes = 0
-        self._end = 0
         self._readers: set[_Reader] = set()
-        self._sent_at = self._left_at = self._loop.time()
+        self._sent_at = self._loop.time()
         self._changed = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
-        """Runs while the log continues."""
+        """Runs while there are readers."""
         self._closed = False
 
     @property
@@ -78,10 +67,8 @@ class Broadcast:
 
     def close(self) -> None:
         self._closed = True
-        if self._writing is not None:
-            self._writing.cancel()
         for reader in self._readers:
-            reader.changed.set()
+            reader.events.put_nowait(b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -93,68 +80,32 @@ class Broadcast:
         if request.method == "HEAD":
             await Response(None, headers=headers, media_type=EVENT_STREAM)(scope, receive, send)
             return
-        with self._reading(request) as (reader, first):
-            events = self._read(reader, first)
+        with self._reading(request) as reader:
+            events = _events_of(reader)
             await StreamingResponse(events, headers=headers, media_type=EVENT_STREAM)(scope, receive, send)
 
-    # -- one browser
-
     @contextlib.contextmanager
-    def _reading(self, request: Request) -> Iterator[tuple[_Reader, bytes]]:
-        if self._writing is None or self._writing.done():
-            self._start_log()
+    def _reading(self, request: Request) -> Iterator[_Reader]:
         state = request.scope.get("state", {})
-        abort = state.get(ABORT, lambda: None)
         state.get(LIMIT, lambda _seconds: None)(None)
-        following = self._following(request.headers.get("last-event-id", ""))
+        reader = _Reader(state.get(ABORT, lambda: None))
+        self._update()  # all other readers get the data of the snapshot
         first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
-        if following is None:
-            self._update()  # all other readers get the data of the snapshot
-            first += self._encoded(("snapshot", self._encoder.snapshot()), self._end - 1)
-        reader = _Reader(self._end if following is None else following, abort)
+        reader.events.put_nowait(first + _encoded(("snapshot", self._encoder.snapshot())))
         self._readers.add(reader)
+        if self._writing is None:
+            self._sent_at = self._loop.time()
+            self._writing = self._loop.create_task(self._write())
         try:
-            yield reader, first
+            yield reader
         finally:
             self._readers.discard(reader)
-            self._left_at = self._loop.time()
-
-    async def _read(self, reader: _Reader, first: bytes) -> AsyncIterator[bytes]:
-        yield first
-        while not (self._closed or reader.cut):
-            while not reader.cut and reader.next < self._end:
-                event = self._events[reader.next - self._beginning]
-                reader.next += 1
-                yield event
-            reader.changed.clear()
-            if reader.next == self._end and not self._closed:
-                await reader.changed.wait()
-
-    def _following(self, last_event_id: str) -> int | None:
-        """Return the number after this event, or None if the log no longer has it."""
-        name, _, number = last_event_id.partition("-")
-        if name != self._name or not number.isascii() or not number.isdecimal() or len(number) > 18:
-            return None
-        following = int(number) + 1
-        return following if self._beginning <= following <= self._end else None
-
-    # -- the log
-
-    @property
-    def _beginning(self) -> int:
-        return self._end - len(self._events)
-
-    def _start_log(self) -> None:
-        self._events.clear()
-        self._bytes = 0
-        self._end += 1  # invalidates all earlier event ids
-        self._encoder.snapshot()
-        self._left_at = self._sent_at = self._loop.time()
-        self._writing = self._loop.create_task(self._write())
+            if not self._readers and self._writing is not None:
+                self._writing.cancel()
+                self._writing = None
 
     async def _write(self) -> None:
-        """Write updates to the log until it had no readers for LINGER_SECONDS."""
-        while self._readers or self._loop.time() - self._left_at <= LINGER_SECONDS:
+        while True:
             is_quiet = False
             try:
                 async with asyncio.timeout_at(self._sent_at + self._quiet_seconds):
@@ -166,23 +117,25 @@ class Broadcast:
 
     def _update(self, *, even_unchanged: bool = False) -> None:
         self._changed.clear()
-        update = self._encoder.update(even_unchanged=even_unchanged)
+        update = self._encoder.update(even_unchanged=even_unchanged) if self._readers else None
         if update is None:
             return
         self._sent_at = self._loop.time()
-        event = self._encoded(update, self._end)
-        self._events.append(event)
-        self._bytes += len(event)
-        self._end += 1
-        while len(self._events) > MAX_LOG_EVENTS or (self._bytes > MAX_LOG_BYTES and len(self._events) > 1):
-            self._bytes -= len(self._events.popleft())
-        for reader in self._readers:
-            if reader.next < self._beginning and not reader.cut:
-                reader.cut = True
+        event = _encoded(update)
+        for reader in [*self._readers]:
+            if reader.events.qsize() < MAX_WAITING_EVENTS:
+                reader.events.put_nowait(event)
+            else:
                 _log.info("disconnecting a slow browser, which will reconnect")
+                self._readers.discard(reader)
                 reader.abort()
-            reader.changed.set()
 
-    def _encoded(self, update: Update, number: int) -> bytes:
-        kind, document = update
-        return b"event: %s\nid: %s-%d\ndata: %s\n\n" % (kind.encode(), self._name.encode(), number, dump(document))
+
+async def _events_of(reader: _Reader) -> AsyncIterator[bytes]:
+    while event := await reader.events.get():
+        yield event
+
+
+def _encoded(update: Update) -> bytes:
+    kind, document = update
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), dump(document))

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaler.monitor.model import Model
-from scaler.monitor.series import COARSE_SECONDS
+from scaler.monitor.model import COARSE_SECONDS, Model
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
 COLUMNS += ["lane", "began_us", "clock_zero"]
@@ -62,7 +61,7 @@ def test_finds_a_task_by_part_of_any_known_field() -> None:
 
 
 def test_old_points_become_means_of_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.monitor.series.FINE_SECONDS", FINE_SECONDS)
+    monkeypatch.setattr("scaler.monitor.model.FINE_SECONDS", FINE_SECONDS)
     model = Model()
     for second in range(int(FINE_SECONDS) + 25):
         model.apply_status(status(float(second), totals={"workers": second}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.monitor.web.files import CONTENT_TYPES, STATIC, folders
+from scaler.monitor.web.server import CONTENT_TYPES, STATIC, folders
 from tests.unit.monitor.web_rig import ask
 
 FILES = {

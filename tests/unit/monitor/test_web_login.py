@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from scaler.monitor.model import Model
-from scaler.monitor.web import login as login_module
+from scaler.monitor.web import security as login_module
 from scaler.monitor.web.server import WebApp
 from tests.unit.monitor.web_rig import PreparedMonitor, ask, of_connection, run, web_config
 

@@ -127,49 +127,9 @@ def test_reports_the_loss_and_replacement_of_the_scheduler(monitor: PreparedMoni
     run_jumping(scenario())
 
 
-def test_reconnecting_browser_resumes_its_stream(monitor: PreparedMonitor) -> None:
-    async def scenario() -> None:
-        app = WebApp(monitor, web_config())
-        async with Stream(app) as first:
-            await first.until(begun)
-        for number in (11.0, 12.0):
-            monitor.model.apply_status(status(number))
-            app.changed()
-            await asyncio.sleep(0.05)  # no connected peer would see the end of an iteration
-        async with Stream(app, first.browser.last_id) as second:
-            browser = await second.until(lambda browser: len(browser.kinds) == 2)
-            assert browser.kinds == ["delta", "delta"]
-            assert browser.points == [11.0, 12.0]
-        app.close()
-
-    run_jumping(scenario())
-
-
-@pytest.mark.parametrize(
-    "last_id",
-    [
-        "nonsense",
-        "{name}-999",
-        "{name}-٣",
-        "{name}-" + "9" * 5000,
-    ],
-)
-def test_browser_with_foreign_state_gets_a_new_snapshot(last_id: str, monitor: PreparedMonitor) -> None:
-    async def scenario() -> None:
-        app = WebApp(monitor, web_config())
-        async with Stream(app) as first:
-            await first.until(begun)
-            name, _, number = first.browser.last_id.partition("-")
-            async with Stream(app, last_id.replace("{name}", name).replace("{number}", number)) as second:
-                assert (await second.until(begun)).kinds == ["snapshot"]
-        app.close()
-
-    run_jumping(scenario())
-
-
 @pytest.fixture
 def short_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "MAX_LOG_EVENTS", 5)
+    monkeypatch.setattr(stream_module, "MAX_WAITING_EVENTS", 5)
 
 
 @pytest.mark.usefixtures("short_record")

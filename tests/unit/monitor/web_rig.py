@@ -19,7 +19,7 @@ from scaler.ids import task_id_of
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
-from scaler.monitor.web.login import SAME_USER
+from scaler.monitor.web.security import SAME_USER
 from scaler.monitor.web.server import WebApp
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
@@ -238,7 +238,6 @@ class Browser:
         self.tasks: list[str] = []
         self.left_out = 0
         self.points: list[float] = []
-        self.last_id = ""
         self.kinds: list[str] = []
 
     def take(self, kind: str, told: dict[str, Any]) -> None:
@@ -264,17 +263,14 @@ class Browser:
         """Process one event of a stream, or the line with the reconnection delay."""
         fields = dict(line.split(": ", 1) for line in event.decode().strip().splitlines())
         if "data" in fields:
-            self.last_id = fields["id"]
             self.take(fields["event"], json.loads(fields["data"]))
 
 
 class Stream:
     """One browser at `/events`, without a socket. `frozen` ones do not read."""
 
-    def __init__(self, app: ASGIApp, last_id: str = "", *, method: str = "GET", frozen: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, method: str = "GET", frozen: bool = False) -> None:
         headers = [(b"host", b"localhost:50001")]
-        if last_id:
-            headers.append((b"last-event-id", last_id.encode()))
         self._app = app
         self._scope = {
             "type": "http", "method": method, "path": "/events", "raw_path": b"/events", "root_path": "",

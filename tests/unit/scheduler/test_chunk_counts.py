@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.extensions.history.function_times import FunctionTimes
+from scaler.extensions.history.minutes import FunctionTimes
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.core import EXPIRY_SECONDS

@@ -15,9 +15,8 @@ from threading import Event
 
 import pytest
 
-from scaler.extensions.costs.core import Saved
+from scaler.extensions.costs.core import Saved, SpendingLedger
 from scaler.extensions.costs.file import SpendingFile
-from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.scheduler import files
 from scaler.scheduler.files import FileWriter, replace
 from scaler.scheduler.rooms import Surroundings

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scaler.config.commands import launcher_config
-from scaler.config.files import read_file
+from scaler.config.load import read_file
 from scaler.config.setting import describe
 from scaler.worker_manager.aws.resources import execution_statements
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
