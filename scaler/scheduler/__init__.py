@@ -1,1 +1,1 @@
-"""The scheduler: `core` decides (pure), `server` does (sockets, clock), `recorder` keeps the black box."""
+"""The scheduler: `core` decides (pure), `server` does (sockets, clock)."""

@@ -30,12 +30,12 @@ from scaler.protocol.session import Envelope
 from scaler.scheduler.core.commands import AskPolicy, Expel, Input, MonitoringChanged, PolicyAnswered, Publish, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.invariants import check
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.events import Events
 from scaler.scheduler.nested import unwrapped
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.status import ServerStatus, status
+from scaler.testing.invariants import check
 from tests.contracts.memory_network import MemoryNetwork, Wire
 from tests.fuzz.conversations import Spoken
 

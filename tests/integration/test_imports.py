@@ -23,7 +23,7 @@ HEAVY = LOOP | {
     "psutil",
     "pydantic",
     "scaler.journal.journal",
-    "scaler.scheduler.core.invariants",
+    "scaler.testing.invariants",
     "scaler.scheduler.task_times_file",
     "starlette",
     "textual",

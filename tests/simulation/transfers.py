@@ -39,9 +39,9 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageConnected, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.invariants import check
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.scaling.elastic import Elastic
+from scaler.testing.invariants import check
 
 GIGABIT = 125e6
 FOREVER = 1e6

@@ -13,10 +13,10 @@ from scaler.policy.view import Allocation
 from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, Role
 from scaler.scheduler.core.commands import Command, Input
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.invariants import check
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.scaling.elastic import Elastic
+from scaler.testing.invariants import check
 
 
 class SteppedCore:

@@ -24,8 +24,8 @@ from scaler.scheduler.core.commands import (
     Send,
     SendToStorage,
 )
-from scaler.scheduler.core.invariants import check
 from scaler.scheduler.core.rooms import Rooms
+from scaler.testing.invariants import check
 from scaler.testing.simulation.actors import Chances, SimulatedClient, SimulatedWorker
 from scaler.testing.simulation.link import End, Link
 from scaler.testing.simulation.stepping import SteppedCore, hello

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, cast
 
@@ -25,12 +26,21 @@ from scaler.plugins import extensions, load
 from scaler.processes import Load, LoadMeter, absolute
 from scaler.protocol import messages as m
 from scaler.protocol.batches import split
+from scaler.recorder import ROW_BYTES, Recorder
 from scaler.texts import escaped
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore
-from scaler.worker.agent.events import AgentInput, EndAgent, ShowDegradedReason, StopRequested, TimeElapsed, WriteLog
-from scaler.worker.agent.recorder import make_recorder
+from scaler.worker.agent.events import (
+    AgentInput,
+    EndAgent,
+    ResultsReceived,
+    ShowDegradedReason,
+    StopRequested,
+    TasksReclaimed,
+    TimeElapsed,
+    WriteLog,
+)
 from scaler.worker.credential import own_access
 from scaler.worker.frames import Note, PageReader, Snapshot, ToAgent
 
@@ -38,6 +48,9 @@ MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 """Drop task output while more than this is queued for the scheduler, so that results have priority."""
 CLOSE_SECONDS = 2.0
 """Seconds that an exiting agent waits for the scheduler to acknowledge its last messages."""
+MAX_RECORDED_STEPS = 2_000
+MAX_RECORDED_BYTES = 1024 * 1024
+"""Smaller than the scheduler's limit, because a host may have many agents."""
 WELCOME_SECONDS = 1.0
 _POLL_SECONDS = 0.005
 
@@ -417,3 +430,26 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
         keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
         compression=access.compression,
     )
+
+
+def make_recorder(config: WorkerConfig, executor: type[ExecutorBase]) -> Recorder:
+    # Drop settings that only service agents have: the core does not use them, and a replay could not read them.
+    config = WorkerConfig(**{each.name: getattr(config, each.name) for each in fields(WorkerConfig)})
+    limits = {"max_steps": MAX_RECORDED_STEPS, "max_bytes": MAX_RECORDED_BYTES}
+    return Recorder(config, _recorded_bytes, **limits, executor=executor.__name__)
+
+
+def _recorded_bytes(item: AgentInput) -> int:
+    if isinstance(item, ResultsReceived):
+        return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
+    if isinstance(item, Received) and isinstance(item.message, m.Run):
+        size = sum(ROW_BYTES + len(payload) for _, payload in item.message.functions)
+        for group in item.message.groups:
+            size += ROW_BYTES * len(group.payloads) + sum(map(len, group.payloads))
+            size += sum([len(value) for values in group.inputs for value in values])
+        return size
+    if isinstance(item, Received) and isinstance(item.message, m.Relay):
+        return ROW_BYTES + len(item.message.body)
+    if isinstance(item, TasksReclaimed):
+        return ROW_BYTES + sum(ROW_BYTES * len(each.rows) + len(each.payloads) for each, _ in item.results)
+    return ROW_BYTES

@@ -49,10 +49,10 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.invariants import check
 from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.scaling.elastic import Elastic
+from scaler.testing.invariants import check
 
 CODE = b"\x80 function"
 FUNCTION = content_id(CODE)

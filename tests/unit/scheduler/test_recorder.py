@@ -20,14 +20,14 @@ from scaler.protocol.messages import (
     UnitStatus,
 )
 from scaler.protocol.messages import ManagerStatus as Status
-from scaler.recorder import Recorder, read
+from scaler.recorder import Recorder
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.data.stores import HostStores
-from scaler.scheduler.recorder import RECORDS, replay
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import recorded_bytes
+from scaler.testing.replay import read, replay
 from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
@@ -80,7 +80,7 @@ def test_replay_produces_the_same_commands(tmp_path: Path) -> None:
     path = tmp_path / "box"
     cluster.recorder.write(path)
     with path.open() as file:
-        head, recorded = read(file, RECORDS)
+        head, recorded = read(file)
         assert SchedulerConfig.from_json(head["config"]) == CONFIG
         assert head["complete"]
         steps = list(recorded)
@@ -108,14 +108,14 @@ def test_recording_is_bounded_and_reports_a_missing_beginning(tmp_path: Path, li
     path = tmp_path / "box"
     cluster.recorder.write(path)
     with path.open() as file:
-        head, steps = read(file, RECORDS)
+        head, steps = read(file)
         assert not head["complete"]
         assert len(list(steps)) == 10
     assert replay(path) == 10
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scaler.scheduler.recorder", *arguments]
+    command = [sys.executable, "-m", "scaler.testing.replay", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
 

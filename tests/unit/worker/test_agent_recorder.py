@@ -11,7 +11,8 @@ import pytest
 from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Outcome, Recall, Relay, Run, RunGroup, Spec, Welcome
-from scaler.recorder import Recorder, read
+from scaler.recorder import Recorder
+from scaler.testing.replay import read, replay
 from scaler.worker.agent.calls import CallCompleted, CallsAccepted, CallsRefused, ServiceCalls
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
@@ -25,7 +26,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.recorder import RECORDS, make_recorder, replay
+from scaler.worker.agent.shell import make_recorder
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Results, Snapshot
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
@@ -96,7 +97,7 @@ def test_replay_produces_the_same_commands(story: Callable[[], Recorded], tmp_pa
     path = tmp_path / "box"
     rig.recorder.write(path)
     with path.open() as file:
-        head, recorded = read(file, RECORDS)
+        head, recorded = read(file)
         assert head["complete"]
         steps = list(recorded)
     core = AgentCore(worker_config(slots=2), rig.executor, steps[0][0])
@@ -132,6 +133,6 @@ def test_recording_keeps_few_large_inputs_of_any_kind(tmp_path: Path) -> None:
             recorder.add([item], 1.0)
         recorder.write(tmp_path / "box")
         with (tmp_path / "box").open() as file:
-            _, steps = read(file, RECORDS)
+            _, steps = read(file)
             assert 1 < len(list(steps)) <= 11
         (tmp_path / "box").unlink()
