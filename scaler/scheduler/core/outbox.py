@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scaler.protocol.batches import split
 from scaler.protocol.messages import (
     ROW_BYTES,
     SPLIT_BATCH_BYTES,
@@ -20,6 +19,7 @@ from scaler.protocol.messages import (
     Refused,
     Run,
     RunGroup,
+    split,
 )
 from scaler.scheduler.core.changes import (
     NO_CALLS,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.protocol.batches import split
-from scaler.protocol.messages import Message, ObjectsUnavailable
+from scaler.protocol.messages import Message, ObjectsUnavailable, split
 
 
 class StoreMail:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
-from scaler.protocol.batches import split
-from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport
+from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport, split
 from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
 from scaler.worker.agent.state import Attempt, AttemptQueue, KillReason, KnownSpec
 from scaler.worker.frames import Snapshot

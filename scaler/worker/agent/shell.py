@@ -25,22 +25,13 @@ from scaler.net.versions import own_hello
 from scaler.plugins import extensions, load
 from scaler.processes import Load, LoadMeter, absolute
 from scaler.protocol import messages as m
-from scaler.protocol.batches import split
+from scaler.protocol.messages import split
 from scaler.recorder import ROW_BYTES, Recorder
 from scaler.texts import escaped
+from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore
-from scaler.worker.agent.events import (
-    AgentInput,
-    EndAgent,
-    ResultsReceived,
-    ShowDegradedReason,
-    StopRequested,
-    TasksReclaimed,
-    TimeElapsed,
-    WriteLog,
-)
 from scaler.worker.credential import own_access
 from scaler.worker.frames import Note, PageReader, Snapshot, ToAgent
 
@@ -83,7 +74,7 @@ class Agent:
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._is_closed = False
         self._connector: Connector | None = None
-        self._pending: list[AgentInput] = []
+        self._pending: list[e.AgentInput] = []
         self._wake_at = time.monotonic()
         self._core = AgentCore(config, self.make_executor, self._wake_at)
         self.executor = self._core.executor
@@ -105,7 +96,7 @@ class Agent:
     async def _end_tasks(self) -> None:
         raise NotImplementedError
 
-    def _last_inputs(self) -> list[AgentInput]:
+    def _last_inputs(self) -> list[e.AgentInput]:
         """Stop all work, and return the inputs that the core needs to account for its tasks."""
         return []
 
@@ -145,7 +136,7 @@ class Agent:
             await self.close()
 
     def stop(self) -> None:
-        self.take([StopRequested("the worker was told to end")])
+        self.take([e.StopRequested("the worker was told to end")])
 
     def fail(self, error: BaseException) -> None:
         if not self.ended.done():
@@ -193,7 +184,7 @@ class Agent:
                 self._report(command)
         self.send(m.Returned([], [], []))
 
-    def _end(self, command: EndAgent) -> None:
+    def _end(self, command: e.EndAgent) -> None:
         if self.ended.done():
             return
         if not command.exit_code:
@@ -297,7 +288,7 @@ class Agent:
             complete(heartbeat)
         self.send(heartbeat)
 
-    def take_soon(self, *inputs: AgentInput) -> None:
+    def take_soon(self, *inputs: e.AgentInput) -> None:
         """Step the core once for all inputs of this event loop iteration."""
         if not self._pending:
             self._loop.call_soon(self._take_pending)
@@ -311,7 +302,7 @@ class Agent:
         else:
             self._connector.together(partial(self.take, []))
 
-    def take(self, inputs: Sequence[AgentInput]) -> None:
+    def take(self, inputs: Sequence[e.AgentInput]) -> None:
         if self._pending:
             inputs = [*self._pending, *inputs]
             self._pending = []
@@ -334,12 +325,12 @@ class Agent:
             match command:
                 case m.Message():
                     self._report(command)
-                case WriteLog(text, task, level):
+                case e.WriteLog(text, task, level):
                     line = escaped(text) if "\n" not in text else text
                     getattr(_log, level)("%s", line, extra=about(task=task.hex()))
-                case EndAgent():
+                case e.EndAgent():
                     self._end(command)
-                case ShowDegradedReason(text):
+                case e.ShowDegradedReason(text):
                     if text:
                         _log.warning("%s", escaped(text))
                     else:
@@ -363,7 +354,7 @@ class Agent:
 
     def _on_timer(self) -> None:
         self._wake_at = 0.0  # the timer is set below
-        self.take([TimeElapsed(self._snapshots(self.executor.resting(time.monotonic())))])
+        self.take([e.TimeElapsed(self._snapshots(self.executor.resting(time.monotonic())))])
         if not self._is_closed and not self.ended.done():
             self._set_timer()
 
@@ -439,8 +430,8 @@ def make_recorder(config: WorkerConfig, executor: type[ExecutorBase]) -> Recorde
     return Recorder(config, _recorded_bytes, **limits, executor=executor.__name__)
 
 
-def _recorded_bytes(item: AgentInput) -> int:
-    if isinstance(item, ResultsReceived):
+def _recorded_bytes(item: e.AgentInput) -> int:
+    if isinstance(item, e.ResultsReceived):
         return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
     if isinstance(item, Received) and isinstance(item.message, m.Run):
         size = sum(ROW_BYTES + len(payload) for _, payload in item.message.functions)
@@ -450,6 +441,6 @@ def _recorded_bytes(item: AgentInput) -> int:
         return size
     if isinstance(item, Received) and isinstance(item.message, m.Relay):
         return ROW_BYTES + len(item.message.body)
-    if isinstance(item, TasksReclaimed):
+    if isinstance(item, e.TasksReclaimed):
         return ROW_BYTES + sum(ROW_BYTES * len(each.rows) + len(each.payloads) for each, _ in item.results)
     return ROW_BYTES

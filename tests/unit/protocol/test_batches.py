@@ -8,8 +8,8 @@ from itertools import chain
 import pytest
 
 from scaler.protocol import messages as m
-from scaler.protocol.batches import split
 from scaler.protocol.codec import encode
+from scaler.protocol.messages import split
 
 
 def ids(first: int, last: int) -> list[bytes]:
