@@ -33,8 +33,7 @@ from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoreConnection, StoredObjects
-from scaler.worker.processor.guard import ProcessGuard
-from scaler.worker.processor.restoring import StateRestorer, on_import
+from scaler.worker.processor.restoring import ProcessGuard, StateRestorer, on_import
 
 FLUSH_NS = 1_000_000
 """Maximum time that results are batched while no task runs. Results are sent before a longer task."""
