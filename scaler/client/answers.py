@@ -115,7 +115,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class LargeObject:
-    """A large object. function, task_id: of the task that created it; empty for an object sent by a client.
+    """A large object. function, task_id: the task that created it; empty if a client sent the object.
 
     client: name of its client, or id of a disconnected client. hosts: hosts that store the object, or `object storage`.
     """

@@ -307,7 +307,7 @@ def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, int]:
 
 class Measured:
     def __init__(self, levels: Collection[int] = ()) -> None:
-        """levels: of the samples."""
+        """levels: the levels of the sampled nodes."""
         self._is_narrow = SAMPLES in levels and len(levels) < 4 * SAMPLES
         self._max_seconds = MAX_CHAINED_SECONDS if self._is_narrow else MAX_NODE_SECONDS
         self._seconds: defaultdict[int, list[float]] = defaultdict(list)

@@ -39,7 +39,7 @@ class SpillConfig(SettingsModel):
     def check(self) -> None:
         super().check()
         if self.spill_limit_bytes >= 0 and not self.spill_directory:
-            raise ValueError("spill_limit_bytes limits spill_directory: set that, too")
+            raise ValueError("spill_limit_bytes has no effect without spill_directory: set both")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,6 +223,6 @@ class Journal:
         self._set(self._state())
         if self.durable < self.written:
             count = counted(self.written - self.durable, "record")
-            _log.error("state_directory: %s did not reach the disk; no peer was told about them", count)
+            _log.error("state_directory: %s could not be written to disk; none of them was reported to a peer", count)
         if has_ended:
             self._directory.close()

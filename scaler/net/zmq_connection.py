@@ -57,7 +57,7 @@ NO_CREDENTIAL = (
 )
 ASKS_FOR_NO_KEYS = (
     "the server runs with insecure_no_auth, or its version has no keys: start it with keys (`scaler keys init` creates "
-    "them); or, if no other user can reach it, give --insecure-no-auth or insecure_no_auth=True here, too"
+    "them); or, if no other user can reach it, give --insecure-no-auth or insecure_no_auth=True for this peer as well"
 )
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
 _MECHANISM = slice(12, 32)

@@ -158,7 +158,7 @@ class ScalingPolicy(Protocol):
     def allocation(self) -> Allocation:
         """Allocation of tasks. Constant for the lifetime of the policy."""
 
-    # Optional attribute `named_managers`: manager ids in the content. Those that never join are reported.
+    # Optional attribute `named_managers`: manager ids in the content. The scheduler reports managers that never join.
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         """Return wanted units by manager id. Omitted managers keep their units."""

@@ -171,7 +171,7 @@ _LAG_HEAT = Column("Late", "heat", 3, "Its round trip relative to other workers"
 _MEMORY_HEAT = Column("Memory full", "heat", 3, "Memory use of its machine or container")
 _CPU_HEAT = Column("CPU denied", "heat", 3, "Share of time waiting for a CPU because of a quota or the hypervisor")
 _DISK_HEAT = Column("Disk full", "heat", 3, "Disk use")
-_FAULT = Column("What is wrong", "text", 1, "The worst of these, with its figures", Top(20, "wrong", 12, 19))
+_FAULT = Column("What is wrong", "text", 1, "The most serious problem, with its values", Top(20, "wrong", 12, 19))
 
 
 class WorkerRow(NamedTuple):

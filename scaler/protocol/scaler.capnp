@@ -6,9 +6,9 @@
 # 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 # standard stream framing, not packed.
 #
-# Compression. When Hello and Welcome both say `zstd`, either side may compress frames. The header then has 4 more bytes
-# for each frame, the body first: the frame's size when expanded (u32), 0 for a frame that travels as it is. A compressed
-# frame is one frame of Zstandard with a window of at most 8 MiB. Limits count bytes as expanded; a checksum is of one
+# Compression. If Hello and Welcome both name `zstd`, either side may compress frames. The header then ends with 4 bytes
+# (u32) for each frame, beginning with the body: the uncompressed size, or 0 if that frame is not compressed. A compressed
+# frame is one Zstandard frame with a window of at most 8 MiB. Limits apply to uncompressed sizes. A checksum covers one
 # message as sent.
 #
 # Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled, ClusterRead, TableRead)

@@ -66,7 +66,7 @@ class Sampler:
         self._function = ""
         self._of_task: _Counts = {}
         self._is_long = False
-        """Samples of the task were already reported separately, so the rest is, too."""
+        """Some samples of this task were reported separately, so the remaining ones are as well."""
         self._of_functions: dict[str, tuple[bytes, _Counts]] = {}
 
     def run(self) -> None:

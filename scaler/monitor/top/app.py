@@ -424,7 +424,7 @@ Keys                                            escape or ? closes this page
   < >     sort by the column to the left or right of the sorted one
   /       only workers with a text in their name, manager, capabilities, function
   t       waiting tasks, and why they wait; there / searches all tasks
-  u       units of the worker managers, why they run, and what they cost
+  u       units of the worker managers: state, reason, and cost
   b       the bytes that hosts store, and what moves between them
   space   freeze the screen; again: go on
   enter   a worker's processors and tasks; there e explains a task,

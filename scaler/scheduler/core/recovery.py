@@ -52,7 +52,7 @@ _UNREPORTED = (
     "the scheduler was restarted or its client was out of contact, and no worker has reported the task; retries=0, and "
     "the task may have run"
 )
-_REMEDY = "; with [scheduler] state_directory, a restarted scheduler knows what was sent to workers"
+_REMEDY = "; set [scheduler] state_directory, so that a restarted scheduler knows which tasks it had sent to workers"
 
 
 @dataclass(slots=True, eq=False)

@@ -58,7 +58,7 @@ def test_workers_connect_to_their_managers_address_by_default() -> None:
 
 
 def test_disk_limit_requires_a_directory() -> None:
-    with pytest.raises(ConfigError, match="spill_limit_bytes limits spill_directory"):
+    with pytest.raises(ConfigError, match="spill_limit_bytes has no effect without spill_directory"):
         model_of(ObjectStorageServerConfig, {"bind_address": ADDRESS, "spill_limit_bytes": 1000})
 
 
