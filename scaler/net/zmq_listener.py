@@ -62,11 +62,11 @@ MAX_UNREAD_BYTES = OutboxLimits().size_bytes
 """Maximum received but unread bytes while this process is slow. Scaler peers stop earlier if not acknowledged."""
 NO_KEY = (
     "its handshake failed: it has no key or that of another cluster, and this server asks for one of its own "
-    "(scaler keys add); or it is no peer of scaler"
+    "(scaler keys add); or it is not a peer of scaler"
 )
 HAS_A_KEY = (
-    "its handshake failed: it asks for keys, and this server runs with insecure_no_auth, so the peer has to say so, "
-    "too; or it is no peer of scaler"
+    "its handshake failed: it asks for keys, and this server runs with insecure_no_auth, so the peer needs "
+    "insecure_no_auth as well; or it is not a peer of scaler"
 )
 _domains = itertools.count()
 
@@ -160,6 +160,8 @@ class ZmqListener(ZmqEnd):
         self.compression = compression
         self.load = PackingLoad()
         self.is_encrypted = keys is not None
+        self._silent = 0
+        """Connections that have completed the handshake and not sent a message."""
         self._is_explained = False
         """The next reported end was not caused by invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()
@@ -311,6 +313,7 @@ class ZmqListener(ZmqEnd):
         if link is None or link.route:
             return None
         link.route = route
+        self._silent -= 1
         link.identity = self._identity_of(frame)
         self._routes[route] = link
         return link
@@ -329,6 +332,8 @@ class ZmqListener(ZmqEnd):
                     self._inputs.append(refused)
             elif kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
                 self._is_explained = True
+            elif kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._silent += 1
             elif kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
                 self._unidentified[link] = None
@@ -341,6 +346,8 @@ class ZmqListener(ZmqEnd):
                 self._unidentified.pop(link, None)
                 if self._refused[link.source]:
                     self._refused -= Counter([link.source])
+                elif not link.route and self._silent:
+                    self._silent -= 1
                 elif not self._is_explained:
                     link.refusal = f"a peer at {link.origin}: {HAS_A_KEY if self._keys is None else NO_KEY}"
                 self._is_explained = False

@@ -93,6 +93,25 @@ async def test_http_and_random_bytes_on_the_port_disturb_no_peer() -> None:
 
 
 @on_a_loop
+async def test_peer_that_ends_before_its_first_message_is_not_called_a_peer_without_a_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "scaler.net.listener")
+    server = Servant("tcp://127.0.0.1:0")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    made.append(lambda: context.destroy(linger=0))
+    peer = context.socket(zmq.DEALER)
+    monitor = peer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    peer.connect(server.address)
+    assert monitor.poll(10_000)
+    peer.disable_monitor()
+    for each in monitor, peer:
+        each.close(linger=0)
+    await until(lambda: "closed before it sent a message" in caplog.text or "refused" in caplog.text)
+    assert "refused" not in caplog.text
+
+
+@on_a_loop
 async def test_malformed_frames_are_counted_and_finally_cut_the_peer() -> None:
     server = Servant("tcp://127.0.0.1:0")
     client = Asker(server.address)

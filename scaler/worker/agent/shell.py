@@ -426,8 +426,9 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
 def make_recorder(config: WorkerConfig, executor: type[ExecutorBase]) -> Recorder:
     # Drop settings that only service agents have: the core does not use them, and a replay could not read them.
     config = WorkerConfig(**{each.name: getattr(config, each.name) for each in fields(WorkerConfig)})
-    limits = {"max_steps": MAX_RECORDED_STEPS, "max_bytes": MAX_RECORDED_BYTES}
-    return Recorder(config, _recorded_bytes, **limits, executor=executor.__name__)
+    return Recorder(
+        config, _recorded_bytes, max_steps=MAX_RECORDED_STEPS, max_bytes=MAX_RECORDED_BYTES, executor=executor.__name__
+    )
 
 
 def _recorded_bytes(item: e.AgentInput) -> int:
