@@ -52,6 +52,8 @@ class ProcessorContext:
         """Suspended by `lend` rather than by a wait."""
         self._grant_is_due = False
         """A slot was requested after a suspension, and its grant has not been read yet."""
+        self.has_waited = False
+        """A task has waited, or lent its slot, since the last `end_waits`."""
         self._task_count = 0
         self.on_resume: list[Callable[[], object]] = []
         """Called when a task continues after a wait. Must neither block nor raise."""
@@ -78,6 +80,7 @@ class ProcessorContext:
             if not self.is_waiting and threading.current_thread() is threading.main_thread():
                 self._flush_results()
             self._waits += 1
+            self.has_waited = True
             self._is_lent = False
             if not self.is_suspended:
                 self._read_grant()
@@ -123,7 +126,8 @@ class ProcessorContext:
             return
         try:
             if not self.is_suspended and self._read_grant(socket.MSG_DONTWAIT):
-                self._is_lent = True  # before reading task_id: `end_task` clears task_id first, then reads _is_lent
+                # Before reading task_id: the processor clears task_id first, then reads has_waited.
+                self._is_lent = self.has_waited = True
                 if self.task_id:
                     self._suspend()
                 else:
@@ -145,17 +149,17 @@ class ProcessorContext:
         while self.on_task:
             self.on_task.pop()()
 
-    def end_task(self) -> None:
-        self.task_id = b""
-        if self._waits or self.is_suspended or self._is_lent or self._grant_is_due:
-            with self._lock:
-                self._task_count += 1
-                self._waits = 0
-                self._is_lent = False
-                self._flush_results()  # results need not wait for the slot
-                if self.is_suspended:
-                    self._ask_back()
-                self._read_grant()
+    def end_waits(self) -> None:
+        """Take back the slot of a task that has ended."""
+        with self._lock:
+            self.has_waited = False
+            self._task_count += 1
+            self._waits = 0
+            self._is_lent = False
+            self._flush_results()  # results need not wait for the slot
+            if self.is_suspended:
+                self._ask_back()
+            self._read_grant()
 
     def _suspend(self) -> None:
         self.is_suspended = True

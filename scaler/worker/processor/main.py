@@ -341,7 +341,9 @@ class _Processor:
         results.add((task, attempt, outcome, *costs, began_ns, *got, *calls, len(payload)), payload, ended_ns)
         if spec.is_sent_at_once or self.context.is_suspended:
             results.flush()
-        self.context.end_task()
+        self.context.task_id = b""
+        if self.context.has_waited:
+            self.context.end_waits()
         self._garbage.after_task(ended_ns)
 
     def _has_changed(self) -> bool:
