@@ -68,9 +68,6 @@ class ObjectTracker(Protocol):
     def take(self) -> Sequence[tuple[int, Message]]:
         """Return messages to stores."""
 
-    def check(self) -> None:
-        """Assert the invariants. O(everything): for tests."""
-
 
 class Stores(Protocol):
     """Registry of stores."""

@@ -23,43 +23,43 @@ MAX_LOOKS = 30_000
 class Directory:
     def __init__(self) -> None:
         self.is_used = False
-        self._large: dict[bytes, dict[bytes, Copies]] = {}
+        self.large: dict[bytes, dict[bytes, Copies]] = {}
         """Objects of at least LARGE_BYTES, by owner."""
-        self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
-        self._by_store: dict[int, dict[bytes, Copies]] = {}
+        self.by_owner: dict[bytes, dict[bytes, Copies]] = {}
+        self.by_store: dict[int, dict[bytes, Copies]] = {}
         self._lost: dict[bytes, str] = {}
         """Hosts that were lost with the only copies of objects, oldest loss first."""
 
     @property
     def is_empty(self) -> bool:
-        return not self._by_owner
+        return not self.by_owner
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_owner.values()))
+        return sum(map(len, self.by_owner.values()))
 
     def find(self, identifier: bytes) -> Copies | None:
-        found = self._by_owner.get(owner_of(identifier))
+        found = self.by_owner.get(owner_of(identifier))
         return None if found is None else found.get(identifier)
 
     def add(self, identifier: bytes, size_bytes: int, store: int) -> Copies:
         """Record that a store has an object. size_bytes: 0 if unknown."""
         if self._lost:
             self._lost.pop(identifier, None)
-        objects = self._by_owner.setdefault(owner_of(identifier), {})
+        objects = self.by_owner.setdefault(owner_of(identifier), {})
         copies = objects.get(identifier)
         if copies is None:
             copies = objects[identifier] = Copies(0)
         if size_bytes and not copies.size_bytes:
             copies.size_bytes = size_bytes
             if size_bytes >= LARGE_BYTES:
-                self._large.setdefault(owner_of(identifier), {})[identifier] = copies
+                self.large.setdefault(owner_of(identifier), {})[identifier] = copies
         copies.holders.add(store)
-        self._by_store.setdefault(store, {})[identifier] = copies
+        self.by_store.setdefault(store, {})[identifier] = copies
         return copies
 
     def discard(self, identifier: bytes, store: int) -> Copies | None:
         """Record that a store lacks an object. Returns the remaining entry, or None if nothing changed."""
-        found = self._by_store.get(store, {}).pop(identifier, None)
+        found = self.by_store.get(store, {}).pop(identifier, None)
         if found is None:
             return None
         found.holders.discard(store)
@@ -72,7 +72,7 @@ class Directory:
 
     def drop_store(self, store: int, host: str = "") -> dict[bytes, Copies]:
         """Forget a store. Returns its objects with their remaining holders. host: name of the store's host."""
-        objects = self._by_store.pop(store, {})
+        objects = self.by_store.pop(store, {})
         for identifier, copies in objects.items():
             copies.holders.discard(store)
             if not copies.holders:
@@ -90,48 +90,27 @@ class Directory:
             return set()
         self._forget_entry(identifier)
         for store in copies.holders:
-            del self._by_store[store][identifier]
+            del self.by_store[store][identifier]
         return copies.holders
 
     def forget_owner(self, owner: bytes) -> None:
-        self._large.pop(owner, None)
-        for identifier, copies in self._by_owner.pop(owner, {}).items():
+        self.large.pop(owner, None)
+        for identifier, copies in self.by_owner.pop(owner, {}).items():
             for store in copies.holders:
-                del self._by_store[store][identifier]
+                del self.by_store[store][identifier]
 
     def _forget_entry(self, identifier: bytes) -> None:
-        objects = self._by_owner[owner_of(identifier)]
+        objects = self.by_owner[owner_of(identifier)]
         copies = objects.pop(identifier)
         owner = owner_of(identifier)
         if copies.size_bytes >= LARGE_BYTES:
-            del self._large[owner][identifier]
-            if not self._large[owner]:
-                del self._large[owner]
+            del self.large[owner][identifier]
+            if not self.large[owner]:
+                del self.large[owner]
         if not objects:
-            del self._by_owner[owner]
+            del self.by_owner[owner]
 
     def largest(self, most: int, may_see: Callable[[bytes], bool] = lambda _owner: True) -> list[tuple[bytes, Copies]]:
         """Return the largest objects of these owners, largest first."""
-        large = (item for owner, objects in self._large.items() if may_see(owner) for item in objects.items())
+        large = (item for owner, objects in self.large.items() if may_see(owner) for item in objects.items())
         return nlargest(most, islice(large, MAX_LOOKS), key=lambda item: item[1].size_bytes)
-
-    def check(self, stores: set[int]) -> None:
-        """Assert the invariants. stores: numbers of all stores. O(everything): for tests."""
-        filed = {(store, each) for store, objects in self._by_store.items() for each in objects}
-        held = {
-            (store, each)
-            for objects in self._by_owner.values()
-            for each, copies in objects.items()
-            for store in copies.holders
-        }
-        assert filed == held, "objects are filed under the stores that have them"
-        assert {store for store, _ in held} <= stores, "a store that has gone has nothing"
-        assert all(self._large.values()), "an owner without large objects is listed"
-        assert self._large.keys() <= self._by_owner.keys(), "an owner without objects is listed"
-        for owner, objects in self._by_owner.items():
-            assert objects, f"owner {owner.hex()} has no object and is listed"
-            large = {each: copies for each, copies in objects.items() if copies.size_bytes >= LARGE_BYTES}
-            assert self._large.get(owner, {}) == large, f"the large objects of owner {owner.hex()} are listed"
-            for identifier, copies in objects.items():
-                assert owner_of(identifier) == owner, f"object {identifier.hex()} is filed under another owner"
-                assert copies.holders, f"object {identifier.hex()} has no holder and is listed"

@@ -38,26 +38,26 @@ class PersistedResults:
         """The object storage and its backend."""
         self._directory = directory
         self._mail = mail
-        self._refusals: dict[bytes, dict[bytes, int]] = {}
+        self.refusals: dict[bytes, dict[bytes, int]] = {}
         """Persisted results by owner, with the number of refusals."""
-        self._asked: set[bytes] = set()
-        self._unsettled: dict[bytes, None] = {}
-        self._refused: list[tuple[float, bytes]] = []
+        self.asked: set[bytes] = set()
+        self.unsettled: dict[bytes, None] = {}
+        self.delayed: list[tuple[float, bytes]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._refusals)
+        return bool(self.refusals)
 
     def __contains__(self, identifier: bytes) -> bool:
-        return identifier in self._refusals.get(owner_of(identifier), ())
+        return identifier in self.refusals.get(owner_of(identifier), ())
 
     def add(self, identifier: bytes) -> None:
-        self._refusals.setdefault(owner_of(identifier), {}).setdefault(identifier, 0)
+        self.refusals.setdefault(owner_of(identifier), {}).setdefault(identifier, 0)
         self._unsettle(identifier)
 
     def held(self, identifier: bytes, store: int) -> None:
         if identifier in self:
             if store == OBJECT_STORAGE:
-                self._asked.discard(identifier)
+                self.asked.discard(identifier)
             self._unsettle(identifier)
         elif store not in self.places and self._outlives_hosts(identifier):
             self.add(identifier)
@@ -71,69 +71,58 @@ class PersistedResults:
 
     def refused(self, identifier: bytes, now: float) -> None:
         """Record that the object storage declines or abandons a copy."""
-        if identifier in self._asked:
-            self._asked.remove(identifier)
-            refusals = self._refusals[owner_of(identifier)]
+        if identifier in self.asked:
+            self.asked.remove(identifier)
+            refusals = self.refusals[owner_of(identifier)]
             refusals[identifier] += 1
-            heapq.heappush(self._refused, (now + REFUSED.seconds(refusals[identifier]), identifier))
-            self.next_at = -math.inf if self._unsettled else min(self.next_at, self._refused[0][0])
+            heapq.heappush(self.delayed, (now + REFUSED.seconds(refusals[identifier]), identifier))
+            self.next_at = -math.inf if self.unsettled else min(self.next_at, self.delayed[0][0])
 
     def gone(self, store: int) -> None:
         """Note that a store disconnected or dropped its requests. The caller calls `lost` for each of its objects."""
         if store != OBJECT_STORAGE:
             self.places.discard(store)
             return
-        for identifier in self._asked:
+        for identifier in self.asked:
             self._unsettle(identifier)
-        self._asked.clear()
+        self.asked.clear()
 
     def forget(self, identifier: bytes) -> None:
-        of_owner = self._refusals.get(owner_of(identifier), {})
+        of_owner = self.refusals.get(owner_of(identifier), {})
         if identifier in of_owner:
             del of_owner[identifier]
             if not of_owner:
-                del self._refusals[owner_of(identifier)]
+                del self.refusals[owner_of(identifier)]
             self._drop(identifier)
 
     def forget_owner(self, owner: bytes) -> None:
         self.durable.discard(owner)
-        for identifier in self._refusals.pop(owner, {}):
+        for identifier in self.refusals.pop(owner, {}):
             self._drop(identifier)
 
     def _drop(self, identifier: bytes) -> None:
-        self._asked.discard(identifier)
-        self._unsettled.pop(identifier, None)
+        self.asked.discard(identifier)
+        self.unsettled.pop(identifier, None)
 
     def _unsettle(self, identifier: bytes) -> None:
-        self._unsettled[identifier] = None
+        self.unsettled[identifier] = None
         self.next_at = -math.inf
 
     def settle(self, now: float) -> None:
         """Ask the object storage for copies that it lacks."""
-        while self._refused and self._refused[0][0] <= now:
-            _, identifier = heapq.heappop(self._refused)
+        while self.delayed and self.delayed[0][0] <= now:
+            _, identifier = heapq.heappop(self.delayed)
             if identifier in self:
-                self._unsettled[identifier] = None
-        self.next_at = self._refused[0][0] if self._refused else math.inf
-        for identifier in list(islice(self._unsettled, MAX_SETTLED)):
+                self.unsettled[identifier] = None
+        self.next_at = self.delayed[0][0] if self.delayed else math.inf
+        for identifier in list(islice(self.unsettled, MAX_SETTLED)):
             copies = self._directory.find(identifier)
             # Without an entry, no copy exists until the result is made or put again.
-            if copies is not None and not copies.holders & self.places and identifier not in self._asked:
-                if len(self._asked) >= MAX_ASKED:
+            if copies is not None and not copies.holders & self.places and identifier not in self.asked:
+                if len(self.asked) >= MAX_ASKED:
                     return  # until the object storage has answered
-                self._asked.add(identifier)
+                self.asked.add(identifier)
                 self._mail.add(CopyObjects, OBJECT_STORAGE, identifier, copies.size_bytes)
-            del self._unsettled[identifier]
-        if self._unsettled:
+            del self.unsettled[identifier]
+        if self.unsettled:
             self.next_at = -math.inf
-
-    def check(self) -> None:
-        """Assert the invariants. O(everything): for tests."""
-        assert all(self._refusals.values()), "a client without persisted results is listed"
-        persisted = {identifier for of_owner in self._refusals.values() for identifier in of_owner}
-        assert self._asked | self._unsettled.keys() <= persisted, "a result is settled that was forgotten"
-        assert len(self._asked) <= MAX_ASKED, "the object storage is asked for too much"
-        pending = self._asked | self._unsettled.keys() | {identifier for _, identifier in self._refused}
-        for identifier in persisted - pending:
-            copies = self._directory.find(identifier)
-            assert copies is None or copies.holders & self.places, "a persisted result lacks a copy"

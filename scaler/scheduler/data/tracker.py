@@ -13,7 +13,7 @@ considers at most MAX_LOOKS sources or fetches, so that its cost is independent 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 
 from scaler.ids import owner_of
@@ -34,9 +34,7 @@ from scaler.scheduler.data.persisted import PersistedResults
 from scaler.scheduler.data.transfer import (
     LONE,
     MAX_RUNS_OF_FETCH,
-    MAX_RUNS_OF_FETCHER,
     MAX_RUNS_OF_SOURCE,
-    MAX_SHARED_RUNS,
     MAX_SMALL_RUNS,
     SMALL,
     Fetch,
@@ -630,61 +628,3 @@ class Tracker:
         if store == OBJECT_STORAGE:
             self.persisted.refused(identifier, self.now)
             self.wake_by(self.persisted.next_at)
-
-    # -- laws
-
-    def check(self) -> None:
-        """Assert the invariants, after `take`. O(everything): for tests."""
-        assert not self.unsettled, "all is settled at the end of a step"
-        self.directory.check(self.links.keys() | self.awaited)
-        self.persisted.check()
-        runs = [run for each in self.transfers.values() for fetch in each.fetches.values() for run in fetch.runs]
-        served = [(run, source) for source, link in self.links.items() for run in link.serves]
-        assert {(run, run.source) for run in runs} == set(served), "a source serves the runs of its fetchers"
-        for number, link in self.links.items():
-            self._check_link(number, link, [run for run in runs if run.fetch.store == number])
-        for identifier, transfer in self.transfers.items():
-            self._check_transfer(identifier, transfer)
-            self._check_fetches(transfer)
-
-    def _check_link(self, number: int, link: Traffic, own: Sequence[FetchRun]) -> None:
-        kinds = [sum(run.kind is kind for run in link.serves) for kind in Kind]
-        small, lone, shared = kinds
-        assert link.serves_of == kinds, f"store {number} counts the runs that it serves"
-        is_unbounded = link.is_backend
-        assert small <= MAX_SMALL_RUNS or is_unbounded, f"store {number} serves {small} small runs"
-        assert lone + shared <= MAX_RUNS_OF_SOURCE or is_unbounded, f"store {number} serves {lone + shared} runs"
-        assert shared <= MAX_SHARED_RUNS or is_unbounded, f"store {number} serves {shared} runs of shared objects"
-        small = sum(run.kind is Kind.SMALL for run in own)
-        assert (link.gets, link.gets_small) == (len(own), small), f"store {number} counts the runs that it gets"
-        assert link.gets - small <= MAX_RUNS_OF_FETCHER, f"store {number} gets {link.gets} runs"
-        fetches = {each.id: each.fetches[number] for each in self.transfers.values() if number in each.fetches}
-        assert link.fetches == fetches, f"the fetches of store {number} are listed"
-        assert all(transfer.id in self.transfers for transfer in link.offered), "a transfer that ended is offered"
-
-    @staticmethod
-    def _check_fetches(transfer: Transfer) -> None:
-        name = f"the transfer of {transfer.id.hex()}"
-        for fetch in transfer.fetches.values():
-            assert not fetch.have & fetch.asked, f"{name}: a chunk that has come is under way"
-            assert fetch.asked == sum(run.chunks for run in fetch.runs), f"{name}: what is under way is in runs"
-            assert len(fetch.runs) <= MAX_RUNS_OF_FETCH, f"{name}: too many runs"
-            assert fetch.runs or fetch in transfer.waiting, f"{name}: a fetch that waits for nothing"
-
-    def _check_transfer(self, identifier: bytes, transfer: Transfer) -> None:
-        name = f"the transfer of {identifier.hex()}"
-        assert transfer.id == identifier, f"{name} is filed under its object"
-        assert transfer.fetches, f"{name} has no fetch and is listed"
-        assert {*transfer.waiting} <= {*transfer.fetches.values()}, f"{name} has a fetch that waits and has ended"
-        assert len(set(transfer.sources)) == len(transfer.sources), f"{name} lists a source twice"
-        sources = {number for number, link in self.links.items() if transfer in link.offered}
-        assert set(transfer.sources) == sources, f"{name} is offered by its sources"
-        counts = [0] * len(transfer.counts)
-        for fetch in transfer.fetches.values():
-            for chunk in range(len(counts)):
-                counts[chunk] += (fetch.have | fetch.asked) >> chunk & 1
-        for counted, count in zip(transfer.counts, counts, strict=True):
-            assert count <= counted, f"{name} counts fewer copies of its chunks than there are"
-        for rank, mask in enumerate(transfer.ranks):
-            listed = [chunk for chunk, count in enumerate(transfer.counts) if count.bit_length() == rank]
-            assert mask == sum(1 << chunk for chunk in listed), f"{name} ranks its chunks wrong"

@@ -6,6 +6,7 @@ from scaler.protocol.chunks import LARGE_BYTES, chunk_count
 from scaler.protocol.messages import FetchChunks, Message
 from scaler.scheduler.data.directory import Directory
 from scaler.scheduler.data.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
+from scaler.testing.invariants import check_tracker
 
 OBJECT = b"client..\xff\xff\x00\x00\x00\x00\x00\x01"
 
@@ -23,7 +24,7 @@ def tracker_of(stores: int) -> Tracker:
 def told(tracker: Tracker, store: int) -> list[Message]:
     """Return the fetches assigned to a store now."""
     messages = tracker.take()
-    tracker.check()
+    check_tracker(tracker)
     return [message for number, message in messages if number == store and isinstance(message, FetchChunks)]
 
 
