@@ -18,22 +18,13 @@ from scaler.ids import ID_BYTES
 from scaler.net.connection import Received
 from scaler.net.identity import Identity
 from scaler.net.listener import Listener
-from scaler.protocol.messages import (
-    ClusterRead,
-    Inquiry,
-    ReadCluster,
-    ReadTable,
-    Reply,
-    Role,
-    TableRead,
-    Unanswered,
-)
+from scaler.protocol.messages import ClusterRead, Inquiry, ReadCluster, ReadTable, Reply, Role, TableRead, Unanswered
 from scaler.scheduler.core.answers import ANSWERERS
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import Events
-from scaler.scheduler.parts import SchedulerFrame
+from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 from scaler.scheduler.tables import rows_document
 
@@ -79,7 +70,7 @@ def sees_of(identity: Identity) -> Sees:
 class Answers:
     def __init__(
         self,
-        frame: SchedulerFrame,
+        frame: SchedulerServer,
         events: Events,
         logs: Mapping[str, Sequence[Any]],
         server_status: Callable[[bool], ServerStatus],

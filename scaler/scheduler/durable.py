@@ -23,7 +23,7 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
-from scaler.scheduler.parts import SchedulerFrame, StatePart
+from scaler.scheduler.server import SchedulerServer
 
 _AT_ONCE = SendAnswer, AskPolicy
 """Commands that reveal nothing to a peer that the journal must have first."""
@@ -135,6 +135,6 @@ def journal_directory(state_directory: str) -> Path:
     return local_path(state_directory) / "scheduler"
 
 
-def keep_state(frame: SchedulerFrame) -> StatePart:
+def keep_state(frame: SchedulerServer) -> DurableSteps:
     path = journal_directory(frame.config.state_directory)
     return DurableSteps(path, frame.perform, lambda *change: frame.step([JournalChanged(*change)]))

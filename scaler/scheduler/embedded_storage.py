@@ -6,10 +6,10 @@ from scaler.errors import UsageError
 from scaler.net.address import beside
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.object_storage.spill import SpillSpace
-from scaler.scheduler.parts import SchedulerFrame, StoragePart
+from scaler.scheduler.server import SchedulerServer
 
 
-def embed(frame: SchedulerFrame) -> StoragePart:
+def embed(frame: SchedulerServer) -> EmbeddedStorage:
     config = frame.config
     try:
         return EmbeddedStorage(

@@ -44,7 +44,7 @@ from scaler.scheduler.core.changes import Change
 from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
-from scaler.scheduler.parts import MonitorsPart, SchedulerFrame
+from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.status import ServerStatus, status
 from scaler.scheduler.tables import fitting
 
@@ -71,8 +71,10 @@ class _Monitor:
     broken_at: float = math.inf
 
 
-class Monitors(MonitorsPart):
-    def __init__(self, frame: SchedulerFrame) -> None:
+class Monitors:
+    """Serves monitors, and answers the questions of clients."""
+
+    def __init__(self, frame: SchedulerServer) -> None:
         self._frame = frame
         self._loop = frame.loop
         self._welcome = frame.welcome(Role.MONITOR)

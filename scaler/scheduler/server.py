@@ -1,6 +1,7 @@
 """The frame of the scheduler's process: receives events, steps the core once, performs its commands, and flushes once.
 
-`scaler.scheduler.parts` names the rest of the process.
+The parts below are loaded by name, each if the settings need it, and called with the frame. All their calls are on the
+scheduler's event loop, and none may block.
 """
 
 from __future__ import annotations
@@ -9,21 +10,27 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import assert_never
+from threading import Thread
+from typing import Any, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.addresses import shared_address
 from scaler.config.servers import SchedulerConfig
+from scaler.errors import ProtocolError
 from scaler.net.address import own_address
 from scaler.net.connection import ListenerEvent, Received, TryAgain
 from scaler.net.identity import Identity
 from scaler.net.listener import Admission, SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions
+from scaler.policy.guard import GuardedPolicy
 from scaler.policy.load import load_policy
+from scaler.policy.view import ClusterView, ScalingPolicy
 from scaler.processes import absolute
 from scaler.protocol import messages as m
+from scaler.protocol.codec import decode, encode
 from scaler.recorder import ROW_BYTES, Recorder
 from scaler.scheduler.core.changes import AdmissionRefused, Change, Incident, Noted, Observed, ProcessMeasured
 from scaler.scheduler.core.cluster import ClusterState
@@ -35,6 +42,7 @@ from scaler.scheduler.core.commands import (
     HoldObjects,
     Input,
     Perform,
+    PolicyAnswered,
     Publish,
     Recovered,
     Relayed,
@@ -50,27 +58,64 @@ from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.garbage import collect_garbage
 from scaler.scheduler.incident_log import IncidentLog
-from scaler.scheduler.nested import unwrapped, wrapped
-from scaler.scheduler.parts import EMBEDDED_STORAGE, MONITORS, STATE, TASK_TIMES, Part, may_wait
-from scaler.scheduler.policy_calls import PolicyCalls
-from scaler.scheduler.rooms import Performers, make_rooms, table_names
+from scaler.scheduler.rooms import Performers, make_rooms, part, table_names
 from scaler.scheduler.scaling.demand import TaskTimes
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.storage_link import StorageLink
 from scaler.scheduler.vitals import Vitals
 from scaler.texts import escaped
 
+EMBEDDED_STORAGE = "scaler.scheduler.embedded_storage:embed"
+MONITORS = "scaler.scheduler.monitors:Monitors"
+STATE = "scaler.scheduler.durable:keep_state"
+TASK_TIMES = "scaler.scheduler.task_times_file:TaskTimesPart"
 LOOK_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
 """Minimum heartbeats per lease. Also applies to workers and managers, which have their own report interval."""
 ID_BYTES = 128
 """Approximate memory per id in a recorded message, with its row."""
+_WITH_EFFECTS = m.ShutdownCluster, m.RestartWorkers, m.EndSession
+"""Questions that keep their order among other messages."""
 _log = logging.getLogger(__name__)
 
 
+class PolicyCalls:
+    """Asks a policy. A user's policy runs in a daemon thread, because it may take seconds, or forever."""
+
+    def __init__(
+        self, policy: ScalingPolicy, step: Callable[[Sequence[Input]], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._policy = GuardedPolicy(policy)
+        self._is_quick = type(policy).__module__.startswith("scaler.policy.")
+        self._step = step
+        self._loop = loop
+        self._is_closed = False
+
+    def ask(self, view: ClusterView) -> None:
+        if self._is_quick:
+            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.plan(view)))
+            return
+        try:
+            Thread(target=self._ask_in_thread, args=(view,), name="policy", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.failed(error, view.now)))
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _ask_in_thread(self, view: ClusterView) -> None:
+        answer = PolicyAnswered(*self._policy.plan(view))
+        with suppress(RuntimeError):  # the scheduler has ended, and the loop is closed
+            self._loop.call_soon_threadsafe(self._answered, answer)
+
+    def _answered(self, answer: PolicyAnswered) -> None:
+        if not self._is_closed:
+            self._step([answer])
+
+
 class SchedulerServer:
-    """A scheduler on the running loop. The frame of its parts; see `scaler.scheduler.parts.SchedulerFrame`."""
+    """A scheduler on the running loop. Its public attributes and methods are for its parts."""
 
     def __init__(self, config: SchedulerConfig, stop: asyncio.Event) -> None:
         self.config = config
@@ -78,8 +123,8 @@ class SchedulerServer:
         self.vitals = Vitals(self.loop)
         self._stop = stop
         policy = load_policy(config.policy_engine_type, config.policy_content)
-        self._policy = PolicyCalls(policy, self.step, self.loop)
-        self._kept = STATE.start(self) if config.state_directory else None
+        self._policy = PolicyCalls(policy, self.step)
+        self._kept = part(STATE)(self) if config.state_directory else None
         self.rooms = make_rooms(config, [] if self._kept is None else [self._kept.subscriber])
         self._elastic = Elastic(policy.allocation)
         self._core = SchedulerCore(config, self.loop.time(), self._elastic, HostStores(), self.rooms)
@@ -90,16 +135,16 @@ class SchedulerServer:
         self._incidents = IncidentLog(_log, self.loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # uvloop's handles lack it once the time has passed
-        self._parts: list[Part] = []
+        self._parts: list[Any] = []
         address = config.object_storage_address
         if not address:
-            embedded = EMBEDDED_STORAGE.start(self)
+            embedded = part(EMBEDDED_STORAGE)(self)
             self._parts.append(embedded)
             address = embedded.address
         public_address = config.advertised_object_storage_address or address
         self.storage = StorageLink(address, public_address, self._access, self.step, self.loop)
         self.listener = self.listen(config.bind_address, self._admit, self._on_events, has_local_listener=True)
-        self._monitors = MONITORS.start(self)
+        self._monitors = part(MONITORS)(self)
         addresses = [*self.listener.addresses, self._monitors.address]
         self._access.publish(addresses)
         self._access.warn(addresses, self.loop.call_later)
@@ -107,12 +152,13 @@ class SchedulerServer:
         self.performers.start(config, self.loop, self.files)
         self.observe([Noted("started")])
         if self._kept is not None:
-            self._parts.append(TASK_TIMES.start(self))
+            self._parts.append(part(TASK_TIMES)(self))
             self.step(self._kept.recover())
         self._look()
 
     @property
     def state(self) -> ClusterState:
+        """The core's state, to be read only."""
         return self._core.state
 
     @property
@@ -141,8 +187,8 @@ class SchedulerServer:
         self._monitors.close()
         self._incidents.flush()
         self.storage.close()
-        for part in self._parts:
-            part.close()
+        for each in self._parts:
+            each.close()
         self.files.close()
         self._access.close()
 
@@ -154,6 +200,7 @@ class SchedulerServer:
         *,
         has_local_listener: bool = False,
     ) -> SocketListener:
+        """Open a port of the scheduler."""
         listener = SocketListener(
             [address],
             server_kind=m.Server.SCHEDULER,
@@ -167,6 +214,7 @@ class SchedulerServer:
         return listener
 
     def journal(self) -> tuple[int, str]:
+        """Return the bytes of the journal, and why the disk takes no new tasks, or an empty text."""
         if self._kept is None:
             return 0, ""
         return self._kept.size_bytes, self.state.journal.failure or self._kept.complaint
@@ -219,7 +267,7 @@ class SchedulerServer:
                 continue
             message = event.message
             received[type(message).__name__] += 1
-            if isinstance(message, m.Inquiry) and may_wait(message):
+            if isinstance(message, m.Inquiry) and not isinstance(message, _WITH_EFFECTS):
                 questions.append((event.peer, message))
             else:
                 inputs.append(unwrapped(event.peer, message) if isinstance(message, m.Relay) else event)
@@ -252,7 +300,7 @@ class SchedulerServer:
         sent = self.vitals.sent
         for command in commands:
             if isinstance(command, Send):
-                message = wrapped(command) if command.nested else command.message
+                message = m.Relay(command.nested, encode(command.message)) if command.nested else command.message
                 sent[type(message).__name__] += 1
                 self.listener.send(command.peer, message)
             else:
@@ -286,6 +334,7 @@ class SchedulerServer:
         self._monitors.add(changes)
 
     def observe(self, observed: Sequence[Observed]) -> None:
+        """Report events to extensions that the core cannot see."""
         if any(type(each) in self.rooms.changes.taken for each in observed):
             self.step([ShellObserved([*observed])])
 
@@ -309,6 +358,14 @@ class SchedulerServer:
         self.vitals.was_late(self.loop.time() - self._timer_at)
         measured = self.vitals.measure() if ProcessMeasured in self.rooms.changes.taken else []
         self.step([ShellObserved(measured)] if measured else [])
+
+
+def unwrapped(worker: bytes, relay: m.Relay) -> Relayed:
+    """Decode a message of a client inside a task, which its worker relays."""
+    try:
+        return Relayed(worker, relay.client, relay.task, decode(relay.body))
+    except ProtocolError as error:
+        return Relayed(worker, relay.client, relay.task, None, str(error))
 
 
 def recorded_bytes(item: Input) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from scaler.paths import local_path
 from scaler.scheduler.core.durations import BUCKETS
 from scaler.scheduler.files import FileWriter, replace
-from scaler.scheduler.parts import Part, SchedulerFrame
+from scaler.scheduler.server import SchedulerServer
 
 NAME = "task_times.json"
 WRITE_SECONDS = 5.0
@@ -46,10 +46,10 @@ class TaskTimesFile:
         replace(self._path, json.dumps(counts).encode())
 
 
-class TaskTimesPart(Part):
+class TaskTimesPart:
     """Restores the task durations, and saves them every `WRITE_SECONDS` and at the end."""
 
-    def __init__(self, frame: SchedulerFrame) -> None:
+    def __init__(self, frame: SchedulerServer) -> None:
         self._file = TaskTimesFile(local_path(frame.config.state_directory), frame.files)
         self._times = frame.task_times
         self._times.restore(self._file.read())

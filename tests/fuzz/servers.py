@@ -32,8 +32,8 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.events import Events
-from scaler.scheduler.nested import unwrapped
 from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.server import unwrapped
 from scaler.scheduler.status import ServerStatus, status
 from scaler.testing.invariants import check
 from tests.contracts.memory_network import MemoryNetwork, Wire

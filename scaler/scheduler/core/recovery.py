@@ -21,15 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
-from scaler.protocol.messages import (
-    Done,
-    Outcome,
-    Recall,
-    Returned,
-    Suspended,
-    WorkerReport,
-    is_stored,
-)
+from scaler.protocol.messages import Done, Outcome, Recall, Returned, Suspended, WorkerReport, is_stored
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Relayed
 from scaler.scheduler.core.outbox import Outbox

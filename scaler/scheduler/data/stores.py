@@ -14,14 +14,7 @@ import math
 from collections.abc import Iterable
 
 from scaler.protocol import messages
-from scaler.protocol.messages import (
-    ForgetOwner,
-    HeartbeatEcho,
-    Message,
-    StoreAddress,
-    StoreDetails,
-    StoresChanged,
-)
+from scaler.protocol.messages import ForgetOwner, HeartbeatEcho, Message, StoreAddress, StoreDetails, StoresChanged
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.data import OBJECT_STORAGE
 from scaler.scheduler.core.outbox import Outbox

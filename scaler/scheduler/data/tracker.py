@@ -18,14 +18,7 @@ from itertools import islice
 
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import (
-    CopyObjects,
-    FetchChunks,
-    ForgetObjects,
-    Message,
-    PushObjects,
-    SoleCopies,
-)
+from scaler.protocol.messages import CopyObjects, FetchChunks, ForgetObjects, Message, PushObjects, SoleCopies
 from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
 from scaler.scheduler.data.directory import Directory
 from scaler.scheduler.data.mail import StoreMail

@@ -50,8 +50,8 @@ from scaler.scheduler.monitors import (
     STATUS_SECONDS,
     Monitors,
 )
-from scaler.scheduler.parts import SchedulerFrame
 from scaler.scheduler.rooms import Performers
+from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.vitals import Vitals
 from tests.unit.scheduler.driver import Cluster
 
@@ -150,7 +150,7 @@ class Port:
         self.state = self.cluster.state
         self.storage = SimpleNamespace(public_address="", ask=lambda: None)
         self.vitals = Vitals(cast("asyncio.AbstractEventLoop", self.loop))
-        self.monitors = Monitors(cast("SchedulerFrame", self))
+        self.monitors = Monitors(cast("SchedulerServer", self))
         self.client = self.cluster.client()
         self.worker = self.cluster.worker("w")
         self.drain()
