@@ -41,8 +41,8 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.commands import Input, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.data.stores import HostStores
-from scaler.scheduler.garbage import configure_collector
 from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.vitals import configure_collector
 
 WORKERS = (2, 100, 10_000)
 BATCHES = (1, 100, 1_000)

@@ -20,7 +20,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
-from scaler.scheduler.scaling.spending import Spending
+from scaler.scheduler.scaling.units import Spending
 
 
 class SchedulerPart:

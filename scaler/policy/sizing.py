@@ -25,15 +25,16 @@ from scaler.policy.capacity import (
     Budget,
     CapacityPlan,
     SlotBatch,
+    Work,
     best_seconds,
     penalty,
+    seconds_text,
     soonest_seconds,
     tasks_done,
     tasks_worth_giving,
 )
 from scaler.policy.cooldown import LULL_SECONDS, MAX_DOUBLED_SECONDS, Cooldown, cooldown_seconds
 from scaler.policy.view import ClusterView, ManagerView, Wanted
-from scaler.policy.work import Work, seconds_text
 
 FIRST_SLOTS = 8  # initial slots for work of unknown length
 TOLERANCE = 1.03  # no unit starts while existing units need at most this multiple of the best completion time

@@ -18,15 +18,41 @@ from scaler.ids import ID_BYTES
 from scaler.net.connection import Received
 from scaler.net.identity import Identity
 from scaler.net.listener import Listener
-from scaler.protocol.messages import ClusterRead, Inquiry, ReadCluster, ReadTable, Reply, Role, TableRead, Unanswered
-from scaler.scheduler.core.answers import ANSWERERS
+from scaler.protocol.messages import (
+    ClusterRead,
+    Explain,
+    Explained,
+    FindObjects,
+    Inquiry,
+    ReadCluster,
+    ReadTable,
+    Reply,
+    Role,
+    TableRead,
+    Unanswered,
+)
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
+from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
+from scaler.scheduler.data import finding
 from scaler.scheduler.events import Events
 from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 from scaler.scheduler.tables import rows_document
+
+
+def _explain(question: Explain, client: ClientRecord, state: ClusterState) -> Explained:
+    task = question.task
+    return Explained(task, explain(state, task, state.now) if state.may_see(client, task) else UNKNOWN)
+
+
+ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {
+    Explain: _explain,
+    FindObjects: lambda question, client, state: finding.answer(state, question, client),
+}
+
 
 ANSWERING_SECONDS = 0.002
 """Time for answers per iteration of the loop; the last answer may exceed it."""

@@ -56,13 +56,12 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.garbage import collect_garbage
 from scaler.scheduler.incident_log import IncidentLog
 from scaler.scheduler.rooms import Performers, make_rooms, part, table_names
 from scaler.scheduler.scaling.demand import TaskTimes
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.storage_link import StorageLink
-from scaler.scheduler.vitals import Vitals
+from scaler.scheduler.vitals import Vitals, collect_garbage
 from scaler.texts import escaped
 
 EMBEDDED_STORAGE = "scaler.scheduler.embedded_storage:embed"

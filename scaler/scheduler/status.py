@@ -40,8 +40,7 @@ from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
-from scaler.scheduler.data.finding import largest_rows
-from scaler.scheduler.data_status import pair_rows, store_rows
+from scaler.scheduler.data.finding import largest_rows, pair_rows, store_rows
 from scaler.scheduler.quantiles import spread
 from scaler.scheduler.tables import table
 

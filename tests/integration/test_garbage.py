@@ -9,7 +9,7 @@ import sys
 def test_cyclic_garbage_is_collected_with_few_live_tasks_only() -> None:
     program = """
 import gc, weakref
-from scaler.scheduler.garbage import MAX_LIVING_TASKS, configure_collector, collect_when_small
+from scaler.scheduler.vitals import MAX_LIVING_TASKS, configure_collector, collect_when_small
 class Node: pass
 configure_collector()
 node = Node()
@@ -28,7 +28,7 @@ assert gc.get_threshold()[2] > 10**6
 def test_fragmented_free_memory_is_returned_to_the_system() -> None:
     program = """
 from pathlib import Path
-from scaler.scheduler.garbage import collect_when_small
+from scaler.scheduler.vitals import collect_when_small
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 before = resident()

@@ -25,8 +25,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import Worker
-from scaler.scheduler.scaling.spending import Spending
-from scaler.scheduler.scaling.units import ManagerUnits
+from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 WINDOWS = {"hour": 3600.0, "day": 86400.0}
 """Length in seconds of the sliding windows. The period "run" covers the whole run."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 from scaler.grammar import counted
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Spec
-from scaler.scheduler.core.rules import Rules
 
 HOUR_SECONDS = 3600.0
 MAX_PEERS = 60_000
@@ -26,8 +26,33 @@ MAX_OWNERS = 65_536
 ENTRY_BYTES = 256
 """Bytes charged per object, function, or group of tasks, in addition to its own bytes."""
 REFERENCE_BYTES = 64
-DELAY_BYTES = 24
 """Bytes charged per reference of a task."""
+DELAY_BYTES = 24
+
+
+class Rules(Protocol):
+    """Settings that the core reads; see docs/settings.md."""
+
+    @property
+    def state_directory(self) -> str: ...
+    @property
+    def protected(self) -> bool: ...
+    @property
+    def session_retention_seconds(self) -> float: ...
+    @property
+    def object_retention_seconds(self) -> float: ...
+    @property
+    def client_timeout_seconds(self) -> float: ...
+    @property
+    def worker_timeout_seconds(self) -> float: ...
+    @property
+    def max_number_of_tasks_waiting(self) -> int: ...
+    @property
+    def max_tasks_per_client(self) -> int: ...
+    @property
+    def max_bytes_per_client(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)

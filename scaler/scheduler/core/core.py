@@ -20,7 +20,7 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Try
 from scaler.net.identity import LOCAL, NOBODY, Identity
 from scaler.protocol import messages
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
-from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
+from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
@@ -45,7 +45,6 @@ from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.scaling import Scaling
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scaler.protocol.messages import Message, StoreDetails
-from scaler.scheduler.core.rules import Rules
+from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.state import StoreRecord, Worker
 
 OBJECT_STORAGE = 0

@@ -22,8 +22,7 @@ from scaler.protocol.messages import (
     split,
 )
 from scaler.scheduler.core.changes import NO_CALLS, Expelled, FailureRecord, ResultsRetained, TasksEnded
-from scaler.scheduler.core.chunk_counts import Calls
-from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.cluster import Calls, ClusterState
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, HoldObjects, Send, SendAnswer, SendToStorage, Stop
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker

@@ -11,7 +11,7 @@ soon are recalled at once from overloaded workers. If a worker finishes nothing 
 
 Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
 not prefetch behind a task that uses several slots. If the first such task of a queue finds no room for a while,
-`reservations.py` reserves room for it.
+`Reservations` reserves room for it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import ReadyQueue
-from scaler.scheduler.core.reservations import Reservations
+from scaler.scheduler.core.ready import ReadyQueue, Reservations
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 

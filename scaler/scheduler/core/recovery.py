@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
 from scaler.protocol.messages import Done, Outcome, Recall, Returned, Suspended, WorkerReport, is_stored
+from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Relayed
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.state import ClientRecord, ResultBatch, Task, Terminated, Waiting, Worker
 from scaler.scheduler.core.tasks import Tasks
 

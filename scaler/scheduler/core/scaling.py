@@ -21,7 +21,7 @@ class Scaling(Protocol):
     limited: Collection[Worker]
     """Workers with limits that change whenever tasks end."""
     spending: Any
-    """See `scaler.scheduler.scaling.spending`."""
+    """See `scaler.scheduler.scaling.units`."""
 
     def bound(self, state: Any, placement: Any, outbox: Any) -> None:
         """Called once, before the first step."""

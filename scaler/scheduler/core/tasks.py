@@ -41,7 +41,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
-from scaler.scheduler.core.attempt_texts import at_limit, together
+from scaler.scheduler.core.attempt_texts import at_limit, interrupt, time_limit_text, together
 from scaler.scheduler.core.changes import (
     NO_CALLS,
     Dispatched,
@@ -57,11 +57,9 @@ from scaler.scheduler.core.changes import (
     TasksStarted,
     ValueRetained,
 )
-from scaler.scheduler.core.chunk_counts import calls_of, recount
-from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.cluster import ClusterState, calls_of, recount
 from scaler.scheduler.core.commands import Recovered
 from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.interruptions import interrupt, time_limit_text
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     NO_BATCH,

@@ -19,7 +19,7 @@ from scaler.ids import is_result, owner_of
 from scaler.protocol.messages import CopyObjects
 from scaler.scheduler.core.data import OBJECT_STORAGE
 from scaler.scheduler.data.directory import Directory
-from scaler.scheduler.data.mail import StoreMail
+from scaler.scheduler.data.transfer import StoreMail
 
 MAX_ASKED = 1_000
 MAX_SETTLED = 2_000

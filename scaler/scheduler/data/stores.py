@@ -15,11 +15,11 @@ from collections.abc import Iterable
 
 from scaler.protocol import messages
 from scaler.protocol.messages import ForgetOwner, HeartbeatEcho, Message, StoreAddress, StoreDetails, StoresChanged
+from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.data import OBJECT_STORAGE
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
-from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.state import StoreRecord, Worker
 from scaler.scheduler.data.directory import Directory
 from scaler.scheduler.data.tracker import Tracker

@@ -21,8 +21,6 @@ from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import CopyObjects, FetchChunks, ForgetObjects, Message, PushObjects, SoleCopies
 from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
 from scaler.scheduler.data.directory import Directory
-from scaler.scheduler.data.mail import StoreMail
-from scaler.scheduler.data.moved import Moved
 from scaler.scheduler.data.persisted import PersistedResults
 from scaler.scheduler.data.transfer import (
     LONE,
@@ -33,6 +31,8 @@ from scaler.scheduler.data.transfer import (
     Fetch,
     FetchRun,
     Kind,
+    Moved,
+    StoreMail,
     Traffic,
     Transfer,
 )

@@ -1,12 +1,16 @@
-"""Objects in transfer: transfers, fetches, and runs, and the traffic of each store. Pure."""
+"""Objects in transfer: transfers, fetches, and runs; the traffic and the measured rates of each store; messages to
+stores. Pure."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import IntEnum
+from heapq import nlargest
 
 from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
+from scaler.protocol.messages import Message, ObjectsUnavailable, split
 
 MAX_RUNS_OF_FETCH = 2
 """Runs in flight per fetch: the next is requested while one arrives."""
@@ -142,3 +146,113 @@ class Traffic:
         if kind is Kind.SMALL:
             return self.gets_small < MAX_SMALL_RUNS
         return self.gets - self.gets_small < MAX_RUNS_OF_FETCHER
+
+
+MAX_PAIRS = 20_000
+"""Pairs kept; beyond this, the smaller half is dropped from the pairs but not from the sums."""
+USUAL_BYTES_PER_SECOND = 100e6
+"""Assumed rate of an unmeasured store, close to a link of 1 Gbit/s."""
+MIN_MEASURED_BYTES = 256 * 1024
+"""Smaller transfers are dominated by message latency and not measured."""
+REMEMBERED_BYTES = 256 * 1024 * 1024
+"""Halve the weight of older samples after this many bytes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    """Bytes transferred, and the seconds during which transfers were in progress."""
+
+    size_bytes: float = 0.0
+    seconds: float = 0.0
+    last_at: float = -math.inf
+
+    def note(self, size_bytes: int, began_at: float, now: float) -> None:
+        keep = 0.5 ** (size_bytes / REMEMBERED_BYTES)
+        self.size_bytes = keep * self.size_bytes + size_bytes
+        self.seconds = keep * self.seconds + now - max(began_at, self.last_at)
+        self.last_at = now
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.size_bytes / max(self.seconds, 1e-6)
+
+
+class Moved:
+    """Total bytes fetched: overall, by fetcher, by source, and by pair (fetcher, source).
+
+    Also bytes per second of each store in both directions, during transfers.
+    """
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
+        self.into: Counter[int] = Counter()
+        self.out_of: Counter[int] = Counter()
+        self.pairs: Counter[tuple[int, int]] = Counter()
+        self._flows_into: dict[int, _Flow] = {}
+        self._flows_out_of: dict[int, _Flow] = {}
+
+    def note(self, store: int, source: int, size_bytes: int, began_at: float, now: float) -> None:
+        """Count a fetch. Amortized O(1)."""
+        self.total_bytes += size_bytes
+        self.into[store] += size_bytes
+        self.out_of[source] += size_bytes
+        self.pairs[store, source] += size_bytes
+        if len(self.pairs) > MAX_PAIRS:
+            self.pairs = Counter(dict(nlargest(MAX_PAIRS // 2, self.pairs.items(), key=lambda item: item[1])))
+        if size_bytes >= MIN_MEASURED_BYTES:
+            self._flows_into.setdefault(store, _Flow()).note(size_bytes, began_at, now)
+            self._flows_out_of.setdefault(source, _Flow()).note(size_bytes, began_at, now)
+
+    def rate_into(self, store: int) -> float:
+        flow = self._flows_into.get(store)
+        return USUAL_BYTES_PER_SECOND if flow is None else flow.bytes_per_second
+
+    def rate(self, store: int, source: int) -> float:
+        flow = self._flows_out_of.get(source)
+        return self.rate_into(store) if flow is None else min(self.rate_into(store), flow.bytes_per_second)
+
+    def drop(self, store: int) -> None:
+        """Forget a departed store. The sums of other stores keep its bytes."""
+        del self.into[store], self.out_of[store]
+        self.pairs = Counter({pair: size for pair, size in self.pairs.items() if store not in pair})
+        self._flows_into.pop(store, None)
+        self._flows_out_of.pop(store, None)
+
+
+class StoreMail:
+    """Messages to stores, in order of decision. Consecutive rows of one type share a message."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, list[Message]] = {}
+
+    def add(self, kind: type[Message], store: int, *row: bytes | int) -> None:
+        """Add a row to the columns of a store's last message, or to a new one if that is of another type."""
+        messages = self.messages.setdefault(store, [])
+        if not messages or type(messages[-1]) is not kind:
+            messages.append(kind(*([] for _ in row)))
+        for name, value in zip(kind.__match_args__, row, strict=True):
+            getattr(messages[-1], name).append(value)
+
+    def unavailable(self, store: int, identifier: bytes, host: str) -> None:
+        """Report an object as unavailable. host: the host that had the last copy, or empty."""
+        match self.messages.get(store):
+            case [*_, ObjectsUnavailable(ids, last)] if last == host:
+                ids.append(identifier)
+            case _:
+                self.send(store, ObjectsUnavailable([identifier], host))
+
+    def send(self, store: int, message: Message) -> None:
+        self.messages.setdefault(store, []).append(message)
+
+    def drop(self, store: int) -> None:
+        self.messages.pop(store, None)
+
+    def take(self) -> list[tuple[int, Message]]:
+        """Return all messages, split to size, with the numbers of their stores."""
+        collected, self.messages = self.messages, {}
+        return [
+            (store, part)
+            for store, messages in collected.items()
+            for message in messages
+            for part in (split(message) if hasattr(message, "ids") else (message,))
+        ]

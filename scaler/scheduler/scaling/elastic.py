@@ -26,8 +26,7 @@ from scaler.scheduler.core.state import ManagerRecord, Worker
 from scaler.scheduler.scaling import outlook
 from scaler.scheduler.scaling.demand import DemandMeter
 from scaler.scheduler.scaling.late_workers import LateWorkers
-from scaler.scheduler.scaling.spending import Spending
-from scaler.scheduler.scaling.units import ManagerUnits
+from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 PLAN_SECONDS = 0.5
 QUICK_PLAN_SECONDS = 0.1

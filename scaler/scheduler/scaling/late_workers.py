@@ -19,8 +19,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Worker
-from scaler.scheduler.scaling.spending import Spending
-from scaler.scheduler.scaling.units import ManagerUnits
+from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 _ROUNDING = 1e-9
 

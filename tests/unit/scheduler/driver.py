@@ -36,7 +36,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
-from scaler.scheduler.core.answers import ANSWERERS
+from scaler.scheduler.answers import ANSWERERS
 from scaler.scheduler.core.changes import Action, Change, TasksEnded
 from scaler.scheduler.core.commands import (
     AskPolicy,

@@ -8,7 +8,7 @@ from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended, WorkerDetails
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.reservations import FIRST_SECONDS, RESERVE_AFTER_SECONDS
+from scaler.scheduler.core.ready import FIRST_SECONDS, RESERVE_AFTER_SECONDS
 from scaler.scheduler.core.resources import MemoryPools
 from tests.unit.scheduler.driver import Cluster
 
