@@ -20,7 +20,7 @@ from typing import Any
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
-from scaler.protocol.messages import Outcome, WorkerHeartbeat
+from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     FUNCTION_COLUMNS,
     WORKER_COLUMNS,
@@ -39,9 +39,11 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
-from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
+from scaler.scheduler.core.state import ClientRecord, Function, Group, Ready, Task, Worker
 from scaler.scheduler.data.finding import largest_rows, pair_rows, store_rows
 from scaler.scheduler.quantiles import spread
+from scaler.scheduler.scaling.outlook import managers_of, outlook, without_workers
+from scaler.scheduler.scaling.units import ManagerUnits
 from scaler.scheduler.tables import table
 
 VERSION = 1
@@ -110,7 +112,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": {**census.totals._asdict(), **added.totals},
-        "without_workers": state.scaling.without_workers(),
+        "without_workers": without_workers(state),
         **added.head,
     }
     tables = {**_tables(state, server, census, added, sees), **added.tables}
@@ -134,7 +136,7 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
     functions = nlargest(
         MAX_ROWS, census.functions, key=lambda function: (census.live[function.name], function.submitted)
     )
-    managers = islice(state.managers.values(), MAX_ROWS)
+    managers = managers_of(state)[:MAX_ROWS]
     waiting = nsmallest(MAX_WAITING_ROWS, census.queued.items(), key=lambda item: min(map(Group.oldest, item[1])))
     outlook_of = cache(partial(_outlook, state))
     tables = {
@@ -144,9 +146,7 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
             WORKERS_BYTES,
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
-        "managers": table(
-            ManagerRow._fields, (_manager(state, each, added, sees_all) for each in managers), ROWS_BYTES
-        ),
+        "managers": table(ManagerRow._fields, (_manager(each, added, sees_all) for each in managers), ROWS_BYTES),
         "functions": table(FUNCTION_COLUMNS, (census.function(each, added) for each in functions), ROWS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
@@ -338,7 +338,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
 def _outlook(state: ClusterState, needs: Needs) -> str:
     pools = [pool for offers, pool in state.pools.by_offers.items() if needs.fits(offers)]
     are_busy = bool(pools) and not any(pool.idle for pool in pools)
-    return f"{'no slot is free; ' if are_busy else ''}{state.scaling.outlook(needs)}"
+    return f"{'no slot is free; ' if are_busy else ''}{outlook(state, needs)}"
 
 
 def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: Callable[[Needs], str]) -> WaitingRow:
@@ -393,16 +393,23 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-def _manager(state: ClusterState, record: ManagerRecord, added: Additions, sees_all: bool) -> ManagerRow:
-    details = record.details
-    columns: dict[str, Any] = {**state.scaling.columns(record), **added.columns["managers"].get(record.name, {})}
-    row = ManagerRow(
-        id=record.name[:MAX_TEXT],
+def _manager(manager: ManagerUnits, added: Additions, sees_all: bool) -> ManagerRow:
+    details, pending = manager.details, manager.pending
+    reason = manager.wanted.reason if manager.wanted is not None and sees_all else ""  # names functions
+    return ManagerRow(
+        id=manager.name[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
         unit_slots=details.unit_slots,
         max_slots=details.max_concurrency,
         unit_price=details.unit_price,
-        **columns,
+        desired=manager.desired[0] if manager.desired is not None else None,
+        running=len(manager.running),
+        pending=len(pending),
+        waiting=sum(unit.state is UnitState.WAITING for unit in pending),
+        failed=sum(unit.state is UnitState.FAILED for unit in manager.reported),
+        units=len(manager.reported),
+        capabilities=str(manager.offers)[:MAX_TEXT],
+        trouble=manager.trouble[:MAX_TEXT],
+        reason=reason[:MAX_TEXT],
+        **added.columns["managers"].get(manager.name, {}),
     )
-    reason = row.reason[:MAX_TEXT] if sees_all else ""  # names functions
-    return row._replace(capabilities=row.capabilities[:MAX_TEXT], trouble=row.trouble[:MAX_TEXT], reason=reason)

@@ -11,10 +11,10 @@ from scaler.needs import UNITS_PER_ONE, Needs
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.directory import Directory
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.resources import GpuStock, Stock
 from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Ready, Recalled, Task, Waiting, Worker
-from scaler.scheduler.data.directory import Directory
 from scaler.scheduler.data.persisted import MAX_ASKED, PersistedResults
 from scaler.scheduler.data.tracker import Tracker
 from scaler.scheduler.data.transfer import (

@@ -14,6 +14,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
 from scaler.protocol.messages import Drain, ManagerStatus, Notice, Outcome, Suspended, UnitState, UnitStatus
 from scaler.scheduler.core.changes import Incident, ScalingDecided, TaskRetried
 from scaler.scheduler.core.explain import explain
+from scaler.scheduler.scaling.outlook import outlook, unservable, without_workers
 from scaler.serialization.exceptions import dump_exception
 from tests.properties.test_sizing_laws import CLUSTERS, POLICIES, SECONDS
 from tests.unit.scheduler.driver import Cluster
@@ -100,10 +101,10 @@ def test_cluster_texts_about_tasks_and_managers_are_sentences(
 def said(cluster: Cluster, tasks: Iterable[bytes]) -> Iterator[str]:
     """Yield all current texts of a cluster for users."""
     state, now = cluster.state, cluster.now
-    yield state.scaling.without_workers() or "none"
+    yield without_workers(state) or "none"
     for needs in [Needs(), *state.ready.queues]:
-        yield state.scaling.outlook(needs)
-        yield state.scaling.unservable(needs) or "none"
+        yield outlook(state, needs)
+        yield unservable(state, needs) or "none"
     for task in tasks:
         yield explain(state, task, now)
     for fact in cluster.take_facts():

@@ -9,12 +9,11 @@ from scaler.ids import owner_of
 from scaler.protocol.messages import Done, Outcome, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.changes import TasksEnded
-from scaler.scheduler.core.data import ObjectTracker
+from scaler.scheduler.core.interfaces import ObjectTracker, Scaling
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.rooms import Changes, Now, Remembered
-from scaler.scheduler.core.scaling import Scaling
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,

@@ -39,13 +39,13 @@ from scaler.scheduler.core.commands import (
     StorageConnected,
     StorageSaid,
 )
-from scaler.scheduler.core.data import OBJECT_STORAGE, Stores
+from scaler.scheduler.core.directory import OBJECT_STORAGE
+from scaler.scheduler.core.interfaces import Scaling, Stores
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.core.scaling import Scaling
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker
 from scaler.scheduler.core.submission import Submission

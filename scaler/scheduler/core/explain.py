@@ -16,6 +16,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.locality import Choice
 from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
+from scaler.scheduler.scaling.outlook import outlook
 
 MAX_COUNTED = 100_000
 MAX_NAMED = 3
@@ -158,7 +159,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(f"on worker {willing[0].title}, {reasons[0]}")
     if task.error_texts:
         parts.append(f"it runs again after {_last_error(task)}")
-    return "; ".join([*parts, state.scaling.outlook(needs)])
+    return "; ".join([*parts, outlook(state, needs)])
 
 
 def _preference(choice: Choice) -> str:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from scaler.ids import is_task
 from scaler.needs import Needs
 from scaler.protocol.messages import is_stored
-from scaler.scheduler.core.data import Copies, ObjectDirectory
+from scaler.scheduler.core.directory import Copies, Directory
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import Task, Worker
 
@@ -73,7 +73,7 @@ class Choice(NamedTuple):
 
 
 class Locality:
-    def __init__(self, ready: ReadyQueues, directory: ObjectDirectory, rate: Callable[[int, int], float]) -> None:
+    def __init__(self, ready: ReadyQueues, directory: Directory, rate: Callable[[int, int], float]) -> None:
         """rate: returns the bytes per second from a source (second argument) to a store."""
         self._directory = directory
         self._rate = rate

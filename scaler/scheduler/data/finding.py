@@ -13,7 +13,7 @@ from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.messages import FindObjects, ObjectsFound, is_at_host, is_stored, stored_bytes
 from scaler.protocol.monitor_rows import StorageRow
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
+from scaler.scheduler.core.directory import OBJECT_STORAGE, Copies
 from scaler.scheduler.core.state import ClientRecord
 
 

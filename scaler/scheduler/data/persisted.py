@@ -17,8 +17,7 @@ from itertools import islice
 from scaler.backoff import Backoff
 from scaler.ids import is_result, owner_of
 from scaler.protocol.messages import CopyObjects
-from scaler.scheduler.core.data import OBJECT_STORAGE
-from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.core.directory import OBJECT_STORAGE, Directory
 from scaler.scheduler.data.transfer import StoreMail
 
 MAX_ASKED = 1_000

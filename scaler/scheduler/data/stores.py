@@ -17,18 +17,17 @@ from scaler.protocol import messages
 from scaler.protocol.messages import ForgetOwner, HeartbeatEcho, Message, StoreAddress, StoreDetails, StoresChanged
 from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data import OBJECT_STORAGE
+from scaler.scheduler.core.directory import OBJECT_STORAGE, Directory
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import StoreRecord, Worker
-from scaler.scheduler.data.directory import Directory
 from scaler.scheduler.data.tracker import Tracker
 
 _BACKEND_PEER = bytes(8)
 
 
 class HostStores:
-    """Host stores and the object storage. Implements `core.data.Stores`."""
+    """Host stores and the object storage. Implements `core.interfaces.Stores`."""
 
     _state: ClusterState
     _outbox: Outbox

@@ -19,8 +19,7 @@ from itertools import islice
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import CopyObjects, FetchChunks, ForgetObjects, Message, PushObjects, SoleCopies
-from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
-from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.core.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.scheduler.data.persisted import PersistedResults
 from scaler.scheduler.data.transfer import (
     LONE,
@@ -53,7 +52,7 @@ UNREACHABLE_SECONDS = 60.0
 
 
 class Tracker:
-    """Transfers of all stores. `take` returns the resulting messages. Implements `core.data.ObjectTracker`."""
+    """Transfers of all stores. `take` returns the resulting messages. Implements `core.interfaces.ObjectTracker`."""
 
     def __init__(self, directory: Directory) -> None:
         self.now = -math.inf

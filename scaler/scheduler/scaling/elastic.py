@@ -16,16 +16,16 @@ from typing import Any
 
 from scaler.needs import Needs
 from scaler.policy.view import Allocation, ClusterView, Demand, ManagerView, Wanted
-from scaler.protocol.messages import ManagerDetails, ManagerStatus, UnitState, WorkerHeartbeat
+from scaler.protocol.messages import ManagerDetails, ManagerStatus, WorkerHeartbeat
 from scaler.scheduler.core.changes import Incident, ScalingDecided, peer_incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ManagerRecord, Worker
-from scaler.scheduler.scaling import outlook
 from scaler.scheduler.scaling.demand import DemandMeter
 from scaler.scheduler.scaling.late_workers import LateWorkers
+from scaler.scheduler.scaling.outlook import unservable
 from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 PLAN_SECONDS = 0.5
@@ -41,7 +41,7 @@ ORPHANS_SECONDS = 5.0
 
 
 class Elastic:
-    """Scaling by a policy. Implements `core.scaling.Scaling`, which documents the methods."""
+    """Scaling by a policy. Implements `core.interfaces.Scaling`, which documents the methods."""
 
     _state: ClusterState
     _placement: Placement
@@ -258,31 +258,8 @@ class Elastic:
         manager.decision = ScalingDecided(manager.name, wanted.units, draining, reason, inputs)
         self._state.changes.pass_on(manager.decision)
 
-    # -- texts
-
-    def outlook(self, needs: Needs) -> str:
-        return outlook.outlook(self._state, self.managers.values(), needs)
-
     def unservable(self, needs: Needs) -> str:
-        return outlook.unservable(self._state, self.managers.values(), needs)
-
-    def without_workers(self) -> str:
-        return outlook.without_workers(self._state, list(self.managers.values()))
-
-    def columns(self, record: ManagerRecord) -> Mapping[str, Any]:
-        manager = self.managers[record.name]
-        pending = manager.pending
-        return {
-            "desired": manager.desired[0] if manager.desired is not None else None,
-            "running": len(manager.running),
-            "pending": len(pending),
-            "waiting": sum(unit.state is UnitState.WAITING for unit in pending),
-            "failed": sum(unit.state is UnitState.FAILED for unit in manager.reported),
-            "units": len(manager.reported),
-            "capabilities": str(manager.offers),
-            "trouble": manager.trouble,
-            "reason": manager.wanted.reason if manager.wanted is not None else "",
-        }
+        return unservable(self._state, needs)
 
 
 def _rows_for(manager: ManagerUnits | ManagerView, view: ClusterView | None) -> list[Demand]:

@@ -5,10 +5,8 @@ Sentences begin with their subject and have no full stop, so that callers can ap
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from scaler.grammar import counted, listed
-from scaler.needs import CPUS, MEMORY, Needs, with_amount
+from scaler.needs import CPUS, MEMORY, Needs, Offers, with_amount
 from scaler.protocol.messages import UnitState
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Worker
@@ -16,17 +14,20 @@ from scaler.scheduler.scaling.units import ManagerUnits
 
 MAX_NAMED = 3
 
-Managers = Collection[ManagerUnits]
+
+def managers_of(state: ClusterState) -> list[ManagerUnits]:
+    """Return all worker managers, in order of joining."""
+    return [record for record in state.managers.values() if isinstance(record, ManagerUnits)]
 
 
-def outlook(state: ClusterState, managers: Managers, needs: Needs) -> str:
+def outlook(state: ClusterState, needs: Needs) -> str:
     """Return a text on what ready tasks with these needs wait for. O(workers)."""
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
     parts = [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
-    could = [manager for manager in managers if needs.fits(manager.offers)]
+    could = [manager for manager in managers_of(state) if needs.fits(manager.offers)]
     if not could and not fitting:
-        parts.append(_no_candidate(state, managers, needs))
+        parts.append(_no_candidate(state, needs))
     starting = [manager for manager in could if _explains(manager)] if slots else could
     now = state.own_time(state.now)
     return "; ".join([*parts, *(_prospect(manager, now, is_awaited=True) for manager in starting[:MAX_NAMED])])
@@ -36,30 +37,31 @@ def _explains(manager: ManagerUnits) -> bool:
     return bool(manager.pending or manager.limited or manager.is_late or manager.trouble)
 
 
-def unservable(state: ClusterState, managers: Managers, needs: Needs) -> str:
+def unservable(state: ClusterState, needs: Needs) -> str:
     """Return a warning for clients whose tasks no worker or manager can run now; empty if one can, or none is here."""
-    here = [each.offers for each in managers] + [each.offers for each in state.workers.values()]
+    here = _offers(state)
     if not here or any(map(needs.fits, here)):
         return ""
     known = listed(sorted({offers.text(needs) or "none" for offers in here}), MAX_NAMED)
     options = [f"{name}=..." for name, _ in needs.items if name in (CPUS, MEMORY)] or ["capabilities=..."]
     return (
-        f"tasks that need {needs} wait: {_no_candidate(state, managers, needs)}. Offered are: {known}. "
+        f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Offered are: {known}. "
         f"Ask for less in {listed(options, len(options))}, or start workers with --per-worker-capabilities {needs}"
     )
 
 
-def without_workers(state: ClusterState, managers: Managers) -> str:
+def without_workers(state: ClusterState) -> str:
     """Return why no worker is connected and what starts one, as `TITLE: TEXT`; empty if there are workers."""
     if state.workers:
         return ""
+    managers = managers_of(state)
     if not managers:
         return "No workers: no worker manager is connected that could start any"
     waiting = state.ready.waiting()
     if waiting:
-        return f"Tasks wait for workers: {outlook(state, managers, waiting[0].needs)}"
+        return f"Tasks wait for workers: {outlook(state, waiting[0].needs)}"
     now = state.own_time(state.now)
-    text = "; ".join(_prospect(manager, now, is_awaited=False) for manager in [*managers][:MAX_NAMED])
+    text = "; ".join(_prospect(manager, now, is_awaited=False) for manager in managers[:MAX_NAMED])
     if any(manager.pending for manager in managers):
         return f"Workers are starting: {text}"
     return f"Idle: workers start when tasks arrive; {text}" if any(map(_may_start, managers)) else f"No workers: {text}"
@@ -122,11 +124,15 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
     return [f"no worker can run such tasks now ({how}){why}"] if how else []
 
 
-def _no_candidate(state: ClusterState, managers: Managers, needs: Needs) -> str:
-    if not needs.items or not (state.workers or managers):
+def _offers(state: ClusterState) -> list[Offers]:
+    return [each.offers for each in (*managers_of(state), *state.workers.values())]
+
+
+def _no_candidate(state: ClusterState, needs: Needs) -> str:
+    if not needs.items or not (state.workers or state.managers):
         return "no worker and no worker manager is connected"
     known: dict[str, float] = {}
-    for offer in [each.offers for each in managers] + [each.offers for each in state.workers.values()]:
+    for offer in _offers(state):
         for name, amount in offer.amounts.items():
             known[name] = max(amount, known.get(name, amount))
     short = [

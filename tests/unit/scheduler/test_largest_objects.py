@@ -11,7 +11,7 @@ from scaler.ids import result_id, show
 from scaler.net.identity import Identity
 from scaler.protocol.messages import FindObjects, ObjectsFound, ObjectsHeld, stored_reference
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
-from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.core.directory import Directory
 from scaler.testing.invariants import check_directory
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_recovery import Restarted

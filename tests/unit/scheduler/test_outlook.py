@@ -9,6 +9,7 @@ import pytest
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import ManagerStatus, UnitState, UnitStatus
 from scaler.scheduler.core.explain import explain
+from scaler.scheduler.scaling.outlook import outlook, without_workers
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
@@ -180,15 +181,15 @@ def test_cluster_without_workers_explains_why_and_how_to_start_some(make: Callab
 def test_cluster_with_workers_does_not_warn_about_missing_workers() -> None:
     cluster = dynamic()
     cluster.worker("w")
-    assert cluster.state.scaling.without_workers() == ""
+    assert without_workers(cluster.state) == ""
 
 
 def test_task_gets_the_same_explanation_as_the_cluster() -> None:
     for make in (tasks_wait, tasks_wait_for_a_unit, tasks_that_fit_nothing):
         cluster = make()
         (queue,) = cluster.state.ready.waiting()
-        text = cluster.state.scaling.outlook(queue.needs)
-        assert cluster.state.scaling.without_workers().endswith(f": {text}")
+        text = outlook(cluster.state, queue.needs)
+        assert without_workers(cluster.state).endswith(f": {text}")
 
 
 def test_waiting_task_explains_why_late_slots_do_not_get_it() -> None:

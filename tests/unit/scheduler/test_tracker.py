@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaler.protocol.chunks import LARGE_BYTES, chunk_count
 from scaler.protocol.messages import FetchChunks, Message
-from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.core.directory import Directory
 from scaler.scheduler.data.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
 from scaler.testing.invariants import check_tracker
 

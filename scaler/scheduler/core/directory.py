@@ -7,22 +7,34 @@ is assumed to be in the object storage, with unknown size. Changing one object i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
 
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.scheduler.core.data import Copies
 
+OBJECT_STORAGE = 0
+"""Number of the object storage; host stores have numbers from 1 on."""
 MAX_LOST = 50_000
 """Lost objects whose host is remembered."""
 MAX_LOOKS = 30_000
 """Large objects among which the largest are found. Among more, the selection is arbitrary."""
 
 
+@dataclass(slots=True, eq=False)
+class Copies:
+    """An object's size (0: unknown), the stores with a complete copy, and the function that produced it, if known."""
+
+    size_bytes: int
+    holders: set[int] = field(default_factory=set)
+    function: str = ""
+
+
 class Directory:
     def __init__(self) -> None:
         self.is_used = False
+        """Whether any host has a store. If not, the object storage has everything, and only large objects are here."""
         self.large: dict[bytes, dict[bytes, Copies]] = {}
         """Objects of at least LARGE_BYTES, by owner."""
         self.by_owner: dict[bytes, dict[bytes, Copies]] = {}
@@ -68,6 +80,7 @@ class Directory:
         return found
 
     def lost_with(self, identifier: bytes) -> str:
+        """Return the host that was lost with the only copy of an object, or an empty string."""
         return self._lost.get(identifier, "")
 
     def drop_store(self, store: int, host: str = "") -> dict[bytes, Copies]:
