@@ -562,7 +562,7 @@ class SchedulerCore:
             if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                 objects.pin(identifier, client.id)
                 if isinstance(message, messages.PersistResults):
-                    self.state.data.tracker.persist(identifier)
+                    self.state.data.tracker.persisted.add(identifier)
 
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
         if client.session is not None and (wrong := self._sessions.make_way(client, message)):

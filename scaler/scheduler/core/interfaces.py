@@ -33,9 +33,6 @@ class ObjectTracker(Protocol):
     backend: int | None
     directory: Directory
 
-    def persist(self, identifier: bytes) -> None:
-        """Keep a copy of a result in the object storage."""
-
     def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
         """Record a stored task result."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from itertools import islice
 
 from scaler.backoff import Backoff
@@ -27,16 +28,17 @@ REFUSED = Backoff(1.0, 300.0)
 
 
 class PersistedResults:
-    def __init__(self, directory: Directory, mail: StoreMail) -> None:
+    def __init__(self, directory: Directory, mail: StoreMail, wake_by: Callable[[float], None]) -> None:
+        """wake_by: called with the time of the next `settle`."""
         self.keeps_all = False
         """Whether all results are persisted."""
         self.durable: set[bytes] = set()
         """Owners of durable sessions, whose results are also persisted."""
-        self.next_at = math.inf
         self.places = {OBJECT_STORAGE}
         """The object storage and its backend."""
         self._directory = directory
         self._mail = mail
+        self._wake_by = wake_by
         self.refusals: dict[bytes, dict[bytes, int]] = {}
         """Persisted results by owner, with the number of refusals."""
         self.asked: set[bytes] = set()
@@ -68,14 +70,14 @@ class PersistedResults:
         if identifier in self:
             self._unsettle(identifier)
 
-    def refused(self, identifier: bytes, now: float) -> None:
-        """Record that the object storage declines or abandons a copy."""
-        if identifier in self.asked:
+    def refused(self, store: int, identifier: bytes, now: float) -> None:
+        """Record that a store declines or abandons a copy."""
+        if store == OBJECT_STORAGE and identifier in self.asked:
             self.asked.remove(identifier)
             refusals = self.refusals[owner_of(identifier)]
             refusals[identifier] += 1
             heapq.heappush(self.delayed, (now + REFUSED.seconds(refusals[identifier]), identifier))
-            self.next_at = -math.inf if self.unsettled else min(self.next_at, self.delayed[0][0])
+            self._wake_by(-math.inf if self.unsettled else self.delayed[0][0])
 
     def gone(self, store: int) -> None:
         """Note that a store disconnected or dropped its requests. The caller calls `lost` for each of its objects."""
@@ -105,7 +107,7 @@ class PersistedResults:
 
     def _unsettle(self, identifier: bytes) -> None:
         self.unsettled[identifier] = None
-        self.next_at = -math.inf
+        self._wake_by(-math.inf)
 
     def settle(self, now: float) -> None:
         """Ask the object storage for copies that it lacks."""
@@ -113,7 +115,8 @@ class PersistedResults:
             _, identifier = heapq.heappop(self.delayed)
             if identifier in self:
                 self.unsettled[identifier] = None
-        self.next_at = self.delayed[0][0] if self.delayed else math.inf
+        if self.delayed:
+            self._wake_by(self.delayed[0][0])
         for identifier in list(islice(self.unsettled, MAX_SETTLED)):
             copies = self._directory.find(identifier)
             # Without an entry, no copy exists until the result is made or put again.
@@ -124,4 +127,4 @@ class PersistedResults:
                 self._mail.add(CopyObjects, OBJECT_STORAGE, identifier, copies.size_bytes)
             del self.unsettled[identifier]
         if self.unsettled:
-            self.next_at = -math.inf
+            self._wake_by(-math.inf)

@@ -68,7 +68,7 @@ class Tracker:
         self.unreachable: dict[tuple[int, int], float] = {}
         """Expiry of known missing connections, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}
-        self.persisted = PersistedResults(directory, self.mail)
+        self.persisted = PersistedResults(directory, self.mail, self.wake_by)
         self.directory = directory
         self.next_at = math.inf
         self.unsettled: dict[Transfer, None] = {}
@@ -105,7 +105,7 @@ class Tracker:
                 if store == OBJECT_STORAGE and fetch.transfer.pushed_by == self.backend:
                     fetch.transfer.is_out_of_reach = True  # the backend has no room to pass the object on
                 self._drop(fetch)
-            self._refused(store, identifier)
+            self.persisted.refused(store, identifier, self.now)
 
     def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
         """Record a stored task result. A small one in the object storage needs no entry."""
@@ -117,7 +117,7 @@ class Tracker:
     def held(self, store: int, identifier: bytes, size_bytes: int) -> Copies:
         """Record that a store has an object, and serve waiting fetches from it. Returns the object's entry."""
         copies = self.directory.add(identifier, size_bytes, store)
-        self._note_copy(identifier, store)
+        self.persisted.held(identifier, store)
         transfer = self.transfers.get(identifier)
         if transfer is None:
             return copies
@@ -190,7 +190,6 @@ class Tracker:
         for identifier, copies in self.directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
         self.persisted.gone(store)
-        self.wake_by(self.persisted.next_at)
         self.awaited.discard(store)
         link = self.links.get(store)
         if link is None:
@@ -230,8 +229,8 @@ class Tracker:
         self.next_at = min(self.next_at, at)
 
     def sweep(self) -> None:
+        self.next_at = self.unknown_from if self.now < self.unknown_from else math.inf
         self.persisted.settle(self.now)
-        self.next_at = min(self.unknown_from if self.now < self.unknown_from else math.inf, self.persisted.next_at)
         if self.unreachable:
             left = {pair: until for pair, until in self.unreachable.items() if until > self.now}
             self.wake_by(min(left.values(), default=math.inf))
@@ -351,7 +350,7 @@ class Tracker:
             self._add_source(transfer, store)
         if fetch.have == transfer.full:
             self.directory.add(transfer.id, transfer.size_bytes, store)
-            self._note_copy(transfer.id, store)
+            self.persisted.held(transfer.id, store)
             self._leave(fetch)
         for source in freed:  # before the fetch itself: fetches that waited longer go first, so that chunks spread
             self._offer(source)
@@ -596,27 +595,11 @@ class Tracker:
                 return
         self.mail.unavailable(fetch.store, transfer.id, self.directory.lost_with(transfer.id))
         self._drop(fetch)
-        self._refused(fetch.store, transfer.id)
+        self.persisted.refused(fetch.store, transfer.id, self.now)
 
     def _note_sole(self, identifier: bytes, left: Copies) -> None:
         self.persisted.lost(identifier)
-        self.wake_by(self.persisted.next_at)
         if len(left.holders) == 1:
             [holder] = left.holders
             if holder in self.links and holder != self.backend:
                 self.mail.add(SoleCopies, holder, identifier)
-
-    # -- persisted results
-
-    def persist(self, identifier: bytes) -> None:
-        self.persisted.add(identifier)
-        self.wake_by(self.persisted.next_at)
-
-    def _note_copy(self, identifier: bytes, store: int) -> None:
-        self.persisted.held(identifier, store)
-        self.wake_by(self.persisted.next_at)
-
-    def _refused(self, store: int, identifier: bytes) -> None:
-        if store == OBJECT_STORAGE:
-            self.persisted.refused(identifier, self.now)
-            self.wake_by(self.persisted.next_at)
