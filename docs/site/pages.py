@@ -33,7 +33,7 @@ API = {
     "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.task_calls.ClientView"),
     "Serializers": ("scaler.Serializer",),
     "Errors": ("scaler.errors",),
-    "Policies": ("scaler.policy.view", "scaler.policy.target"),
+    "Policies": ("scaler.policy.view", "scaler.policy.builtin"),
     "Worker managers": ("scaler.worker_manager.kit",),
     "Testing": ("scaler.testing.backends", "scaler.testing.scaling"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.policy.simple import SimplePolicy
+from scaler.policy.builtin import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended, WorkerDetails
 from scaler.scheduler.core.explain import explain
