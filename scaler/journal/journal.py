@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from scaler.errors import UsageError
 from scaler.grammar import counted
-from scaler.journal.directory import JournalDirectory
+from scaler.journal.directory import JournalDirectory, Segments
 from scaler.journal.records import Replay
-from scaler.journal.segments import Segments
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.5

@@ -17,12 +17,11 @@ from scaler._version import __version__
 from scaler.errors import UsageError
 
 VERSION = 2
-"""Version of the segment layout. From version 2 on, every header has this size and ends with its checksum."""
+"""Version of the segment layout. Every header has this size and ends with its checksum."""
 MARK_BYTES = 8
 _MAGIC = b"scaler journal\n\x00"
 _HEADER = struct.Struct("<16sII8s28sI")
 HEADER_BYTES = _HEADER.size
-_FIRST_HEADER = struct.Struct("<16sI8sI")
 _WITNESS = struct.Struct("<QI")
 WITNESS_BYTES = _WITNESS.size
 _HEAD = struct.Struct("<8sIIQQ")
@@ -76,11 +75,7 @@ def pack(mark: bytes, sequence: int, durable: int, body: bytes) -> bytes:
 
 
 def read_mark(name: str, data: bytes, content: int = 0) -> bytes | None:
-    first, head = data[: _FIRST_HEADER.size], data[:HEADER_BYTES]
-    if len(first) == _FIRST_HEADER.size and first.startswith(_MAGIC + b"\1\0\0\0"):
-        if _FIRST_HEADER.unpack(first)[-1] == crc32(first[:-4]):
-            raise _of_another_version(name, "an earlier version of scaler", 1, 0, content)
-        raise damaged(name, 0)
+    head = data[:HEADER_BYTES]
     if len(head) < HEADER_BYTES or not any(head):
         return None
     magic, version, of, mark, writer, checksum = _HEADER.unpack(head)
@@ -88,17 +83,13 @@ def read_mark(name: str, data: bytes, content: int = 0) -> bytes | None:
         raise damaged(name, 0)
     if (version, of) != (VERSION, content):
         text = writer.rstrip(b"\0").decode(errors="replace")
-        raise _of_another_version(name, f"scaler {text}", version, of, content)
+        raise JournalError(
+            f"{name} was written by scaler {text} (format {version}.{of}); this is scaler {__version__}, which reads "
+            f"format {VERSION}.{content}. Start the version that wrote it until its tasks have ended and its clients "
+            "have their results, or move its directory away to start with an empty one: tasks and results that were "
+            "not delivered are lost then"
+        )
     return bytes(mark)
-
-
-def _of_another_version(name: str, writer: str, version: int, of: int, content: int) -> JournalError:
-    return JournalError(
-        f"{name} was written by {writer} (format {version}.{of}); this is scaler {__version__}, which reads format "
-        f"{VERSION}.{content}. Start the version that wrote it until its tasks have ended and its clients have their "
-        "results, or move its directory away to start with an empty one: tasks and results that were not delivered "
-        "are lost then"
-    )
 
 
 def records(data: bytes, mark: bytes) -> Iterator[Record]:

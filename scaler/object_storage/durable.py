@@ -28,10 +28,9 @@ from scaler.component import report
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES
-from scaler.journal.directory import JournalDirectory
+from scaler.journal.directory import JournalDirectory, why_refused
 from scaler.journal.journal import SEGMENT_BYTES, Journal
 from scaler.journal.records import Replay, unreadable
-from scaler.journal.segments import why_refused
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.commands import ForgetPersisted, PersistObject

@@ -35,7 +35,7 @@ class SpillSpace:
         try:
             write_segment(self.directory, [[memoryview(b"x")]])
         except OSError as error:
-            from scaler.journal.segments import DISK_IS_FULL  # noqa: PLC0415 (for failures only)
+            from scaler.journal.directory import DISK_IS_FULL  # noqa: PLC0415 (for failures only)
 
             if error.errno not in DISK_IS_FULL:
                 advice = "set it to a writable directory"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from scaler.errors import ProtocolError
 from scaler.ids import ID_BYTES, owner_of
@@ -26,6 +26,7 @@ from scaler.protocol.messages import (
     ClientDetails,
     Finished,
     Hello,
+    Message,
     Role,
     SessionTasks,
     Spec,
@@ -54,38 +55,7 @@ _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
 """Departed clients that are remembered, to repeat to the storage that their objects are unused."""
 _MAX_LABELS = 4096
-KINDS: tuple[type[Journaled], ...] = (
-    ClientJoined,
-    ClientLeft,
-    Submitted,
-    ResultsRetained,
-    ValueRetained,
-    FailedInput,
-    Dropped,
-    Dispatched,
-    GivenBack,
-    Labelled,
-)
-"""A type's index is its number in files, so new types must be appended."""
-_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
-
-
-class JournalSubscriber:
-    changes = KINDS
-
-    def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
-        """Return one record, merging consecutive Dropped changes."""
-        record: list[Journaled] = []
-        dropped: list[bytes] | None = None
-        for change in changes:
-            if not isinstance(change, Dropped):
-                record.append(change)
-                dropped = None
-            elif dropped is None:
-                record.append(Dropped(dropped := [*change.ids]))
-            else:
-                dropped += change.ids
-        return [WriteJournal(record)]
+M = TypeVar("M", bound=Message)
 
 
 def to_bytes(changes: Iterable[Journaled]) -> bytes:
@@ -125,43 +95,63 @@ def from_bytes(body: bytes) -> Iterator[Journaled]:
             at += _ENTRY.size + size
             if at > len(body):
                 raise ValueError("a change is cut off")
-            yield _change(KINDS[number], about, body[at - size : at])
+            yield _READERS[KINDS[number]](about, body[at - size : at])
     except (ValueError, IndexError, struct.error, ProtocolError) as error:
         raise unreadable(error) from error
 
 
-def _change(kind: type[Journaled], about: bytes, content: bytes) -> Journaled:
-    client = about[:8]
-    if kind is ClientJoined:
-        size = _SIZE.unpack_from(content)[0] + _SIZE.size
-        key, roles, is_admin = json.loads(content[_SIZE.size : size])
-        hello = decode(content[size:])
-        assert isinstance(hello, Hello)
-        return ClientJoined(client, hello, Identity(key, frozenset(map(Role, roles)), is_admin))
-    if kind is ClientLeft:
-        return ClientLeft(client)
-    if kind is Submitted:
-        submit = decode(content)
-        assert isinstance(submit, Submit)
-        return Submitted(client, submit)
-    if kind is ResultsRetained:
-        finished = decode(content)
-        assert isinstance(finished, Finished)
-        return ResultsRetained(client, finished)
-    if kind is ValueRetained:
-        return ValueRetained(about, content)
-    if kind is FailedInput:
-        return FailedInput(about, content[ID_BYTES:].decode(), content[:ID_BYTES])
-    if kind is Dropped:
-        return Dropped([content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)])
-    if kind is Labelled:
-        found = decode(content)
-        assert isinstance(found, SessionTasks)
-        rows = zip(found.ids, found.names, found.keys, found.tags, strict=True)
-        return Labelled(client, {task: Label(name.decode(), key, tag) for task, name, key, tag in rows})
-    if kind is Dispatched:
-        return Dispatched(about, content)
-    return GivenBack(about)
+def _joined(about: bytes, content: bytes) -> ClientJoined:
+    size = _SIZE.unpack_from(content)[0] + _SIZE.size
+    key, roles, is_admin = json.loads(content[_SIZE.size : size])
+    identity = Identity(key, frozenset(map(Role, roles)), is_admin)
+    return ClientJoined(about[:8], _decoded(Hello, content[size:]), identity)
+
+
+def _labelled(about: bytes, content: bytes) -> Labelled:
+    found = _decoded(SessionTasks, content)
+    rows = zip(found.ids, found.names, found.keys, found.tags, strict=True)
+    return Labelled(about[:8], {task: Label(name.decode(), key, tag) for task, name, key, tag in rows})
+
+
+def _decoded(kind: type[M], content: bytes) -> M:
+    message = decode(content)
+    assert isinstance(message, kind)
+    return message
+
+
+_READERS: dict[type[Journaled], Callable[[bytes, bytes], Journaled]] = {
+    ClientJoined: _joined,
+    ClientLeft: lambda about, _: ClientLeft(about[:8]),
+    Submitted: lambda about, content: Submitted(about[:8], _decoded(Submit, content)),
+    ResultsRetained: lambda about, content: ResultsRetained(about[:8], _decoded(Finished, content)),
+    ValueRetained: ValueRetained,
+    FailedInput: lambda about, content: FailedInput(about, content[ID_BYTES:].decode(), content[:ID_BYTES]),
+    Dropped: lambda _, ids: Dropped([ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]),
+    Dispatched: Dispatched,
+    GivenBack: lambda about, _: GivenBack(about),
+    Labelled: _labelled,
+}
+KINDS = (*_READERS,)
+"""A type's index is its number in files, so new types must be appended."""
+_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+
+
+class JournalSubscriber:
+    changes = KINDS
+
+    def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
+        """Return one record, merging consecutive Dropped changes."""
+        record: list[Journaled] = []
+        dropped: list[bytes] | None = None
+        for change in changes:
+            if not isinstance(change, Dropped):
+                record.append(change)
+                dropped = None
+            elif dropped is None:
+                record.append(Dropped(dropped := [*change.ids]))
+            else:
+                dropped += change.ids
+        return [WriteJournal(record)]
 
 
 @dataclass(slots=True)
@@ -184,7 +174,27 @@ class _Client:
         details = self.joined.hello.details
         return isinstance(details, ClientDetails) and bool(details.session)
 
-    def submit(self, message: Submit) -> None:
+    def apply(
+        self,
+        change: Submitted | ResultsRetained | Labelled | ValueRetained | FailedInput | Dispatched | GivenBack,
+    ) -> None:
+        match change:
+            case Submitted(_, message):
+                self._submit(message)
+            case ResultsRetained(_, message):
+                self._end(message)
+            case Labelled(_, labels):
+                self.labels.update(labels)
+            case ValueRetained(task, payload):
+                self.values[task] = payload
+            case FailedInput(task, function, failed):
+                self.failed_inputs[task] = function, failed
+            case Dispatched(task, worker):
+                self.dispatched[task] = worker
+            case GivenBack(task):
+                self.dispatched.pop(task, None)
+
+    def _submit(self, message: Submit) -> None:
         self.functions.update(message.functions)
         for group in message.groups:
             for row, identifier in enumerate(group.ids):
@@ -196,7 +206,7 @@ class _Client:
                 if self.is_durable and (group.spec != _ANY or identifier not in self.labels):
                     note_label(self.labels, group, row, runs=not is_known)
 
-    def end(self, message: Finished) -> None:
+    def _end(self, message: Finished) -> None:
         zeros = [0] * len(message.ids)
         columns = (message.outcomes, message.payloads, message.duration_us)
         profile = (message.cpu_us or zeros, message.peak_bytes or zeros)
@@ -275,33 +285,10 @@ class Ledger:
             case Dropped(ids):
                 for identifier in ids:
                     self._drop(identifier)
-            case Submitted(client, message):
-                if client in self._clients:
-                    self._clients[client].submit(message)
-            case ResultsRetained(client, message):
-                if client in self._clients:
-                    self._clients[client].end(message)
-            case Labelled(client, labels):
-                if client in self._clients:
-                    self._clients[client].labels.update(labels)
-            case ValueRetained() | FailedInput() | Dispatched() | GivenBack():
-                found = self._clients.get(owner_of(change.task))
-                if found is not None:
-                    self._apply_to_task(found, change)
             case _:
-                assert_never(change)
-
-    @staticmethod
-    def _apply_to_task(client: _Client, change: ValueRetained | FailedInput | Dispatched | GivenBack) -> None:
-        match change:
-            case ValueRetained(task, payload):
-                client.values[task] = payload
-            case FailedInput(task, function, failed):
-                client.failed_inputs[task] = function, failed
-            case Dispatched(task, worker):
-                client.dispatched[task] = worker
-            case GivenBack(task):
-                client.dispatched.pop(task, None)
+                found = self._clients.get(owner_of(change[0]))
+                if found is not None:
+                    found.apply(change)
 
     def _drop(self, identifier: bytes) -> None:
         owner = self._clients.get(owner_of(identifier))

@@ -31,7 +31,6 @@ from unittest import mock
 
 import scaler.journal.directory
 import scaler.journal.journal
-import scaler.journal.segments
 import scaler.object_storage.durable
 import scaler.scheduler.durable
 from scaler.journal.journal import Journal
@@ -262,7 +261,6 @@ class Machine:
         small = {"Journal": partial(Journal, segment_bytes=SEGMENT_BYTES, compact_bytes=COMPACT_BYTES)}
         patches: list[tuple[ModuleType, dict[str, Any]]] = [
             (scaler.journal.directory, {"os": system}),
-            (scaler.journal.segments, {"os": system}),
             (scaler.journal.journal, {name: each for name, each in shell.items() if name != "os"} | processes),
             (scaler.object_storage.durable, {**shell, **small, "MIN_FILE_BYTES": MIN_FILE_BYTES}),
             (scaler.scheduler.durable, small),

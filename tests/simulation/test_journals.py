@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scaler.journal import records
-from scaler.journal.directory import JournalDirectory
+from scaler.journal.directory import JournalDirectory, Segments
 from scaler.journal.records import JournalError
-from scaler.journal.segments import Segments
 from scaler.object_storage.durable import ObjectJournal
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.tasks import Tasks
