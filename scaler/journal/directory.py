@@ -226,7 +226,7 @@ class JournalDirectory:
 
 
 class Segments:
-    """Writes and syncs records, in the journal's thread. Records that the disk rejected are written to the next segment.
+    """Writes and syncs records in the journal's thread. Records that the disk rejected go to the next segment.
 
     Calls may wait for the disk. None but `close` raises OSError.
     """

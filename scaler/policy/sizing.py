@@ -240,8 +240,6 @@ def _longest_idle_seconds(plan: CapacityPlan) -> float:
 
 
 def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
-    # Managers that cannot start units are last, but still get requests, so that they keep trying.
-    to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
     text = str(work)
     used = {id(plan): plan.used for plan in plans}
     late = [plan for plan in plans if plan.manager.is_late]
@@ -254,7 +252,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
     if work.tasks and late and others:
         _assign_late(work, late, others, constraints)
     elif work.tasks:
-        _assign_present(work, plans, to_grow, constraints)
+        _Assignment(work, plans, constraints).assign()
     # Tasks that start and finish between two plans still need the slots that they kept busy.
     missing = math.ceil(work.busy_slots - _ROUNDING) - sum(plan.used - used[id(plan)] for plan in plans)
     for plan in plans:
@@ -268,101 +266,13 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
             plan.reasons.append(text)
 
 
-def _assign_present(
-    work: Work, plans: Sequence[CapacityPlan], to_grow: Sequence[CapacityPlan], constraints: Constraints
-) -> None:
-    tasks, task_seconds = math.ceil(work.tasks * work.slots_each), work.task_seconds
-    existing = [batch for plan in plans for batch in plan.free]
-    present = sum(batch.slots for batch in existing)
-    finish_seconds = constraints.get("finish_seconds")
-    most = tasks if finish_seconds is not None else work.most_slots(tasks)
-    room = max(0, most - present)
-    idle_seconds = min(
-        [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed], default=0.0
-    )
-    addable = _addable(to_grow, room)
-    if finish_seconds is None and any(batch.least_seconds for batch in addable):
-        to_grow, addable = _that_pay_off(to_grow, addable, existing, tasks, task_seconds, idle_seconds)
-    within, is_enough = _completion(work, existing, addable, tasks, finish_seconds, idle_seconds, has_room=room > 0)
-    if math.isinf(within):
-        return
-    if not work.unmeasured_tasks:
-        _note_worth(tasks, task_seconds, present + sum(batch.slots for batch in addable), plans)
-    left, is_guess = tasks, bool(work.unmeasured_tasks)
-    for plan in plans:
-        before = plan.used
-        helpful = sum(batch.slots for batch in plan.free if is_guess or batch.tasks_each(task_seconds, within))
-        left -= plan.run(left, task_seconds, within)
-        if finish_seconds is None:
-            most -= plan.used - before
-            most -= plan.use(max(0, min(most, helpful - (plan.used - before))))
-    is_guess = is_guess and finish_seconds is None
-    _grow(work, to_grow, existing, left, room, within, is_enough=is_enough, is_guess=is_guess)
-
-
-def _completion(
-    work: Work,
-    existing: Sequence[SlotBatch],
-    addable: Sequence[SlotBatch],
-    tasks: int,
-    finish_seconds: float | None,
-    idle_seconds: float,
-    *,
-    has_room: bool,
-) -> tuple[float, bool]:
-    """Return the target completion time (infinite without slots), and whether existing slots suffice."""
-    task_seconds = work.task_seconds
-    within = soonest_seconds([*existing, *addable], tasks, task_seconds)
-    if math.isinf(within):
-        return within, False
-    if work.unmeasured_tasks and finish_seconds is None:
-        is_enough = not has_room
-    else:
-        if finish_seconds is None:
-            best = best_seconds(existing, addable, tasks, task_seconds, idle_seconds)
-            within = min(best, LATER * within)
-        else:
-            within = max(finish_seconds, within)
-        is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
-    if is_enough:
-        # Use all helpful slots: pending units are due, but may still be late.
-        within = max(finish_seconds or 0.0, soonest_seconds(existing, tasks, task_seconds))
-    return within, is_enough
-
-
-def _grow(
-    work: Work,
-    to_grow: Sequence[CapacityPlan],
-    existing: Sequence[SlotBatch],
-    left: int,
-    room: int,
-    within: float,
-    *,
-    is_enough: bool,
-    is_guess: bool,
-) -> None:
-    capacity = list(existing)
-    for plan in to_grow:
-        each = plan.growth(1).tasks_each(work.task_seconds, within)
-        slots = min(room, math.ceil(left / each)) if each and left > 0 else 0
-        if is_guess and not is_enough:
-            # Use all slots that have tasks, unless the work ends before the unit has started.
-            done = tasks_done(capacity, work.task_seconds, plan.startup)
-            slots = room if done < math.ceil(work.tasks * work.slots_each) else 0
-        taken = plan.note_useful(slots) if is_enough else plan.grow(slots)
-        if taken and not is_enough:
-            plan.reasons.append(f"{work}, {seconds_text(plan.startup)} to start a unit")
-        capacity.append(SlotBatch(taken, plan.startup))
-        room, left = room - taken, left - each * taken
-
-
 def _assign_late(
     work: Work, late: Sequence[CapacityPlan], others: Sequence[CapacityPlan], constraints: Constraints
 ) -> None:
     """Assign work to managers without delay, and to late managers if the work then ends much sooner."""
     slots = [batch for plan in others for batch in plan.free]
     grown = {id(plan): plan.grown for plan in others}
-    _assign_present(work, others, sorted(others, key=lambda plan: bool(plan.manager.trouble)), constraints)
+    _Assignment(work, others, constraints).assign()
     slots += [
         SlotBatch((plan.grown - grown[id(plan)]) * plan.manager.unit_slots, plan.startup)
         for plan in others
@@ -384,39 +294,105 @@ def _assign_late(
         plan.reasons.append(f"{work}, {counted(taken, 'task')} of them here; {text}")
 
 
-def _addable(to_grow: Sequence[CapacityPlan], room: int) -> list[SlotBatch]:
-    addable: list[SlotBatch] = []
-    reserved = 0.0
-    for plan in to_grow:
-        addable.append(plan.growth(room, reserved))
-        reserved += plan.cost(addable[-1])
-    return addable
+class _Assignment:
+    """Assigns work to managers without delay: to their slots, and to units that they start for it."""
 
+    def __init__(self, work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
+        self._work, self._plans = work, plans
+        self._tasks, self._task_seconds = math.ceil(work.tasks * work.slots_each), work.task_seconds
+        self._finish_seconds = constraints.get("finish_seconds")
+        self._idle_seconds = min(
+            [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed], default=0.0
+        )
+        self._existing = [batch for plan in plans for batch in plan.free]
+        self._present = sum(batch.slots for batch in self._existing)
+        self._most = self._tasks if self._finish_seconds is not None else work.most_slots(self._tasks)
+        self._room = max(0, self._most - self._present)
+        # Managers that cannot start units are last, but still get requests, so that they keep trying.
+        self._to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
+        self._addable: list[SlotBatch] = []
+        reserved = 0.0
+        for plan in self._to_grow:
+            self._addable.append(plan.growth(self._room, reserved))
+            reserved += plan.cost(self._addable[-1])
 
-def _that_pay_off(
-    to_grow: Sequence[CapacityPlan],
-    addable: list[SlotBatch],
-    existing: Sequence[SlotBatch],
-    tasks: int,
-    task_seconds: float,
-    idle_seconds: float,
-) -> tuple[Sequence[CapacityPlan], list[SlotBatch]]:
-    soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
-    kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + idle_seconds]
-    others = [addable[index] for index in kept if not to_grow[index].manager.trouble]
-    alone = soonest_seconds([*existing, *others], tasks, task_seconds)
-    if math.isinf(alone) or penalty(existing, others, tasks, task_seconds, alone, idle_seconds) > penalty(
-        existing, addable, tasks, task_seconds, LATER * soonest, idle_seconds
-    ):
-        return to_grow, addable
-    return [to_grow[index] for index in kept], [addable[index] for index in kept]
+    def assign(self) -> None:
+        work, task_seconds, most = self._work, self._task_seconds, self._most
+        if self._finish_seconds is None and any(batch.least_seconds for batch in self._addable):
+            self._keep_what_pays_off()
+        within, is_enough = self._completion()
+        if math.isinf(within):
+            return
+        if not work.unmeasured_tasks:
+            self._note_worth()
+        left, is_guess = self._tasks, bool(work.unmeasured_tasks)
+        for plan in self._plans:
+            before = plan.used
+            helpful = sum(batch.slots for batch in plan.free if is_guess or batch.tasks_each(task_seconds, within))
+            left -= plan.run(left, task_seconds, within)
+            if self._finish_seconds is None:
+                most -= plan.used - before
+                most -= plan.use(max(0, min(most, helpful - (plan.used - before))))
+        self._grow(left, within, is_enough=is_enough, is_guess=is_guess and self._finish_seconds is None)
 
+    def _soonest(self, batches: Sequence[SlotBatch]) -> float:
+        return soonest_seconds(batches, self._tasks, self._task_seconds)
 
-def _note_worth(tasks: int, task_seconds: float, most_slots: int, plans: Sequence[CapacityPlan]) -> None:
-    """Record the slots worth keeping: enough to finish this work as soon as fresh units would."""
-    for plan in plans:
-        fresh = soonest_seconds([SlotBatch(most_slots, plan.startup)], tasks, task_seconds)
-        batch = SlotBatch(sum(each.slots for each in plan.free), 0.0)
-        slots = batch.slots_for(tasks, task_seconds, fresh)
-        plan.worth += slots
-        tasks -= slots * batch.tasks_each(task_seconds, fresh)
+    def _keep_what_pays_off(self) -> None:
+        existing, addable = self._existing, self._addable
+        soonest = self._soonest([*existing, *addable])
+        kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + self._idle_seconds]
+        others = [addable[index] for index in kept if not self._to_grow[index].manager.trouble]
+        alone = self._soonest([*existing, *others])
+        case = self._tasks, self._task_seconds
+        if math.isinf(alone) or penalty(existing, others, *case, alone, self._idle_seconds) > penalty(
+            existing, addable, *case, LATER * soonest, self._idle_seconds
+        ):
+            return
+        self._to_grow, self._addable = [self._to_grow[index] for index in kept], [addable[index] for index in kept]
+
+    def _completion(self) -> tuple[float, bool]:
+        """Return the target completion time (infinite without slots), and whether existing slots suffice."""
+        existing, finish_seconds = self._existing, self._finish_seconds
+        within = self._soonest([*existing, *self._addable])
+        if math.isinf(within):
+            return within, False
+        if self._work.unmeasured_tasks and finish_seconds is None:
+            is_enough = not self._room
+        else:
+            if finish_seconds is None:
+                best = best_seconds(existing, self._addable, self._tasks, self._task_seconds, self._idle_seconds)
+                within = min(best, LATER * within)
+            else:
+                within = max(finish_seconds, within)
+            is_enough = tasks_done(existing, self._task_seconds, TOLERANCE * within) >= self._tasks
+        if is_enough:
+            # Use all helpful slots: pending units are due, but may still be late.
+            within = max(finish_seconds or 0.0, self._soonest(existing))
+        return within, is_enough
+
+    def _note_worth(self) -> None:
+        """Record the slots worth keeping: enough to finish this work as soon as fresh units would."""
+        tasks, task_seconds = self._tasks, self._task_seconds
+        most_slots = self._present + sum(batch.slots for batch in self._addable)
+        for plan in self._plans:
+            fresh = soonest_seconds([SlotBatch(most_slots, plan.startup)], tasks, task_seconds)
+            batch = SlotBatch(sum(each.slots for each in plan.free), 0.0)
+            slots = batch.slots_for(tasks, task_seconds, fresh)
+            plan.worth += slots
+            tasks -= slots * batch.tasks_each(task_seconds, fresh)
+
+    def _grow(self, left: int, within: float, *, is_enough: bool, is_guess: bool) -> None:
+        work, room, capacity = self._work, self._room, list(self._existing)
+        for plan in self._to_grow:
+            each = plan.growth(1).tasks_each(work.task_seconds, within)
+            slots = min(room, math.ceil(left / each)) if each and left > 0 else 0
+            if is_guess and not is_enough:
+                # Use all slots that have tasks, unless the work ends before the unit has started.
+                done = tasks_done(capacity, work.task_seconds, plan.startup)
+                slots = room if done < self._tasks else 0
+            taken = plan.note_useful(slots) if is_enough else plan.grow(slots)
+            if taken and not is_enough:
+                plan.reasons.append(f"{work}, {seconds_text(plan.startup)} to start a unit")
+            capacity.append(SlotBatch(taken, plan.startup))
+            room, left = room - taken, left - each * taken

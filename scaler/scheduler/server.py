@@ -82,13 +82,11 @@ _log = logging.getLogger(__name__)
 class PolicyCalls:
     """Asks a policy. A user's policy runs in a daemon thread, because it may take seconds, or forever."""
 
-    def __init__(
-        self, policy: ScalingPolicy, step: Callable[[Sequence[Input]], None], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, policy: ScalingPolicy, step: Callable[[Sequence[Input]], None]) -> None:
         self._policy = GuardedPolicy(policy)
         self._is_quick = type(policy).__module__.startswith("scaler.policy.")
         self._step = step
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._is_closed = False
 
     def ask(self, view: ClusterView) -> None:

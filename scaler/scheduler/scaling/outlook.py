@@ -125,7 +125,7 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
 
 
 def _offers(state: ClusterState) -> list[Offers]:
-    return [each.offers for each in (*managers_of(state), *state.workers.values())]
+    return [*(each.offers for each in managers_of(state)), *(each.offers for each in state.workers.values())]
 
 
 def _no_candidate(state: ClusterState, needs: Needs) -> str:
