@@ -20,25 +20,11 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Try
 from scaler.net.identity import LOCAL, NOBODY, Identity
 from scaler.protocol import messages
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
+from scaler.scheduler.core import commands
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
-from scaler.scheduler.core.commands import (
-    ClientsGone,
-    ClockRead,
-    Command,
-    Input,
-    JournalChanged,
-    MonitoringChanged,
-    PolicyAnswered,
-    Recovered,
-    Relayed,
-    ShellInput,
-    ShellObserved,
-    Stop,
-    StorageConnected,
-    StorageSaid,
-)
+from scaler.scheduler.core.commands import Command, Input, Recovered, Relayed, ShellInput
 from scaler.scheduler.core.directory import OBJECT_STORAGE
 from scaler.scheduler.core.interfaces import Scaling, Stores
 from scaler.scheduler.core.outbox import Outbox
@@ -211,25 +197,25 @@ class SchedulerCore:
 
     def _shell_said(self, item: ShellInput, now: float) -> None:
         match item:
-            case PolicyAnswered(wanted, complaint):
+            case commands.PolicyAnswered(wanted, complaint):
                 self._scaling.answered(wanted, complaint)
             case Recovered():
                 self._recover(item, now)
-            case ClientsGone(ids):
+            case commands.ClientsGone(ids):
                 for gone in ids:
                     self._forget_owner(gone)
-            case StorageConnected():
+            case commands.StorageConnected():
                 self._stores.storage_connected()
                 self._tell_gone(OBJECT_STORAGE)
-            case StorageSaid(message):
+            case commands.StorageSaid(message):
                 self._stores.said(OBJECT_STORAGE, message)
-            case JournalChanged():
+            case commands.JournalChanged():
                 self._journal_changed(item)
-            case MonitoringChanged(is_watched):
+            case commands.MonitoringChanged(is_watched):
                 self._outbox.rooms.watch(is_watched)
-            case ClockRead(unix_at_zero):
+            case commands.ClockRead(unix_at_zero):
                 self.state.unix_at_zero = unix_at_zero
-            case ShellObserved(observed):
+            case commands.ShellObserved(observed):
                 for each in observed:
                     self.state.changes.pass_on(each)
             case Relayed(sender):
@@ -242,7 +228,7 @@ class SchedulerCore:
             case _:
                 assert_never(item)
 
-    def _journal_changed(self, change: JournalChanged) -> None:
+    def _journal_changed(self, change: commands.JournalChanged) -> None:
         state = self.state
         if change.is_stuck and not state.journal.is_stuck:
             for client in state.clients.values():
@@ -518,7 +504,9 @@ class SchedulerCore:
             case messages.Submit():
                 self._submit(client, message)
             case messages.AcknowledgeResults(number):
-                self._acknowledge(client, number)
+                self._tasks.acknowledge(client, number)
+                if client.session is not None:
+                    self._sessions.send_owed(client)
             case messages.Redeliver(ids) if client.session is not None:
                 self._sessions.redeliver(client, ids)
             case messages.Cancel(ids):
@@ -533,8 +521,10 @@ class SchedulerCore:
                 self._clear(client, other)
             case messages.Heartbeat():
                 pass  # has extended the lease; the listener answers
-            case messages.ShutdownCluster() | messages.RestartWorkers():
-                self._end(client, message)
+            case messages.ShutdownCluster():
+                self._shutdown(client, message)
+            case messages.RestartWorkers():
+                self._outbox.send_to_client(client, self._restart(client, message))
             case _ if isinstance(message, SessionMessage):
                 self._session_message(client, message)
             case messages.Inquiry():
@@ -542,11 +532,6 @@ class SchedulerCore:
                 self._outbox.answer(client, self._answer(client, message))
             case _:
                 self._not_allowed(client.id, message)
-
-    def _acknowledge(self, client: ClientRecord, number: int) -> None:
-        self._tasks.acknowledge(client, number)
-        if client.session is not None:
-            self._sessions.send_owed(client)
 
     def _note_objects(
         self, client: ClientRecord, message: messages.Release | messages.Pin | messages.PersistResults
@@ -624,12 +609,6 @@ class SchedulerCore:
             self._act("submitted", client, name, count)
         submitted.clear()
 
-    def _end(self, client: ClientRecord, asked: messages.ShutdownCluster | messages.RestartWorkers) -> None:
-        if isinstance(asked, messages.RestartWorkers):
-            self._outbox.send_to_client(client, self._restart(client, asked))
-        else:
-            self._shutdown(client, asked)
-
     def _shutdown(self, client: ClientRecord, asked: messages.ShutdownCluster) -> None:
         if self._config.protected and not client.identity.is_admin:
             text = (
@@ -644,7 +623,7 @@ class SchedulerCore:
         self._outbox.send_to_client(client, messages.ShutdownReply(True, text, asked.number))
         for peer in [*self.state.workers, *self.state.managers]:
             self._outbox.send(peer, messages.Shutdown(text))
-        self._outbox.add(Stop(text))
+        self._outbox.add(commands.Stop(text))
 
     def _restart(self, client: ClientRecord, asked: messages.RestartWorkers) -> messages.WorkersRestarted:
         if client.identity.has_key and not client.identity.is_admin:

@@ -805,14 +805,10 @@ class Tasks:
             retained = client.retained.get(reference)
             if retained is not None:
                 retained.uses -= 1
-                self._drop_retained(client, reference, retained)
+                if not (retained.uses or retained.unacknowledged):
+                    self.drop_results(client, [reference])
             elif not is_task(reference) and owner_of(reference) == client.id:
                 self._objects.unuse(reference)
-
-    def _drop_retained(self, client: ClientRecord, identifier: bytes, retained: RetainedResult) -> None:
-        if retained.uses or retained.unacknowledged:
-            return
-        self.drop_results(client, [identifier])
 
     def drop_results(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
         if client.via is None:
