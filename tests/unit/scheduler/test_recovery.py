@@ -189,7 +189,7 @@ def test_run_once_tasks_continue_where_reported_and_are_lost_if_no_report_can_co
     assert [cluster.on(worker) for worker in ("w1", "w2", "idle")] == [[here], [later], [new]]
     ((task, (outcome, text)),) = cluster.outcomes("client").items()
     assert (task, outcome) == (gone, Outcome.WORKER_LOST)
-    assert b"may have run; with [scheduler] state_directory" in text
+    assert b"may have run; set [scheduler] state_directory" in text
 
 
 def test_tasks_that_no_client_wants_are_ended_on_their_worker(cluster: Restarted) -> None:
