@@ -352,16 +352,23 @@ class FutureTable:
 
     # -- waits
 
-    def run(self, coroutine: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> _T:
-        """Run a coroutine in the client's loop from another thread. Raises ClientClosedError if the loop ends."""
+    def start(self, coroutine: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> Future[_T]:
+        """Run a coroutine in the client's loop from another thread. Raises ClientClosedError, as does the future if the
+        loop ends first."""
         try:
             running = asyncio.run_coroutine_threadsafe(coroutine, loop)
         except RuntimeError:
             coroutine.close()
             raise errors.ClientClosedError(self.closed or _ENDED) from None
         self._running.add(running)
+        running.add_done_callback(self._running.discard)
         if loop.is_closed():
             self.loop_ended()
+        return running
+
+    def run(self, coroutine: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> _T:
+        """Return the value of a coroutine, like `start`."""
+        running = self.start(coroutine, loop)
         try:
             return running.result()
         except CancelledError:
@@ -369,8 +376,6 @@ class FutureTable:
         except BaseException:  # Ctrl-C
             running.cancel()
             raise
-        finally:
-            self._running.discard(running)
 
     def loop_ended(self) -> None:
         for running in list(self._running):

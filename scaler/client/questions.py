@@ -280,7 +280,7 @@ class ClusterQuestions(TaskCalls):
         A worker that runs two tasks at once counts twice, as in `n_workers`. Returns at once with `processes=False`.
         Raises TimeoutError with the number of connected workers, and the reason if none is connected.
         """
-        room("status").waited(self._workers(count, timeout))
+        _waited(self._workers(count, timeout))
 
     def _workers(self, count: int, timeout: float | None) -> Future[None]:
         if self._is_in_process:
@@ -290,7 +290,7 @@ class ClusterQuestions(TaskCalls):
         return self._asked("workers", count, timeout)
 
     def _ask(self, query: str, answer: type[_Answer], *arguments: object) -> _Answer:
-        found = room("status").waited(self._asked(query, *arguments))
+        found = _waited(self._asked(query, *arguments))
         assert isinstance(found, answer)
         return found
 
@@ -301,8 +301,17 @@ class ClusterQuestions(TaskCalls):
             raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
         if self._is_in_process:
             raise UsageError("a client with processes=False has no cluster")
-        asked: Future[Any] = getattr(room("status"), query)(self._loop, *arguments)
-        return asked
+        status = room("status")
+        return self._futures.start(getattr(status, query)(status.asking_of(self._loop), *arguments), self._loop._loop)
+
+
+def _waited(future: Future[_Answer]) -> _Answer:
+    """Return a future's value. Cancels the future if the wait is interrupted, as by Ctrl-C."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
 
 
 def _outcome(future: ScalerFuture, is_late: bool) -> Any:

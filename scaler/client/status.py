@@ -1,20 +1,16 @@
 """Queries of the cluster from Python: the rows of the web page and its API, limited by the client's key.
 
-Each query is a coroutine function of an `Asking`, and called with a `ClientLoop` instead. All queries raise
-UnreachableError and RefusedError.
+Each query is a coroutine, which runs in the client's thread. All queries raise UnreachableError and RefusedError.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from scaler.client.answers import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
 from scaler.client.options import check_integer
@@ -33,35 +29,12 @@ DAY_SECONDS = 86_400.0
 MIN_POLL_SECONDS = 0.1
 POLL_RATIO = 10
 """Ratio of the pause between polls for workers to the duration of the last answer."""
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
-def _asked(
-    query: Callable[Concatenate[Asking, _P], Coroutine[Any, Any, _T]],
-) -> Callable[Concatenate[ClientLoop, _P], Future[_T]]:
-    """Make a query run in a thread with its own event loop, because the caller's may be running."""
-
-    @functools.wraps(query)
-    def ask(loop: ClientLoop, /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        asking = Asking(loop.address, loop.questions, loop.futures.timeout_seconds, loop.tables)
-        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        future = asyncio.run_coroutine_threadsafe(query(asking, *args, **kwargs), runner.get_loop())
-
-        async def ended() -> None:
-            await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)
-
-        def run() -> None:
-            with runner:
-                runner.run(ended())
-
-        threading.Thread(target=run, name="cluster-status").start()
-        return future
-
-    return ask
+def asking_of(loop: ClientLoop) -> Asking:
+    return Asking(loop.address, loop.questions, loop.futures.timeout_seconds, loop.tables)
 
 
-@_asked
 async def cluster(asking: Asking) -> ClusterSnapshot:
     await asking.read()
     status = asking.model.status
@@ -78,7 +51,6 @@ async def cluster(asking: Asking) -> ClusterSnapshot:
     )
 
 
-@_asked
 async def tasks(asking: Asking, name: str | None, state: str, tag: str | None) -> TaskTable:
     """Return the tasks with this name and tag, or all known tasks. state: an outcome's name, `running`, or `failed`."""
     await asking.read()
@@ -89,7 +61,6 @@ async def tasks(asking: Asking, name: str | None, state: str, tag: str | None) -
     return RowTable(row for row in rows if tag is None or row.has_tag(tag))
 
 
-@_asked
 async def history(asking: Asking, start: datetime | float | None, end: datetime | float | None) -> HistorySnapshot:
     """Return the history between two times. Raises UsageError for invalid times or times in the wrong order."""
     until = time.time() if end is None else _unix_seconds("end", end)
@@ -101,7 +72,6 @@ async def history(asking: Asking, start: datetime | float | None, end: datetime 
     return HistorySnapshot(*found[:4], *tables)
 
 
-@_asked
 async def table(asking: Asking, name: str, given: Mapping[str, object]) -> RowTable[Any]:
     """Return the rows of a table. Raises UsageError for unknown names of tables and parameters."""
     found = table_named(name)
@@ -111,7 +81,6 @@ async def table(asking: Asking, name: str, given: Mapping[str, object]) -> RowTa
     return RowTable(await found.rows(asking, values))
 
 
-@_asked
 async def workers(asking: Asking, count: int, timeout: float | None) -> None:  # noqa: ASYNC109 (as in the client)
     """Return once this many slots are connected. Raises TimeoutError and UsageError."""
     check_integer("the number of workers", count, 0)
@@ -133,15 +102,6 @@ async def workers(asking: Asking, count: int, timeout: float | None) -> None:  #
 def connected_workers(rows: Iterable[WorkerRow]) -> int:
     """Return the number of slots of workers that accept tasks, which is how `n_workers` counts."""
     return sum(row.slots for row in rows if row.connected and not row.draining)
-
-
-def waited(future: Future[_T]) -> _T:
-    """Return a future's value. Cancels the future if the wait is interrupted, as by Ctrl-C."""
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
 
 
 def _unix_seconds(name: str, at: datetime | float) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-import threading
+import sys
+import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
@@ -26,7 +27,8 @@ def hold(gate: str) -> None:
 
 
 def asks_for_workers(_: str) -> bool:
-    return any(thread.name == "cluster-status" for thread in threading.enumerate())
+    stacks = (traceback.extract_stack(frame) for frame in sys._current_frames().values())  # noqa: SLF001 (no public name)
+    return any(frame.name == "wait_for_workers" for stack in stacks for frame in stack)
 
 
 def has_begun(gate: str) -> bool:
