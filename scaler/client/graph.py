@@ -11,7 +11,7 @@ from typing import Any
 from scaler.client import graph_chunks
 from scaler.client.future import ScalerFuture, Unloaded, error_of
 from scaler.client.futures import FutureTable
-from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, node_types, too_deep
+from scaler.client.graph_plan import Key, Plan, is_computation, too_deep
 from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.map import Progress
 from scaler.client.options import OptionKeywords, Options
@@ -53,11 +53,10 @@ def nodes_with_options(
     if not isinstance(given, Mapping):
         raise UsageError(f"node_options is {given!r}, and must map keys to dicts of options")
     found: dict[Key, Options] = {}
-    types = node_types()
     for key, own in given.items():
         if not isinstance(own, Mapping):
             raise UsageError(f"node_options of key {key!r} is {own!r}, and must be a dict such as {{'priority': 5}}")
-        if key not in graph or not (is_computation(graph[key]) or is_call_node(graph[key], types)):
+        if key not in graph or not is_computation(graph[key]):
             raise UsageError(f"node_options names key {key!r}, but the graph has no computation with this key")
         try:
             found[key] = checked({**common, **own})

@@ -1,9 +1,8 @@
 """The dependencies of wanted keys of a graph, validated and ordered before anything is sent. Pure.
 
 A graph is a dict of keys to computations, keys (aliases), lists of keys or computations, and plain values. A
-computation is a tuple of a callable and arguments: keys, lists, computations, and plain values except strings. Dask's
-node classes (`Task`, `Alias`, ...) may replace any of these: `Alias` and `TaskRef` refer to another key, a `DataNode`
-holds a value.
+computation is a tuple of a callable and arguments: keys, lists, computations, and plain values except strings.
+`scaler.dask` translates Dask's nodes into such tuples.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from __future__ import annotations
 import reprlib
 import sys
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from scaler.errors import UsageError
-from scaler.serialization import name_of
 from scaler.serialization.arguments import same
 from scaler.worker.processor.calling import finish
 
@@ -26,12 +24,10 @@ Computation = tuple[Any, ...]
 _Entered = tuple[Key, Computation | None, Iterable[Key], Iterator[Key]]
 """A key, its computation, its inputs, and an iterator over the unvisited inputs."""
 _STRINGS = frozenset({str})
-_KEY_TYPES = frozenset({str, bytes, int, float, tuple})
+KEY_TYPES = frozenset({str, bytes, int, float, tuple})
 """Types of values that may be another key, as in Dask."""
 _ON_PATH = -1
 _NODES = "dask._task_spec"
-_NAMES = "dask.utils"
-_CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, deque)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +55,9 @@ class Plan:
             raise UsageError(f"a graph must be a dict of keys to values and computations, not {type(graph).__name__}")
         if isinstance(keys, str | bytes):
             raise UsageError(f"keys is {keys!r}: pass a list of keys, such as [{keys!r}]")
+        dask = sys.modules.get(_NODES)  # no value is a node before the program imports Dask
+        if dask is not None and any(isinstance(value, dask.GraphNode) for value in graph.values()):
+            raise UsageError("the graph has Dask's nodes: compute it with scaler.dask.get(graph, keys, client=client)")
         self._graph = graph
         self.nodes: dict[Key, Computation] = {}
         self.values: dict[Key, Any] = {}
@@ -73,8 +72,6 @@ class Plan:
         self._ends = array("Q")
         self._is_value = bytearray()
         self._stands_for: dict[Key, Key] = {}
-        self._node_types = node_types()
-        self._functions: dict[str, NodeFunction] = {}
         for key in keys:
             if not self.is_key(key):
                 raise UsageError(f"key {key!r} was requested, but the graph has no such key")
@@ -102,15 +99,11 @@ class Plan:
     def is_simple(self, arguments: Sequence[Any]) -> bool:
         """Return whether all arguments are keys or plain values, with no nested computations."""
         return _STRINGS.issuperset(map(type, arguments)) or not any(
-            type(each) is list or is_computation(each) or isinstance(each, self._node_types)
-            for each in arguments
-            if not self.is_key(each)
+            type(each) is list or is_computation(each) for each in arguments if not self.is_key(each)
         )
 
     def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
         """Return an argument with keys replaced by values or futures, and inner computations by InnerCalls."""
-        if self._node_types and isinstance(argument, self._node_types):
-            return self._fill_node(argument, values)
         if self.is_key(argument):
             return values[self.target(argument)]
         if type(argument) is list:
@@ -118,16 +111,6 @@ class Plan:
         if is_computation(argument):
             return InnerCall(argument[0], tuple([self.fill(inner, values) for inner in argument[1:]]))
         return argument
-
-    def _fill_node(self, node: Any, values: Mapping[Key, Any]) -> Any:
-        target = target_of(node)
-        if target is not None:
-            return values[self.target(target[0])]
-        value = value_of(node)
-        if value is not None:
-            return value[0]
-        needs = tuple(node.dependencies)
-        return InnerCall(NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
 
     def _order(self) -> None:
         graph, numbers = self._graph, self._numbers
@@ -151,7 +134,7 @@ class Plan:
     def _enter(self, key: Key) -> _Entered:
         self._numbers[key] = _ON_PATH
         value = self._graph[key]
-        if type(value) is tuple and not self._node_types and is_computation(value):
+        if is_computation(value):
             arguments = value[1:]
             if _STRINGS.issuperset(map(type, arguments)):  # keys, or a mistake
                 return key, value, arguments, iter(arguments)
@@ -182,10 +165,7 @@ class Plan:
 
     def _computation(self, key: Key, value: Any, needs: dict[Key, None]) -> Computation | None:
         """Return the computation of a key and collect its inputs; None for a value or an alias, which is recorded."""
-        if self._node_types and isinstance(value, self._node_types):
-            return self._enter_node(key, value, needs)
         if is_computation(value):
-            self._check_plain(key, value[0])
             graph = self._graph
             for argument in value[1:]:
                 if type(argument) is str and argument in graph:  # the common case
@@ -196,58 +176,21 @@ class Plan:
         if type(value) is list and self._computes(value):
             self._scan(key, value, needs, is_value=True)
             return same, value
-        if type(value) in _KEY_TYPES and self.is_key(value) and value != key:
+        if type(value) in KEY_TYPES and self.is_key(value) and value != key:
             self._stands_for[key] = value
             needs[value] = None
         else:
-            self._check_plain(key, value)
             self.values[key] = value
         return None
 
-    def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Computation | None:
-        """Like `_computation`, for a node of Dask. Raises UsageError for keys missing from the graph."""
-        value = value_of(node)
-        if value is not None:
-            self._check_plain(key, value[0])
-            self.values[key] = value[0]
-            return None
-        self._scan_node(key, node, needs)
-        target = target_of(node)
-        if target is not None:
-            (self._stands_for[key],) = target
-            return None
-        name = name_of_node(key, node)
-        function = self._functions.get(name)
-        if function is None:
-            function = self._functions[name] = NodeFunction(name)
-        return function, NodeCall(node, tuple(needs)), *needs
-
-    def _scan_node(self, key: Key, node: Any, needs: dict[Key, None]) -> None:
-        for needed in target_of(node) or node.dependencies:
-            if not self.is_key(needed):
-                raise UsageError(f"key {key!r} needs {needed!r}, but the graph has no such key")
-            needs[needed] = None
-
-    def _check_plain(self, key: Key, value: Any) -> None:
-        """Raise UsageError for a value that contains a node of Dask, which would be returned uncomputed."""
-        if self._node_types and (node := find_node(value, self._node_types)) is not None:
-            text = "make it a separate node, or use Dask's containers, such as Dict and Tuple"
-            raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
-
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
         """Collect the keys in an argument. is_value: inside a list of the graph, where strings may be values."""
-        if self._node_types and isinstance(argument, self._node_types):
-            if (value := value_of(argument)) is None:
-                self._scan_node(key, argument, needs)
-            else:
-                self._check_plain(key, value[0])
-        elif self.is_key(argument):
+        if self.is_key(argument):
             needs[argument] = None
         elif type(argument) is list:
             for inner in argument:
                 self._scan(key, inner, needs, is_value)
         elif is_computation(argument):
-            self._check_plain(key, argument[0])
             for inner in argument[1:]:
                 self._scan(key, inner, needs)
         elif isinstance(argument, str) and not is_value:
@@ -255,24 +198,16 @@ class Plan:
                 f"key {key!r} needs {reprlib.repr(argument)}, but the graph has no such key; "
                 "make a string argument a separate node"
             )
-        else:
-            self._check_plain(key, argument)
 
     def _computes(self, values: list[Any]) -> bool:
         return any(
-            self._computes(value)
-            if type(value) is list
-            else isinstance(value, self._node_types) or is_computation(value) or self.is_key(value)
+            self._computes(value) if type(value) is list else is_computation(value) or self.is_key(value)
             for value in values
         )
 
 
 def is_computation(value: object) -> bool:
     return type(value) is tuple and bool(value) and callable(value[0])
-
-
-def is_call_node(value: object, types: tuple[type, ...]) -> bool:
-    return isinstance(value, types) and target_of(value) is None and value_of(value) is None
 
 
 def too_deep(key: Key) -> UsageError:
@@ -287,54 +222,7 @@ def _cycle(path: list[Key], again: Key) -> UsageError:
     return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
 
 
-# -- nodes of Dask, which is not imported: no value is a node before the program imports Dask
-
-
-def node_types() -> tuple[type, ...]:
-    """Return the types of nodes and references; empty before Dask is imported."""
-    module = sys.modules.get(_NODES)
-    return () if module is None else (module.GraphNode, module.TaskRef)
-
-
-def target_of(node: Any) -> tuple[Hashable] | None:
-    module = sys.modules[_NODES]
-    if isinstance(node, module.Alias):
-        return (node.target,)
-    return (node.key,) if isinstance(node, module.TaskRef) else None
-
-
-def value_of(node: Any) -> tuple[Any] | None:
-    return (node.value,) if isinstance(node, sys.modules[_NODES].DataNode) else None
-
-
-def find_node(value: object, types: tuple[type, ...]) -> object | None:
-    """Return a node inside a (possibly recursive) container of built-in types, None without one."""
-    waiting = [value]
-    seen: set[int] = set()
-    plain: set[type] = set()
-    while waiting:
-        each = waiting.pop()
-        if type(each) in plain:
-            continue
-        if isinstance(each, types):
-            return each
-        container = next((kind for kind in _CONTAINERS if isinstance(each, kind)), None)
-        if container is None:
-            plain.add(type(each))
-        elif id(each) not in seen:
-            seen.add(id(each))
-            waiting.extend(container.__iter__(each))
-            if isinstance(each, dict):
-                waiting.extend(dict.values(each))
-    return None
-
-
-def name_of_node(key: Hashable, node: Any) -> str:
-    """Return the display name of a task: the prefix of its key, as in Dask's monitors, or the name of its function."""
-    prefix: str = sys.modules[_NAMES].key_split(key)
-    if prefix != (key[0] if isinstance(key, tuple) and key else key):
-        return prefix
-    return name_of(getattr(node, "func", type(node)))
+# -- nodes of Dask, on a worker
 
 
 class NodeCall:
