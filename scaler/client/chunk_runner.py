@@ -31,8 +31,8 @@ from scaler.serialization.separate import Items, PackedValues
 WAIT_STEP_SECONDS = 1.0
 _OF_ONE_ITEM = (errors.ProcessorDiedError, errors.TaskTimeoutError, errors.MemoryLimitError, errors.ObjectLostError)
 """Failures of a chunk after which its items are resent one by one."""
-Submit = Callable[[Items | list[Any], int], TaskFuture]
-"""Submits items together. Second argument: number of failed earlier attempts of a single call."""
+Submit = Callable[[Items | list[Any]], TaskFuture]
+"""Submits items together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,14 +47,13 @@ class Chunk:
 
     first: int
     items: list[Any]
-    """Kept after sending only if the calls have limits, because some items may need resending."""
+    """Kept after sending only if nothing was sent, because one of the futures among them had failed."""
     count: int
     payload: bytes = b""
     """For resending and showing items. In memory anyway, unless in the object storage."""
     references: tuple[Reference, ...] = ()
     parts: list[Chunk] = field(default_factory=list)
-    """After a split: resent items, one by one, and the finished items between them."""
-    found: ChunkResults | None = None
+    """After a split: the resent items, one by one."""
     future: TaskFuture | None = None
     error: BaseException | None = None
     shown: str = ""
@@ -72,18 +71,11 @@ class Chunk:
         return None if isinstance(error, ItemsFailedError) else error
 
     def results(self) -> ChunkResults:
-        if self.found is not None:
-            return self.found
         assert self.future is not None, "a chunk that was never sent has failed"
         error = self.future.exception()
         found = error.results if isinstance(error, ItemsFailedError) else self.future.result()
         assert isinstance(found, ChunkResults)
         return found
-
-    def called(self) -> int:
-        if self.failure() is not None:
-            return self.count
-        return max(1, self.count - list(self.results().left.values()).count(False))
 
     def items_sent(self) -> list[Any]:
         """Return the items that were sent; empty if they cannot be loaded outside of a task."""
@@ -140,8 +132,7 @@ class ChunkRunner:
         for chunk in ended:
             if chunk.future is not None and chunk.failure() is None:
                 chunk.ran_seconds = chunk.future.profiling_info().duration_s
-            if chunk.found is None:
-                self.chunking.ended(chunk.called(), chunk.ran_seconds, now)
+            self.chunking.ended(chunk.count, chunk.ran_seconds, now)
             self._take_apart(chunk)
             if chunk.count == 1 and self.function.serializer is None and chunk.failure() is not None:
                 chunk.shown = "".join(map(show_item, chunk.items_sent()))
@@ -217,13 +208,13 @@ class ChunkRunner:
             assign(exception, "item_index", index)
         return FailedItem(exception, index)
 
-    def _send(self, items: list[Any], first: int, is_made: bool = False, failed: int = 0) -> Chunk:
-        """is_made: the items are already `MapFunction.arguments`. failed: earlier failed attempts of a single call."""
+    def _send(self, items: list[Any], first: int, is_made: bool = False) -> Chunk:
+        """is_made: the items are already `MapFunction.arguments`."""
         chunk = Chunk(first, items, len(items))
         self.chunking.sent()
         self._in_flight.add(chunk)  # before sending, because `cancel` must find it
         try:
-            chunk.future = future = self._submit(items if is_made else self.function.arguments(items), failed)
+            chunk.future = future = self._submit(items if is_made else self.function.arguments(items))
         except (errors.SerializationError, errors.UsageError) as error:
             chunk.error = error
             if chunk.count == 1:
@@ -233,9 +224,7 @@ class ChunkRunner:
             return chunk
         if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
-        # The chunk may leave items for resending, or nothing was sent because one of the futures failed.
-        is_taken_apart = chunk.count > 1 and (self.function.limits is not None or future.done())
-        if not is_taken_apart:
+        if chunk.count == 1 or not future.done():
             chunk.items = []
         future.add_done_callback(lambda _: self._note_end(chunk))
         if self._is_cancelled:
@@ -243,13 +232,10 @@ class ChunkRunner:
         return chunk
 
     def _take_apart(self, chunk: Chunk) -> None:
-        if chunk.count == 1 or chunk.found is not None:
+        if chunk.count == 1:
             return
         if chunk.future is not None:
             failure = chunk.failure()
-            if failure is None and chunk.results().left:
-                self._send_left(chunk, chunk.results())
-                return
             # With a remote traceback, no item was called: arguments were unavailable, or one of the futures failed.
             was_called = failure is None or remote_traceback(failure) is None
             if was_called and not isinstance(failure, _OF_ONE_ITEM):
@@ -258,21 +244,9 @@ class ChunkRunner:
         for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):
             chunk.parts.append(self._send_one(item, number, is_made))
 
-    def _send_left(self, chunk: Chunk, results: ChunkResults) -> None:
-        begin = 0
-        for position in [*sorted(results.left), chunk.count]:
-            if position > begin:
-                part = Chunk(chunk.first + begin, [], position - begin, found=results.part(begin, position))
-                chunk.parts.append(part)
-                self._note_end(part)
-            if position < chunk.count:
-                failed = int(results.left[position])
-                chunk.parts.append(self._send_one(chunk.items[position], chunk.first + position, failed=failed))
-            begin = position + 1
-
-    def _send_one(self, item: Any, number: int, is_made: bool = False, failed: int = 0) -> Chunk:
+    def _send_one(self, item: Any, number: int, is_made: bool) -> Chunk:
         try:
-            return self._send([item], number, is_made, failed)
+            return self._send([item], number, is_made)
         except errors.ScalerError as error:  # a limit or a closed client is the outcome of this item
             part = Chunk(number, [], 1, error=error)
             self._note_end(part)

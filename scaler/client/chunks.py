@@ -1,21 +1,13 @@
-"""Worker side of `map` and `imap` chunks: isolated calls, and their results.
-
-A signal interrupts a call that exceeds its time limit. A call stuck in C code ends with its process, at the chunk's own
-limit. The chunk leaves retries and calls without remaining time to the client, which sends each as a task.
-"""
+"""Worker side of `map` and `imap` chunks: isolated calls, and their results."""
 
 from __future__ import annotations
 
 import reprlib
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType, MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from scaler import serialization
-from scaler.errors import ObjectLostError, ScalerError, SerializationError, TaskTimeoutError, UsageError
+from scaler.errors import ObjectLostError, ScalerError, SerializationError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
 from scaler.protocol.messages import Outcome
@@ -26,46 +18,31 @@ from scaler.serialization.loading import loading
 from scaler.serialization.separate import ATOMS, Items, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.snapshot import Unchanging
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
-from scaler.worker.processor.calling import asks_to_retry, finish
+from scaler.worker.processor.calling import finish
 
 MAX_FAILED_BYTES = 256 * 1024
-REPEAT_SECONDS = 1.0
-NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
-
-
-class ItemLimits(NamedTuple):
-    timeout_seconds: float
-    retry_on: bytes
-
-
-NO_LIMITS = ItemLimits(0.0, b"")
 
 
 class ChunkResults(Sequence[Any], serialization.ManyCalls):
     """The values of a chunk.
 
-    failures: pickled exceptions by position. left: positions to resend, with whether the item was called. only: the
-    exception of a chunk of one item, in this process.
+    failures: pickled exceptions by position. only: the exception of a chunk of one item, in this process.
     """
 
-    __slots__ = ("failures", "left", "only", "values")
+    __slots__ = ("failures", "only", "values")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(
-        self, values: ValuePacker | Sequence[Any], failures: dict[int, bytes], left: Mapping[int, bool] = NONE_LEFT
-    ) -> None:
+    def __init__(self, values: ValuePacker | Sequence[Any], failures: dict[int, bytes]) -> None:
         """values: a sequence after unpickling."""
         self.values = values
         self.failures = failures
-        self.left = left
         self.only: BaseException | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = self.values, self.failures
-        return ChunkResults, (*values, dict(self.left)) if self.left else values
+        return ChunkResults, (self.values, self.failures)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[position] for position in range(len(self)))
@@ -89,11 +66,7 @@ class ChunkResults(Sequence[Any], serialization.ManyCalls):
     @property
     def calls(self) -> tuple[int, int]:
         """Numbers of finished and of failed calls."""
-        return len(self) - len(self.left), len(self.failures)
-
-    def part(self, begin: int, end: int) -> ChunkResults:
-        failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
-        return ChunkResults(self[begin:end], failures)
+        return len(self), len(self.failures)
 
     def add(self, value: Any) -> None:
         """Pack the current value of the next item; a value that cannot be pickled becomes a failure."""
@@ -138,75 +111,19 @@ def checked(results: ChunkResults) -> ChunkResults:
     return results
 
 
-class _Interrupted(BaseException):
-    """Raised in a call that exceeds its time limit. A BaseException, so that few calls catch it."""
-
-
-class _Alarm:
-    """Context that interrupts calls that run longer than `seconds` between `start` and `stop`.
-
-    Has no effect for 0 seconds, or outside of the main thread, which alone receives signals.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds if threading.current_thread() is threading.main_thread() else 0.0
-        self._is_armed = False
-
-    def __enter__(self) -> _Alarm:
-        if self._seconds:
-            self._before = signal.signal(signal.SIGALRM, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._seconds:
-            signal.signal(signal.SIGALRM, self._before)
-
-    def start(self) -> None:
-        if self._seconds:
-            self._is_armed = True
-            signal.setitimer(signal.ITIMER_REAL, self._seconds, REPEAT_SECONDS)
-
-    def stop(self) -> None:
-        if self._seconds:
-            self._is_armed = False  # first: a pending signal must not raise later
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._is_armed:
-            raise _Interrupted
-
-
-def call_each(function: MapFunction, items: Sequence[Any], limits: ItemLimits = NO_LIMITS) -> ChunkResults:
+def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
     """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item."""
-    left: dict[int, bool] = {}
-    results = ChunkResults(ValuePacker(), {}, left)
-    seconds, retry_on = limits.timeout_seconds, limits.retry_on
-    done = _call_plain(function, items, results) if limits is NO_LIMITS else 0
-    began = time.monotonic()
-    with _Alarm(seconds) as alarm:
-        for position in range(done, len(items)):
-            if seconds and time.monotonic() - began >= seconds:
-                left[position] = False
-                results.add(None)
-                continue
-            try:
-                called, arguments = function.prepare(items, position)
-                try:
-                    alarm.start()
-                    value = finish(called(*arguments))
-                finally:
-                    alarm.stop()
-                value = function.returned(value)
-            except BaseException as error:
-                if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
-                    raise  # the chunk runs again once its input is available
-                if retry_on and asks_to_retry(error, lambda error: serialization.load_retry_on(retry_on)(error)):  # noqa: PLW0108
-                    left[position] = True
-                    results.add(None)
-                else:
-                    _note_failure(function, items, position, error, results, seconds)
-            else:
-                results.add(value)
+    results = ChunkResults(ValuePacker(), {})
+    for position in range(_call_plain(function, items, results), len(items)):
+        try:
+            called, arguments = function.prepare(items, position)
+            value = function.returned(finish(called(*arguments)))
+        except BaseException as error:
+            if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
+                raise  # the chunk runs again once its input is available
+            _note_failure(function, items, position, error, results)
+        else:
+            results.add(value)
     return results
 
 
@@ -237,17 +154,9 @@ def _call_plain(function: MapFunction, items: Sequence[Any], results: ChunkResul
 
 
 def _note_failure(
-    function: MapFunction,
-    items: Sequence[Any],
-    position: int,
-    error: BaseException,
-    results: ChunkResults,
-    seconds: float = 0.0,
+    function: MapFunction, items: Sequence[Any], position: int, error: BaseException, results: ChunkResults
 ) -> None:
-    shown = error
-    if isinstance(error, _Interrupted):
-        shown = TaskTimeoutError(f"the call ran longer than its time limit of {seconds:g} s and was interrupted")
-    results.fail(dump_exception(shown, f"item: {function.show(items, position)}\n{user_traceback(error)}"))
+    results.fail(dump_exception(error, f"item: {function.show(items, position)}\n{user_traceback(error)}"))
     if len(items) == 1:
         assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
         results.only = error
@@ -256,25 +165,22 @@ def _note_failure(
 class MapFunction(Unchanging):
     """The function of a chunk's task: calls a function, pickled at construction, with each item."""
 
-    def __init__(self, function: PickledFunction, name: str, spread: bool, limits: ItemLimits | None = None) -> None:
-        """name: of the user's function. spread: each item is a tuple of arguments. limits: of each call."""
+    def __init__(self, function: PickledFunction, name: str, spread: bool) -> None:
+        """name: of the user's function. spread: each item is a tuple of arguments."""
         self._function = function
         self.fresh = function.fresh
         self.serializer = function.serializer
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
         self.spread = spread
-        self.limits = limits
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MapFunction, (self._function, self.name, self.spread, self.limits)
+        return MapFunction, (self._function, self.name, self.spread)
 
     # -- on a worker
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
-        # A single call has the limits of its task.
-        limits = NO_LIMITS if self.limits is None or len(items) == 1 else self.limits
-        return checked(call_each(self, items, limits))
+        return checked(call_each(self, items))
 
     def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
         """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""
@@ -335,16 +241,12 @@ class MapFunction(Unchanging):
 
 
 def map_function(
-    function: Callable[..., Any],
-    spread: bool,
-    serializer: serialization.Serializer | None,
-    verb: str,
-    limits: ItemLimits | None = None,
+    function: Callable[..., Any], spread: bool, serializer: serialization.Serializer | None, verb: str
 ) -> MapFunction:
     """Return the function of the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
     if not callable(function):
         raise UsageError(f"{verb} needs a callable, not {function!r}")
     pickled = PickledFunction(serialization.dump_function(function, serializer), serializer)
-    made = MapFunction(pickled, serialization.name_of(function), spread, limits)
+    made = MapFunction(pickled, serialization.name_of(function), spread)
     made.functions.append(function)
     return made

@@ -18,8 +18,6 @@ DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
 MAX_DELAYS = 64
 """Maximum number of delays of a task; the last one applies to all further attempts."""
-CHUNK_GRACE_SECONDS = 1.0
-"""Seconds from a chunk's time limit to its kill, if an item cannot be interrupted."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
 """Exception types, or a predicate of the exception, which runs on the worker."""
@@ -90,7 +88,6 @@ class Options(NamedTuple):
     losses: int = 0
     retry_delays: tuple[float, ...] = ()
     retry_jitter: float = 0.0
-    failed: int = 0
     tags: tuple[str, ...] = ()
     owner: object = None
     is_plain: bool = False
@@ -232,20 +229,6 @@ def of_chunks(options: Options, chunk_size: int | None) -> Options:
     check_integer("chunk_size", chunk_size, 1)
     calls = min(chunk_size, MAX_SECONDS)  # an integer may exceed the range of floats
     return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS))
-
-
-def of_several(options: Options) -> Options:
-    """Return the options of a chunk of several calls with these options. The chunk enforces the limits of each call.
-
-    The chunk starts no call after `timeout_seconds`, and its last call may run for another `timeout_seconds`.
-    """
-    seconds = options.timeout_seconds
-    return options._replace(
-        timeout_seconds=min(2 * seconds + CHUNK_GRACE_SECONDS, MAX_SECONDS) if seconds else 0.0,
-        retry_on=b"",
-        retry_delays=(),
-        retry_jitter=0.0,
-    )
 
 
 def _delays(delay: object, retries: int) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunk_runner import ChunkRunner
-from scaler.client.chunks import ItemLimits, map_function
+from scaler.client.chunks import map_function
 from scaler.client.connect import processor, room
 from scaler.client.durable import NamedSession
 from scaler.client.functions import TemplateTable, check_arguments
@@ -28,7 +28,6 @@ from scaler.client.options import (
     check_integer,
     iterated,
     of_chunks,
-    of_several,
     options_of,
     with_tag,
 )
@@ -180,8 +179,8 @@ class TaskCalls(ArgumentOnly):
         Short calls are sent in chunks, of a measured size or of chunk_size calls, and the calls of a chunk run in
         sequence. Raises the exception of the first failed item, with a note that names the item (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a tqdm bar, on stderr or in a notebook.
-        options: as in `submit_verbose`, for each call, also inside a chunk: only the failed call is retried, and only
-        the late call times out. With retries=0, each chunk has one call.
+        options: as in `submit_verbose`, for each call. With retries=0, retry_on, or timeout_seconds, each chunk has one
+        call.
 
         keys: one per item, in a durable session; each item is a task with a key, as in `submit`. cache: each item is a
         task, cached as in `cache`. With keys or cache, an exception does not cancel the other items.
@@ -370,25 +369,19 @@ class TaskCalls(ArgumentOnly):
         if not options.retries:
             check_integer("with retries=0, chunk_size", 1 if chunk_size is None else chunk_size, 1, 1)
             chunk_size = 1
-        limits = None
-        if (options.retry_on or options.timeout_seconds) and not self._is_in_process:
-            limits = ItemLimits(options.timeout_seconds, options.retry_on)
+        elif options.retry_on or options.timeout_seconds:
+            check_integer("chunk_size", 1 if chunk_size is None else chunk_size, 1)
+            chunk_size = 1  # the limits of a task are those of its call
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
-        function = map_function(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb, limits)
+        function = map_function(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb)
         counts = self._loop.calls.begin(verb, function.name, count_of(iterables), has_chunks=True)
         options = of_chunks(options, chunk_size)
         options = options._replace(name=options.name or function.name, is_plain=True, call=counts.number)
-        parent = self._parent()
-        one = several = self._templates.template(function, options, parent)
-        if limits is not None:
-            several = self._templates.template(function, of_several(options), parent)
+        template = self._templates.template(function, options, self._parent())
 
-        def submit(chunk: Items | list[Any], failed: int) -> TaskFuture:
+        def submit(chunk: Items | list[Any]) -> TaskFuture:
             if self._is_closed:
                 raise ClientClosedError(DISCONNECTED)
-            template = one if len(chunk) == 1 else several
-            if failed:
-                template = self._templates.template(function, options._replace(failed=failed), parent)
             return self._futures.submit(template, (chunk,), {})
 
         return ResultIterator(

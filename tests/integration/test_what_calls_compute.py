@@ -238,10 +238,6 @@ def starmap_in_chunks(client: Client, function: Any, items: list[Any]) -> list[A
     return list(client.starmap(function, [(item,) for item in items], chunk_size=4))
 
 
-def map_with_limits(client: Client, function: Any, items: list[Any]) -> list[Any]:
-    return list(client.options(timeout_seconds=60.0).map(function, items, chunk_size=4))
-
-
 def graph_in_chunks(client: Client, function: Any, items: list[Any]) -> list[Any]:
     graph: dict[str, Any] = {f"item {index}": item for index, item in enumerate(items)}
     graph |= {f"node {index}": (function, f"item {index}") for index in range(len(items))}
@@ -257,7 +253,6 @@ WAYS = (
     map_by_measurement,
     imap_in_chunks,
     starmap_in_chunks,
-    map_with_limits,
     graph_in_chunks,
 )
 FUNCTIONS = ("seen", "lookup", "default", "closure", "counter", "bound", "lambda")

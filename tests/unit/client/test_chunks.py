@@ -10,13 +10,14 @@ from typing import Any
 import numpy
 import pytest
 
-from scaler.client.chunks import ChunkResults, ItemLimits, ItemsFailedError, MapFunction, call_each
+from scaler.client.chunks import ChunkResults, ItemsFailedError, MapFunction, call_each
 from scaler.client.window import MAX_CHUNK_ITEMS, PROBE_TIMEOUT_SECONDS, UNPROVEN_CHUNKS, Chunking
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer, dump_function, dump_value, load, size_of
 from scaler.serialization.exceptions import dump_exception, load_exception
 from scaler.serialization.separate import Items, PickledFunction
+from scaler.worker.processor.calling import failure_of
 
 
 class Bytes(Serializer):
@@ -29,11 +30,9 @@ class Bytes(Serializer):
         return pickle.loads(payload[1:])
 
 
-def chunk(
-    function: Any, spread: bool = False, serializer: Serializer | None = None, limits: ItemLimits | None = None
-) -> MapFunction:
+def chunk(function: Any, spread: bool = False, serializer: Serializer | None = None) -> MapFunction:
     """Return the callable of a chunk's task, as unpickled on a worker."""
-    made = MapFunction(PickledFunction(dump_function(function, serializer), serializer), "function", spread, limits)
+    made = MapFunction(PickledFunction(dump_function(function, serializer), serializer), "function", spread)
     loaded = arrived(made)
     assert isinstance(loaded, MapFunction)
     return loaded
@@ -250,3 +249,26 @@ def test_large_buffer_shared_by_items_is_sent_once() -> None:
     array = numpy.zeros(50_000)
     one, many = (size_of(dump_value(Items([array] * count))) for count in (2, 20))
     assert many < one + 20 * 500
+
+
+def test_exception_of_a_single_item_chunk_decides_about_a_retry() -> None:
+    def refuse(number: int) -> float:
+        raise ValueError(f"{number} is below 0")
+
+    with pytest.raises(ItemsFailedError) as caught:
+        chunk(refuse)([-1])
+    outcome, payload = failure_of(caught.value, lambda error: isinstance(error, ValueError))
+    assert outcome is Outcome.EXCEPTION_TO_RETRY
+    assert failure_texts(outcome, payload).text == "ValueError: -1 is below 0"
+    assert isinstance(load_exception(payload), ItemsFailedError)
+
+
+def test_predicate_exception_becomes_a_note_without_a_retry() -> None:
+    def predicate(error: BaseException) -> bool:
+        raise KeyError(str(error))
+
+    error = ValueError("no luck")
+    outcome, payload = failure_of(error, predicate)
+    assert outcome is Outcome.EXCEPTION
+    notes = load_exception(payload).__notes__
+    assert notes == ["retry_on could not be asked, so that it was not tried again: KeyError: 'no luck'"]

@@ -10,14 +10,12 @@ import pytest
 from scaler import Exponential
 from scaler.client.graph import nodes_with_options
 from scaler.client.options import (
-    CHUNK_GRACE_SECONDS,
     MAX_DELAYS,
     MAX_SECONDS,
     OptionKeywords,
     Options,
     TaskOptions,
     of_chunks,
-    of_several,
     options_of,
 )
 from scaler.errors import SerializationError, UsageError
@@ -140,15 +138,6 @@ def test_hint_of_a_chunk_covers_all_its_calls() -> None:
     for size in (0, True, 2.0):
         with pytest.raises(UsageError, match="chunk_size is"):
             of_chunks(options, size)  # type: ignore[arg-type]
-
-
-def test_chunk_leaves_retries_to_items_and_allows_time_for_two() -> None:
-    options = carried(retries=5, retry_on=ValueError, retry_delay=Exponential(1), timeout_seconds=3, priority=7)
-    several = of_several(options)
-    assert (several.retry_on, several.retry_delays, several.retry_jitter) == (b"", (), 0.0)
-    assert several.timeout_seconds == 2 * 3 + CHUNK_GRACE_SECONDS
-    assert (several.retries, several.priority) == (5, 7)
-    assert of_several(carried()) == carried()
 
 
 def test_node_options_override_options_for_all() -> None:
