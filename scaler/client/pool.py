@@ -8,7 +8,6 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -207,7 +206,7 @@ class Pool:
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Start `map`; return an AsyncResult at once. callback, error_callback: as in `apply_async`."""
-        return self._collect(self._results("map", func, list(iterable), chunksize), callback, error_callback)
+        return self._consume(self._results("map", func, list(iterable), chunksize), None, callback, error_callback)
 
     def starmap_async(
         self,
@@ -218,7 +217,8 @@ class Pool:
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Start `starmap`; return an AsyncResult at once. callback, error_callback: as in `apply_async`."""
-        return self._collect(self._results("starmap", func, list(iterable), chunksize), callback, error_callback)
+        results = self._results("starmap", func, list(iterable), chunksize)
+        return self._consume(results, None, callback, error_callback)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> PoolIterator:
         """Call `func` with each item; return an iterator over the results, in order.
@@ -227,13 +227,13 @@ class Pool:
         `next` raises the exception of a failed item in the item's turn, and an exception of the iterable after the
         results of earlier items.
         """
-        return self._iterate(self._results("imap", func, iterable, chunksize))
+        return self._iterate("imap", func, iterable, chunksize)
 
     def imap_unordered(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
     ) -> PoolIterator:
         """Like `imap`, with results in the order of completion."""
-        return self._iterate(self._results("imap_unordered", func, iterable, chunksize))
+        return self._iterate("imap_unordered", func, iterable, chunksize)
 
     # -- shutdown
 
@@ -288,46 +288,46 @@ class Pool:
             verb = "map" if verb == "starmap" else verb
         return self._client._iterate(verb, func, (items,), chunksize, UNBOUNDED, options=self._options)
 
-    def _collect(
-        self, results: ResultIterator, callback: Callback | None, error_callback: ErrorCallback | None
+    def _iterate(
+        self, verb: str, func: Callable[..., Any], items: Iterable[Any], chunksize: int | None
+    ) -> PoolIterator:
+        outcomes: SimpleQueue[tuple[bool, Any] | None] = SimpleQueue()
+        self._consume(self._results(verb, func, items, chunksize), outcomes)
+        return PoolIterator(outcomes)
+
+    def _consume(
+        self,
+        results: ResultIterator,
+        outcomes: SimpleQueue[tuple[bool, Any] | None] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
+        """Take all results in a thread. outcomes: receives each of them and then None, instead of the AsyncResult."""
         ended: Future[Any] = Future()
 
         def run() -> None:
             values: list[Any] = []
             error: BaseException | None = None
             for has_succeeded, value in self._outcomes(results):
-                if has_succeeded:
+                if outcomes is not None:
+                    outcomes.put((has_succeeded, value))
+                elif has_succeeded:
                     values.append(value)
                 elif error is None:
                     error = value
-            _settle(ended, values, error)
-
-        def cancel() -> None:
-            _settle(ended, None, CancelledError())  # first: the thread would end it with the values so far
-            results.close()
-
-        return self._run(run, ended, cancel, callback, error_callback)
-
-    def _iterate(self, results: ResultIterator) -> PoolIterator:
-        ended: Future[Any] = Future()
-        outcomes: SimpleQueue[tuple[bool, Any] | None] = SimpleQueue()
-
-        def run() -> None:
-            for outcome in self._outcomes(results):
-                outcomes.put(outcome)
-            if not ended.done():
+            if _settle(ended, values, error) and outcomes is not None:
                 outcomes.put(None)
-            _settle(ended, None, None)
 
         def cancel() -> None:
-            _settle(ended, None, None)
+            is_unfinished = _settle(ended, None, CancelledError())  # first: or the thread ends it with values so far
             results.close()
-            outcomes.put((False, CancelledError()))
-            outcomes.put(None)
+            if is_unfinished and outcomes is not None:
+                outcomes.put((False, CancelledError()))
+                outcomes.put(None)
 
-        self._run(run, ended, cancel)
-        return PoolIterator(outcomes)
+        result = self._result(ended, cancel, callback, error_callback)
+        threading.Thread(target=run, name="scaler-pool", daemon=True).start()
+        return result
 
     def _outcomes(self, results: ResultIterator) -> Iterator[tuple[bool, Any]]:
         while True:
@@ -341,18 +341,6 @@ class Pool:
                     return
             else:
                 yield True, value
-
-    def _run(
-        self,
-        run: Callable[[], None],
-        ended: Future[Any],
-        cancel: Callable[[], None],
-        callback: Callback | None = None,
-        error_callback: ErrorCallback | None = None,
-    ) -> AsyncResult:
-        result = self._result(ended, cancel, callback, error_callback)
-        threading.Thread(target=run, name="scaler-pool", daemon=True).start()
-        return result
 
     def _result(
         self,
@@ -371,12 +359,15 @@ class Pool:
         return AsyncResult(future)
 
 
-def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:
-    with suppress(InvalidStateError):
+def _settle(future: Future[Any], value: Any, error: BaseException | None) -> bool:
+    try:
         if error is None:
             future.set_result(value)
         else:
             future.set_exception(error)
+    except InvalidStateError:
+        return False
+    return True
 
 
 def _after_callback(
