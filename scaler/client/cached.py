@@ -14,9 +14,8 @@ from typing import Any
 from scaler.client.code_digest import code_digest
 from scaler.client.future import Unloaded
 from scaler.client.futures import FutureTable
-from scaler.client.session_events import TasksAdded, TaskSettled, UploadEnded
 from scaler.client.task_future import TaskFuture, load_outcome
-from scaler.client.tasks import ObjectUpload, TaskTemplate
+from scaler.client.tasks import ObjectUpload, TasksAdded, TaskSettled, TaskTemplate, UploadEnded
 from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ScalerError, UsageError
 from scaler.ids import cached_id, content_id

@@ -1,9 +1,10 @@
-"""Worker side of `map` and `imap` chunks: isolated calls, and their results."""
+"""Worker side of `map` and `imap` chunks, and of pools: isolated calls, their results, and initializers."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scaler import serialization
@@ -14,9 +15,8 @@ from scaler.protocol.messages import Outcome
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import ShownAsError, dump_exception
-from scaler.serialization.loading import loading
 from scaler.serialization.separate import ATOMS, Items, PackedValues, PickledFunction, ValuePacker
-from scaler.serialization.snapshot import Unchanging
+from scaler.serialization.snapshot import Unchanging, loading
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.worker.processor.calling import finish
 
@@ -250,3 +250,39 @@ def map_function(
     made = MapFunction(pickled, serialization.name_of(function), spread)
     made.functions.append(function)
     return made
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Setup:
+    """A pool, and the arguments of its initializer."""
+
+    key: str
+    initargs: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return "initargs"
+
+
+_prepared: dict[tuple[str, int], object] = {}
+"""Initializers that have run in this process, by key of the pool and id of the initializer."""
+
+
+class Prepared:
+    """Calls a function after the pool's initializer has run in this process.
+
+    Functions of `__main__` are pickled by value and share the globals of their pickle, so the initializer is pickled
+    with the function and runs once per copy. An imported initializer is the same object in every pickle, and runs once.
+    """
+
+    def __init__(self, func: Callable[..., Any], initializer: Callable[..., object], spread: bool) -> None:
+        self.func = func
+        self.initializer = initializer
+        self.spread = spread
+
+    def __call__(self, with_setup: tuple[Setup, Any], **kwds: Any) -> Any:
+        setup, item = with_setup
+        copy = setup.key, id(self.initializer)
+        if copy not in _prepared:
+            self.initializer(*setup.initargs)
+            _prepared[copy] = self.initializer
+        return self.func(*item, **kwds) if self.spread else self.func(item)

@@ -18,10 +18,9 @@ from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.loop import ClientLoop
 from scaler.client.options import MAX_SECONDS, Options, checked_label
 from scaler.client.questions import ClusterQuestions
-from scaler.client.session_events import ObjectPinned
 from scaler.client.task_calls import DISCONNECTED, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ObjectReference
+from scaler.client.tasks import ObjectPinned, ObjectReference
 from scaler.errors import ProtectedError, UsageError
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of

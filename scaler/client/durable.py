@@ -10,9 +10,8 @@ from scaler.client.cached import Call
 from scaler.client.future import ScalerFuture
 from scaler.client.loop import ClientLoop
 from scaler.client.options import checked_label
-from scaler.client.session_events import TasksAdopted
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import Stage, TaskTemplate
+from scaler.client.tasks import Stage, TasksAdopted, TaskTemplate
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, keyed_task_id

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from scaler.client.session_events import TaskSettled
+from scaler.client.tasks import TaskSettled
 from scaler.errors import UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization.tracebacks import hide_frames, hiding_frames

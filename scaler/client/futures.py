@@ -16,9 +16,19 @@ from weakref import WeakSet, WeakValueDictionary
 from scaler import errors
 from scaler.client.future import PENDING, ScalerFuture, SteadyCondition
 from scaler.client.session import TaskSession
-from scaler.client.session_events import ClientGaveUp, DropTasks, ReferencesReleased, SessionInput, TasksAdded
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
+from scaler.client.tasks import (
+    ClientGaveUp,
+    DropTasks,
+    FunctionReference,
+    ObjectReference,
+    ObjectUpload,
+    Reference,
+    ReferencesReleased,
+    SessionInput,
+    TasksAdded,
+    TaskTemplate,
+)
 from scaler.grammar import counted
 from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, PayloadTag

@@ -18,9 +18,8 @@ from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump, dump_function, load, name_of, unpicklable
 from scaler.serialization.exceptions import PartFailedError
-from scaler.serialization.loading import loading
 from scaler.serialization.separate import ATOMS, PickledFunction
-from scaler.serialization.snapshot import Unchanging
+from scaler.serialization.snapshot import Unchanging, loading
 from scaler.worker.processor.calling import failure_of, finish
 
 POSITION_BITS = 32

@@ -22,8 +22,8 @@ from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable, Profile
 from scaler.client.loop import ClientLoop
-from scaler.client.session_events import ClientCleared
 from scaler.client.task_future import TaskFuture, load_outcome
+from scaler.client.tasks import ClientCleared
 from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.protocol.messages import Inquiry, Reply, ShutdownCluster, ShutdownReply, is_stored, stored_reference

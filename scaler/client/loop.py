@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 from scaler import errors
-from scaler.client import session_events as events
+from scaler.client import tasks as t
 from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
@@ -27,7 +27,6 @@ from scaler.client.futures import FutureTable, Profile, Resolved
 from scaler.client.reachability import Contact
 from scaler.client.results import FreedMemory, StoredResults
 from scaler.client.task_future import TaskFuture, load_outcome
-from scaler.client.tasks import RemoteReference
 from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -195,7 +194,7 @@ class ClientLoop:
             self.futures.check_open()
             self.transfers.forget()
             self._results.invalidate()
-            self.futures.put(events.ClientCleared())
+            self.futures.put(t.ClientCleared())
         self.futures.step()
 
     def close(self, why: str) -> None:
@@ -234,7 +233,7 @@ class ClientLoop:
         """End the thread once all tasks have ended, after the last submit."""
         self._is_abandoned = True
 
-    def persist(self, stored: Sequence[RemoteReference]) -> None:
+    def persist(self, stored: Sequence[t.RemoteReference]) -> None:
         self._call(self._results.persist, stored)
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
@@ -271,7 +270,7 @@ class ClientLoop:
         self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
 
     def _on_events(self, received: list[ConnectorEvent]) -> None:
-        inputs: list[events.SessionInput] = []
+        inputs: list[t.SessionInput] = []
         resolved: list[Resolved] = []
         for event in received:
             match event:
@@ -306,7 +305,7 @@ class ClientLoop:
         else:
             self._connector.together(self._iterate)
 
-    def _iterate(self, inputs: Sequence[events.SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
+    def _iterate(self, inputs: Sequence[t.SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
         """Step the session and send its messages. Without a connection, tasks wait in the session."""
         futures, connector = self.futures, self._connector
         futures.is_awake = False
@@ -320,7 +319,7 @@ class ClientLoop:
         if self._welcome is None or connector is None or not connector.connected or futures.closed is not None:
             futures.step(*inputs, resolved=resolved)
             return
-        outbox = events.ConnectionReady(MAX_OUTBOX_BYTES - connector.outbox_bytes(), futures.max_pending_tasks)
+        outbox = t.ConnectionReady(MAX_OUTBOX_BYTES - connector.outbox_bytes(), futures.max_pending_tasks)
         try:
             for message in futures.step(*inputs, outbox, resolved=resolved):
                 connector.send(message)
@@ -365,7 +364,7 @@ class ClientLoop:
             self._contact.warn(now, f"({self._connector.last_error}); {outlook}")
 
     def _lose(self, why: str) -> None:
-        self.futures.step(events.ClientGaveUp(errors.SchedulerLostError(why), cancel=True))
+        self.futures.step(t.ClientGaveUp(errors.SchedulerLostError(why), cancel=True))
 
     def _welcomed(self, welcome: m.Welcome) -> None:
         is_first, self._welcome = self._welcome is None, welcome
@@ -375,7 +374,7 @@ class ClientLoop:
         if is_first:
             self._connected.set_result(None)
             return
-        self.futures.step(events.SchedulerRestarted(self.transfers.stand_ins()))
+        self.futures.step(t.SchedulerRestarted(self.transfers.stand_ins()))
         self.calls.tell_again()
         self._loop.call_soon(self._results.tell_again)  # after the first messages of the session
         self._questions.ask_again()

@@ -12,11 +12,11 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from scaler.client.chunks import Prepared, Setup
 from scaler.client.client import Client
 from scaler.client.future import error_of
 from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, check_integer, options_of
-from scaler.client.pool_setup import Prepared, Setup
 from scaler.client.task_calls import hiding_frames_of_methods
 from scaler.client.window import UNBOUNDED
 from scaler.cluster.combo import SchedulerClusterCombo

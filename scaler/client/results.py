@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from scaler.client.cached import CachedResults
 from scaler.client.future import Unloaded, end_of
 from scaler.client.futures import FutureTable, Profile
-from scaler.client.session_events import TaskSettled
 from scaler.client.task_future import TaskFuture, load_outcome
-from scaler.client.tasks import ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
+from scaler.client.tasks import ObjectUpload, Reference, RemoteReference, Stage, TaskSettled, TaskTemplate
 from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError
 from scaler.grammar import counted

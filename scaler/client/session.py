@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
-from scaler.client import session_events as events
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate, sendable
+from scaler.client import tasks as t
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, is_task
@@ -28,9 +27,9 @@ MAX_IDS_PER_MESSAGE = 32 * 1024
 ACKNOWLEDGE_SECONDS = 1.0
 """Minimum interval between acknowledgements, seconds."""
 _SUCCESS = m.Outcome.SUCCESS
-_UNSENT = (Stage.UNSENT, Stage.AGAIN)
+_UNSENT = (t.Stage.UNSENT, t.Stage.AGAIN)
 
-_Gate = tuple[int, set[ObjectUpload]]
+_Gate = tuple[int, set[t.ObjectUpload]]
 """`resolved` when the waiting task was added, and the uploads it waits for."""
 
 
@@ -38,7 +37,7 @@ class TaskSession:
     """The tasks of one client. The module docstring states the invariants."""
 
     def __init__(self) -> None:
-        self.pending: dict[bytes, ClientTask] = {}
+        self.pending: dict[bytes, t.ClientTask] = {}
         self.cancelling: set[bytes] = set()
         """Cancelled here but not confirmed by the scheduler, which still counts them as pending."""
         self.resolved = 0
@@ -46,13 +45,13 @@ class TaskSession:
         self._unsent_count = 0
         """Number of unsent pending tasks, including tasks that wait for an upload."""
         self._epoch = 1
-        self._objects: dict[bytes, ObjectUpload] = {}
-        self._failed_uploads: list[ObjectUpload] = []
-        self._unsent: deque[ClientTask] = deque()
+        self._objects: dict[bytes, t.ObjectUpload] = {}
+        self._failed_uploads: list[t.ObjectUpload] = []
+        self._unsent: deque[t.ClientTask] = deque()
         """Tasks ready to send, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
-        self._naming: deque[ClientTask] = deque()
+        self._naming: deque[t.ClientTask] = deque()
         """Members of `_unsent` with references; may begin with tasks that were already sent."""
-        self._gated: dict[ClientTask, _Gate] = {}
+        self._gated: dict[t.ClientTask, _Gate] = {}
         self._dropped: dict[bytes, ScalerError | None] = {}
         """Tasks that ended unsent, with their errors: tasks that reference them are dropped with the same error."""
         self._cancels: list[bytes] = []
@@ -66,37 +65,37 @@ class TaskSession:
         self._acknowledged = 0
         self._acknowledge_at = 0.0
 
-    def step(self, inputs: Iterable[events.SessionInput], now: float) -> list[events.SessionCommand]:
-        commands: list[events.SessionCommand] = []
-        ready: events.ConnectionReady | None = None
+    def step(self, inputs: Iterable[t.SessionInput], now: float) -> list[t.SessionCommand]:
+        commands: list[t.SessionCommand] = []
+        ready: t.ConnectionReady | None = None
         for each in inputs:
             match each:
-                case events.TasksAdded(tasks):
+                case t.TasksAdded(tasks):
                     self._unsent_count += len(tasks)
                     for task in tasks:
                         self._add(task)
-                case events.ConnectionReady():
+                case t.ConnectionReady():
                     ready = each
                 case m.Finished():
                     self._finish(each)
-                case events.TasksAdopted(tasks):
+                case t.TasksAdopted(tasks):
                     adopted = {task.task_id: task for task in tasks}
                     self.pending |= adopted
                     self._unasked += adopted
-                case events.TaskSettled(task):
+                case t.TaskSettled(task):
                     self._settle(task, commands)
-                case events.UploadEnded(upload, error):
+                case t.UploadEnded(upload, error):
                     self._upload_ended(upload, error, commands)
-                case events.ReferencesReleased(ids):
+                case t.ReferencesReleased(ids):
                     self._released += ids
-                case events.ObjectPinned(upload):
+                case t.ObjectPinned(upload):
                     self._objects[upload.id] = upload
                     self._unpinned.append(upload.id)
-                case events.ClientCleared():
+                case t.ClientCleared():
                     self._clear(commands)
-                case events.ClientGaveUp(error, cancel):
-                    commands.append(events.DropTasks(self._take_all(cancel), error))
-                case events.SchedulerRestarted(stand_ins):
+                case t.ClientGaveUp(error, cancel):
+                    commands.append(t.DropTasks(self._take_all(cancel), error))
+                case t.SchedulerRestarted(stand_ins):
                     self._restart(stand_ins)
                 case _:
                     assert_never(each)
@@ -108,12 +107,12 @@ class TaskSession:
 
     # -- adding and dropping tasks
 
-    def _add(self, task: ClientTask) -> None:
+    def _add(self, task: t.ClientTask) -> None:
         template = task.template
         assert template is not None, "a task that has ended is not added"
         self.pending[task.task_id] = task
         for reference in task.references:
-            if isinstance(reference, ClientTask):
+            if isinstance(reference, t.ClientTask):
                 reference.is_used = True
         if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
@@ -123,10 +122,10 @@ class TaskSession:
         if task.references:
             self._naming.append(task)
 
-    def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
+    def _gate(self, task: t.ClientTask, template: t.TaskTemplate) -> bool:
         missing = {upload for upload in (*task.uploads, *template.uploads) if not upload.is_stored}
         for reference in task.references:  # it must not overtake tasks that it references
-            if isinstance(reference, ClientTask) and reference in self._gated:
+            if isinstance(reference, t.ClientTask) and reference in self._gated:
                 missing |= self._gated[reference][1]
         if missing:
             self._gated[task] = (self.resolved, missing)
@@ -137,7 +136,7 @@ class TaskSession:
         return bool(missing)
 
     def _upload_ended(
-        self, upload: ObjectUpload, error: ScalerError | None, commands: list[events.SessionCommand]
+        self, upload: t.ObjectUpload, error: ScalerError | None, commands: list[t.SessionCommand]
     ) -> None:
         upload.error = error
         upload.is_stored = error is None
@@ -155,26 +154,26 @@ class TaskSession:
                         self._naming.append(task)
         upload.waiting.clear()
 
-    def _clear(self, commands: list[events.SessionCommand]) -> None:
+    def _clear(self, commands: list[t.SessionCommand]) -> None:
         # Pin each object before the Clear: the scheduler releases only pinned objects.
         self._clearing += [*_in_slices(m.Pin, self._unpinned), m.Clear()]
         for upload in self._objects.values():
             upload.is_invalid = True
         self._objects.clear()
-        commands.append(events.DropTasks(self._take_all(), None))
+        commands.append(t.DropTasks(self._take_all(), None))
 
-    def _drop_waiting(self, upload: ObjectUpload, commands: list[events.SessionCommand]) -> None:
+    def _drop_waiting(self, upload: t.ObjectUpload, commands: list[t.SessionCommand]) -> None:
         commands.append(self._drop([task for task in upload.waiting if task.template is not None], upload.error))
         upload.waiting.clear()
 
-    def _drop(self, tasks: list[ClientTask], error: ScalerError | None) -> events.DropTasks:
+    def _drop(self, tasks: list[t.ClientTask], error: ScalerError | None) -> t.DropTasks:
         for task in tasks:
             if self.pending.pop(task.task_id, None) is not None:
                 self._unsent_count -= 1
             self._gated.pop(task, None)
             self._dropped[task.task_id] = error
             _forget(task)
-        return events.DropTasks(tasks, error)
+        return t.DropTasks(tasks, error)
 
     def _finish(self, message: m.Finished) -> None:
         pending = self.pending
@@ -183,10 +182,10 @@ class TaskSession:
             if task is None:
                 continue
             if m.is_stored(payload):  # the whole task is kept: it runs again if its value cannot be fetched
-                if task.stage is Stage.KEPT:
+                if task.stage is t.Stage.KEPT:
                     del pending[identifier]
                 else:
-                    task.stage = Stage.FETCHING
+                    task.stage = t.Stage.FETCHING
                 continue
             del pending[identifier]
             template = task.template
@@ -196,30 +195,30 @@ class TaskSession:
         if self.cancelling:
             self.cancelling.difference_update(message.ids)
 
-    def _settle(self, task: ClientTask, commands: list[events.SessionCommand]) -> None:
+    def _settle(self, task: t.ClientTask, commands: list[t.SessionCommand]) -> None:
         if self.pending.pop(task.task_id, None) is None:
             return
-        if task.stage is Stage.SENT:
+        if task.stage is t.Stage.SENT:
             self.cancelling.add(task.task_id)
             self._cancels.append(task.task_id)
         elif task.stage in _UNSENT:
             self._unsent_count -= 1
             self._dropped[task.task_id] = None
-            if task.stage is Stage.AGAIN:  # a worker may have it
+            if task.stage is t.Stage.AGAIN:  # a worker may have it
                 self._cancels.append(task.task_id)
             gate = self._gated.pop(task, None)
             if gate is None or not gate[1]:
                 self.unsent_bytes -= len(task.payload) + m.ROW_BYTES
         _forget(task)
-        commands.append(events.DropTasks([task], None))
+        commands.append(t.DropTasks([task], None))
 
-    def _take_all(self, cancel: bool = False) -> list[ClientTask]:
+    def _take_all(self, cancel: bool = False) -> list[t.ClientTask]:
         tasks = list(self.pending.values())
         self.pending.clear()
-        sent = [task.task_id for task in tasks if task.stage is Stage.SENT]
+        sent = [task.task_id for task in tasks if task.stage is t.Stage.SENT]
         self.cancelling.update(sent)
         if cancel:
-            self._cancels += [task.task_id for task in tasks if task.stage in (Stage.SENT, Stage.AGAIN)]
+            self._cancels += [task.task_id for task in tasks if task.stage in (t.Stage.SENT, t.Stage.AGAIN)]
         self._gated.clear()
         for task in tasks:
             _forget(task)
@@ -228,7 +227,7 @@ class TaskSession:
 
     # -- questions about a task
 
-    def why_unsent(self, task: ClientTask) -> str:
+    def why_unsent(self, task: t.ClientTask) -> str:
         """Return why a task has not been sent to the scheduler; empty if it was sent."""
         if task.stage not in _UNSENT or task.task_id not in self.pending:
             return ""
@@ -241,13 +240,13 @@ class TaskSession:
     def has_unsent(self) -> bool:
         return bool(self._unsent or self._gated)
 
-    def waits_for_upload(self, task: ClientTask) -> bool:
+    def waits_for_upload(self, task: t.ClientTask) -> bool:
         gate = self._gated.get(task)
         return gate is not None and not all(upload.is_stored for upload in gate[1])
 
     # -- sending
 
-    def _send(self, commands: list[events.SessionCommand], ready: events.ConnectionReady, now: float) -> None:
+    def _send(self, commands: list[t.SessionCommand], ready: t.ConnectionReady, now: float) -> None:
         commands += self._clearing
         self._clearing.clear()
         if self._unpinned:
@@ -274,7 +273,7 @@ class TaskSession:
         number = naming[0].resolved if naming else self.resolved
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
-    def _send_tasks(self, commands: list[events.SessionCommand], ready: events.ConnectionReady, now: float) -> None:
+    def _send_tasks(self, commands: list[t.SessionCommand], ready: t.ConnectionReady, now: float) -> None:
         free_bytes, room = ready.free_bytes, sys.maxsize
         if ready.max_pending >= 0:
             room = ready.max_pending - (len(self.pending) - self._unsent_count) - len(self.cancelling)
@@ -282,8 +281,8 @@ class TaskSession:
         while unsent and free_bytes > 0 and room > 0:
             acknowledged = self._acknowledgeable() if self._naming or gated else self.resolved
             functions: list[tuple[bytes, bytes]] = []
-            groups: dict[TaskTemplate, m.TaskGroup] = {}
-            is_again = unsent[0].stage is Stage.AGAIN
+            groups: dict[t.TaskTemplate, m.TaskGroup] = {}
+            is_again = unsent[0].stage is t.Stage.AGAIN
             size, count = self._take_batch(functions, groups, room, is_again, commands)
             if groups:
                 self._acknowledged = max(self._acknowledged, acknowledged)
@@ -301,14 +300,14 @@ class TaskSession:
     def _take_batch(
         self,
         functions: list[tuple[bytes, bytes]],
-        groups: dict[TaskTemplate, m.TaskGroup],
+        groups: dict[t.TaskTemplate, m.TaskGroup],
         room: int,
         is_again: bool,
-        commands: list[events.SessionCommand],
+        commands: list[t.SessionCommand],
     ) -> tuple[int, int]:
         """Move the next tasks into groups of one Submit, either all new or all resent; return bytes and task count."""
         unsent, gated, has_labels = self._unsent, self._gated, self.has_labels
-        sent, again = Stage.SENT, Stage.AGAIN
+        sent, again = t.Stage.SENT, t.Stage.AGAIN
         size, left = 0, room
         while unsent and size < m.SPLIT_BATCH_BYTES and left > 0:
             task = unsent[0]
@@ -339,15 +338,15 @@ class TaskSession:
                 gated.pop(task, None)
         return size, room - left
 
-    def _announce(self, function: FunctionReference, functions: list[tuple[bytes, bytes]]) -> int:
+    def _announce(self, function: t.FunctionReference, functions: list[tuple[bytes, bytes]]) -> int:
         function.announced_in = self._epoch
         functions.append((function.id, function.payload))
         return m.GROUP_BYTES + len(function.payload)
 
-    def _is_orphan(self, task: ClientTask, commands: list[events.SessionCommand]) -> bool:
+    def _is_orphan(self, task: t.ClientTask, commands: list[t.SessionCommand]) -> bool:
         """Drop a task that references a dropped, never-sent task; return whether it was dropped."""
         for reference in task.references:
-            if isinstance(reference, ClientTask) and reference._reference_id in self._dropped:
+            if isinstance(reference, t.ClientTask) and reference._reference_id in self._dropped:
                 self.unsent_bytes -= len(task.payload) + m.ROW_BYTES
                 commands.append(self._drop([task], self._dropped[reference.task_id]))
                 return True
@@ -355,7 +354,7 @@ class TaskSession:
 
     # -- after the scheduler has lost its state
 
-    def _restart(self, stand_ins: events.StandIns) -> None:
+    def _restart(self, stand_ins: t.StandIns) -> None:
         """Queue everything to be resent, oldest first. The scheduler determines which tasks may have run."""
         self._unsent.clear()
         self._naming.clear()
@@ -369,17 +368,17 @@ class TaskSession:
             for upload in missing:
                 upload.waiting.clear()
         self._gated.clear()
-        fetching = [task for task in self.pending.values() if task.stage is Stage.FETCHING or task.is_adopted]
-        self._unasked = [task.task_id for task in fetching if task.stage is not Stage.FETCHING]
-        tasks = list(sendable(self.pending))
+        fetching = [task for task in self.pending.values() if task.stage is t.Stage.FETCHING or task.is_adopted]
+        self._unasked = [task.task_id for task in fetching if task.stage is not t.Stage.FETCHING]
+        tasks = list(t.sendable(self.pending))
         self._unsent_count = len(tasks)
         self.pending = {task.task_id: task for task in (*fetching, *tasks)}
         for task in tasks:
-            if task.stage is Stage.SENT:
-                task.stage = Stage.AGAIN
+            if task.stage is t.Stage.SENT:
+                task.stage = t.Stage.AGAIN
             for reference in task.references:
                 if (
-                    isinstance(reference, ClientTask)
+                    isinstance(reference, t.ClientTask)
                     and reference._reference_id not in self.pending
                     and is_task(reference._reference_id)
                 ):
@@ -399,14 +398,14 @@ def _in_slices(kind: type[m.Pin | m.Cancel | m.Release | m.Redeliver], ids: list
         del ids[:MAX_IDS_PER_MESSAGE]
 
 
-def _forget(task: ClientTask) -> None:
+def _forget(task: t.ClientTask) -> None:
     task.template = None
     task.payload = b""
     task.references = ()
     task.uploads = ()
 
 
-def _add_columns(group: m.TaskGroup, task: ClientTask, template: TaskTemplate, *, has_labels: bool) -> int:
+def _add_columns(group: m.TaskGroup, task: t.ClientTask, template: t.TaskTemplate, *, has_labels: bool) -> int:
     """Add rare fields to columns that begin with the first such task; return their size in bytes."""
     if template.has_chunks:
         group.calls.append(task.calls)

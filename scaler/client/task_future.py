@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from scaler import errors
 from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture, Unloaded
-from scaler.client.session_events import TaskSettled
-from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
+from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskSettled, TaskTemplate
 from scaler.errors import UsageError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, Serializer, cannot_load, load_value, own_buffer, parts_of

@@ -1,4 +1,4 @@
-"""Records of a client: tasks, and the functions, uploads, objects, and stored results that tasks share. Pure."""
+"""Records of a client: tasks and their functions, uploads, and objects; inputs and commands of task sessions. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from scaler.errors import ObjectLostError, ScalerError, UsageError
 from scaler.ids import is_task
+from scaler.protocol import messages as m
 from scaler.protocol.messages import Spec
 from scaler.serialization import Buffer, Serializer
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
@@ -208,3 +209,94 @@ def lost_values(pending: Mapping[bytes, ClientTask]) -> list[tuple[ClientTask, S
         if isinstance(reference, ClientTask) and reference.task_id not in ids and is_task(reference._reference_id)
     }
     return list(lost)
+
+
+StandIns = Mapping[tuple[ClientTask, Serializer | None], ObjectUpload]
+"""Uploads of finished tasks' values, by task and the serializer of the dependent tasks."""
+
+
+class TasksAdded(NamedTuple):
+    """Tasks were submitted, in this order. Their references were unresolved futures or objects at that time."""
+
+    tasks: list[ClientTask]
+
+
+class TasksAdopted(NamedTuple):
+    """Futures were made for tasks of a durable session that another program submitted, so they cannot be resent."""
+
+    tasks: list[ClientTask]
+
+
+class TaskSettled(NamedTuple):
+    """The future of a task ended here: the user cancelled it, or its stored result has arrived or is lost."""
+
+    task: ClientTask
+
+
+class UploadEnded(NamedTuple):
+    """An upload was stored, or failed with an error."""
+
+    upload: ObjectUpload
+    error: ScalerError | None = None
+
+
+class ObjectPinned(NamedTuple):
+    """The user sent an object, which is kept until the client is cleared."""
+
+    upload: ObjectUpload
+
+
+class ReferencesReleased(NamedTuple):
+    """These functions, objects, and results are unreferenced."""
+
+    ids: list[bytes]
+
+
+class ClientCleared(NamedTuple):
+    """The user cleared the client: drop all earlier tasks and objects."""
+
+
+class ClientGaveUp(NamedTuple):
+    """No further event will end the pending tasks. cancel: request cancellation from the running scheduler."""
+
+    error: ScalerError
+    cancel: bool
+
+
+class SchedulerRestarted(NamedTuple):
+    """The scheduler was restarted, or dropped this client. stand_ins: available values of `lost_values`."""
+
+    stand_ins: StandIns
+
+
+class ConnectionReady(NamedTuple):
+    """The connection accepts free_bytes of tasks. max_pending: limit of unfinished tasks; -1: none."""
+
+    free_bytes: int
+    max_pending: int = -1
+
+
+SessionInput = (
+    TasksAdded
+    | TasksAdopted
+    | TaskSettled
+    | m.Finished
+    | UploadEnded
+    | ObjectPinned
+    | ReferencesReleased
+    | ClientCleared
+    | ClientGaveUp
+    | SchedulerRestarted
+    | ConnectionReady
+)
+"""Finished is a message of the scheduler."""
+
+
+class DropTasks(NamedTuple):
+    """End the futures of these tasks, which are no longer pending, with this error; None: as cancelled."""
+
+    tasks: list[ClientTask]
+    error: ScalerError | None
+
+
+SessionCommand = m.Message | DropTasks

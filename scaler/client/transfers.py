@@ -19,9 +19,8 @@ from typing import Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.futures import FutureTable
-from scaler.client.session_events import StandIns, UploadEnded
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ClientTask, Kept, ObjectUpload, SharedParts, lost_values
+from scaler.client.tasks import ClientTask, Kept, ObjectUpload, SharedParts, StandIns, UploadEnded, lost_values
 from scaler.errors import ClientClosedError, LimitError, ScalerError, UnreachableError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import content_id

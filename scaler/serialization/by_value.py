@@ -22,8 +22,7 @@ from weakref import WeakKeyDictionary
 
 import cloudpickle
 
-from scaler.serialization.loading import loading
-from scaler.serialization.snapshot import is_found_by_name
+from scaler.serialization.snapshot import is_found_by_name, loading
 
 DYNAMIC = "<dynamic-code>"
 MAX_CACHES = 256

@@ -10,14 +10,14 @@ from __future__ import annotations
 import abc
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dis import opmap
 from enum import Enum
 from functools import _lru_cache_wrapper, partial
 from operator import is_
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
-from scaler.serialization.loading import loading
 from scaler.serialization.reading import READING_FUNCTIONS, names_in, only_reads
 
 MAX_OBJECTS = 100_000
@@ -329,3 +329,47 @@ class Fresh(Generic[_T]):
         self._function = None if self._snapshot is None else function
         self.is_fixed = self._snapshot is not None and self._snapshot.is_fixed
         return function
+
+
+class _Loading:
+    """The call whose function and arguments this process is loading.
+
+    A class pickled by value is one object per process. Its attributes are those in the first pickle of the call that
+    contains it: the function's, the arguments', then a result's. Reading results outside calls never changes classes.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.is_active = False
+        self._set_in: WeakKeyDictionary[type, int] = WeakKeyDictionary()
+        """The call that last set the attributes of each class; 0: none."""
+
+    def __enter__(self) -> None:
+        """Start loading a call."""
+        self.number += 1
+        self.is_active = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_active = False
+
+    def note(self, classes: Iterable[type]) -> None:
+        for each in classes:
+            self._set_in[each] = self.number
+
+    def know(self, cls: type) -> None:
+        """Record that the process itself has set the attributes of a class."""
+        self._set_in.setdefault(cls, 0)
+
+    def takes(self, cls: type) -> bool:
+        """Return whether the pickle being loaded sets the attributes of a class, and record that it does."""
+        if self.would_take(cls):
+            self._set_in[cls] = self.number
+            return True
+        return False
+
+    def would_take(self, cls: type) -> bool:
+        known = self._set_in.get(cls)
+        return known is None or (self.is_active and known != self.number)
+
+
+loading = _Loading()

@@ -8,12 +8,14 @@ from contextlib import suppress
 from typing import Protocol
 
 from scaler.client.session import TaskSession
-from scaler.client.session_events import (
+from scaler.client.tasks import (
+    ClientTask,
     ConnectionReady,
+    FunctionReference,
     SchedulerRestarted,
     TasksAdded,
+    TaskTemplate,
 )
-from scaler.client.tasks import ClientTask, FunctionReference, TaskTemplate
 from scaler.errors import ProtocolError
 from scaler.extensions.timeline.routes import timeline_view
 from scaler.ids import content_id

@@ -14,17 +14,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scaler.client.session import TaskSession
-from scaler.client.session_events import (
+from scaler.client.tasks import (
+    ClientTask,
     ConnectionReady,
     DropTasks,
+    FunctionReference,
+    ObjectUpload,
     ReferencesReleased,
     SchedulerRestarted,
     SessionInput,
     TasksAdded,
     TaskSettled,
+    TaskTemplate,
     UploadEnded,
+    lost_values,
 )
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate, lost_values
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, is_task
 from scaler.protocol import messages as m

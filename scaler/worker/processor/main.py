@@ -27,7 +27,7 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES
 from scaler.serialization import ManyCalls, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exceptions import ShownAsError
-from scaler.serialization.loading import loading
+from scaler.serialization.snapshot import loading
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload

@@ -13,11 +13,12 @@ import cloudpickle
 from scaler.client.functions import TemplateTable
 from scaler.client.futures import FutureTable
 from scaler.client.options import Options
-from scaler.client.session_events import (
+from scaler.client.tasks import (
     ConnectionReady,
+    ObjectUpload,
+    TaskTemplate,
     UploadEnded,
 )
-from scaler.client.tasks import ObjectUpload, TaskTemplate
 from scaler.errors import LimitError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import Message, Release, stored_reference

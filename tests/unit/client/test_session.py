@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections import deque
 
 from scaler.client.session import TaskSession
-from scaler.client.session_events import (
+from scaler.client.tasks import (
     ClientCleared,
+    ClientTask,
     ConnectionReady,
     DropTasks,
+    FunctionReference,
     ObjectPinned,
+    ObjectUpload,
     ReferencesReleased,
     SchedulerRestarted,
     SessionInput,
+    Stage,
     TasksAdded,
     TaskSettled,
+    TaskTemplate,
     UploadEnded,
+    lost_values,
 )
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate, lost_values
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
 from scaler.protocol.messages import (
