@@ -10,9 +10,10 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from operator import length_hint
 from typing import Any
-from weakref import WeakMethod, WeakSet
+from weakref import WeakSet
 
 from scaler.client.chunk_runner import Chunk, ChunkRunner, FailedItem
 from scaler.client.future import error_of
@@ -26,7 +27,7 @@ from scaler.serialization.tracebacks import hide_frames
 from scaler.texts import shown
 
 FLUSH_SECONDS = 0.01
-"""Time (seconds) that items wait for more items of their chunk, or up to twice that."""
+"""Time (seconds) that items wait for more items of their chunk."""
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
@@ -46,55 +47,6 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
             raise UsageError(
                 f"item {index} of starmap is {shown(item)}, and must be an iterable of arguments such as a tuple"
             ) from None
-
-
-class FlushTimer:
-    """Flushes items held longer than FLUSH_SECONDS from the client's thread.
-
-    The iterable's next item may depend on the results of earlier items.
-    """
-
-    def __init__(
-        self,
-        flush: WeakMethod[Callable[[list[Any]], None]],
-        call_later: Callable[[float, Callable[[], None]], None],
-    ) -> None:
-        """flush: weak, called with `lock` held. call_later: calls a function in the client's thread after seconds."""
-        self.lock = threading.Lock()
-        self._flush = flush
-        self._call_later = call_later
-        self._chunk: list[Any] | None = None
-        self._since = 0.0
-        self._is_polling = False
-
-    def begin(self, chunk: list[Any]) -> None:
-        """Watch a list to which items are added. Flushed items are removed from it."""
-        with self.lock:
-            self._chunk, self._since = chunk, time.monotonic()
-            if self._is_polling:
-                return
-            self._is_polling = True
-        self._call_later(FLUSH_SECONDS, self._poll)
-
-    def end(self) -> None:
-        self._chunk = None
-
-    def _poll(self) -> None:
-        if self.lock.acquire(blocking=False):  # otherwise items are being sent
-            try:
-                chunk = self._chunk  # `end` may run at any moment
-                if chunk is None:
-                    self._is_polling = False
-                    return
-                flush = self._flush()
-                if chunk and flush is not None and time.monotonic() - self._since >= FLUSH_SECONDS:
-                    items = chunk[:]  # items that arrive during the flush are appended behind
-                    with contextlib.suppress(ScalerError):  # raised in the consumer later
-                        flush(items)
-                        del chunk[: len(items)]
-            finally:
-                self.lock.release()
-        self._call_later(FLUSH_SECONDS, self._poll)
 
 
 class Progress:
@@ -137,25 +89,18 @@ class Progress:
             self._bar.close()
 
 
-def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool, progress: bool) -> list[Any]:
+def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool) -> list[Any]:
     """Return the results of a map whose items are separate tasks. Raises the exception of the first failed item."""
-    bar = Progress(name, (futures,)) if progress else None
     results: list[Any] = []
-    try:
-        for index, future in enumerate(futures):
-            error = error_of(future)
-            if bar is not None:
-                bar.count(1, error is not None)
-            if error is not None:
-                locate(error, f"item {index} of map over {name}")
-                with contextlib.suppress(AttributeError):  # the class has its own item_index
-                    assign(error, "item_index", index)
-                if not return_exceptions:
-                    raise error
-            results.append(future.result() if error is None else error)
-    finally:
-        if bar is not None:
-            bar.close()
+    for index, future in enumerate(futures):
+        error = error_of(future)
+        if error is not None:
+            locate(error, f"item {index} of map over {name}")
+            with contextlib.suppress(AttributeError):  # the class has its own item_index
+                assign(error, "item_index", index)
+            if not return_exceptions:
+                raise error
+        results.append(future.result() if error is None else error)
     return results
 
 
@@ -205,7 +150,9 @@ class ResultIterator(Iterator[Any]):
         self._batch_count = 0
         self._error: Exception | None = None
         """The error that ended the iterable, raised after the results of earlier items."""
-        self._timer = FlushTimer(WeakMethod(self._send), call_later)
+        self._filling: list[Any] | None = None
+        """The automatic chunk to which an iterable is adding items."""
+        self._flush_lock = threading.Lock()
 
     def __iter__(self) -> ResultIterator:
         return self
@@ -370,15 +317,16 @@ class ResultIterator(Iterator[Any]):
         ahead = self._ahead
         began = time.monotonic()
         if size > 1 and self._runner.chunk_size is None:
-            self._timer.begin(chunk)
+            self._filling = chunk
+            self._call_later(FLUSH_SECONDS, partial(self._flush, chunk))
         try:
             chunk.extend(itertools.islice(items, size))  # one by one, for the timer and for errors
         except Exception as error:  # noqa: BLE001 (passed on to the consumer)
             self._items = None
             self._error = error
         finally:
-            self._timer.end()
-        with self._timer.lock:
+            self._filling = None
+        with self._flush_lock:
             count = self._ahead - ahead + len(chunk)
             if count < size:
                 self._items = None
@@ -400,6 +348,24 @@ class ResultIterator(Iterator[Any]):
                 except ScalerError as error:
                     self._items = None
                     self._error = error
+
+    def _flush(self, chunk: list[Any]) -> None:
+        """Send the items of a chunk that is still filling, because its next item may depend on their results.
+
+        Runs in the client's thread.
+        """
+        if self._flush_lock.acquire(blocking=False):  # otherwise items are being sent
+            try:
+                if self._filling is not chunk:
+                    return
+                items = chunk[:]  # items that arrive during the flush are appended behind
+                if items:
+                    with contextlib.suppress(ScalerError):  # raised in the consumer later
+                        self._send(items)
+                        del chunk[: len(items)]
+            finally:
+                self._flush_lock.release()
+        self._call_later(FLUSH_SECONDS, partial(self._flush, chunk))
 
     def _send(self, items: list[Any]) -> None:
         chunk = self._runner.send(items)

@@ -16,6 +16,7 @@ from scaler.client.durable import NamedSession
 from scaler.client.functions import TemplateTable, check_arguments
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
+from scaler.client.gathering import show_progress
 from scaler.client.graph import GraphRun, nodes_with_options
 from scaler.client.graph_chunks import checked_size
 from scaler.client.graph_plan import Key
@@ -191,7 +192,9 @@ class TaskCalls(ArgumentOnly):
                 text = "items with keys and cached items are separate tasks: leave it out"
                 raise UsageError(f"chunk_size is {chunk_size!r}, and {text}")
             futures = self._submit_each(fn, iterables, keys, carried)
-            return results_of(futures, name_of(fn), return_exceptions, progress)
+            if progress:
+                show_progress(self._futures, futures, name_of(fn))
+            return results_of(futures, name_of(fn), return_exceptions)
         results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, carried)
         return results._take_all()
 
