@@ -13,19 +13,9 @@ from scaler.stack_profile import HotFrame, StackProfile
 if TYPE_CHECKING:  # processors import this module, but need no rows
     import pandas
 
+    from scaler.protocol import monitor_rows as rows
     from scaler.protocol.call_rows import CallRow
     from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
-    from scaler.protocol.monitor_rows import (
-        ClientRow,
-        FailureRow,
-        FunctionRow,
-        ManagerRow,
-        SchedulerRow,
-        StorageRow,
-        TaskRow,
-        WaitingRow,
-        WorkerRow,
-    )
 
 _R = TypeVar("_R", bound=NamedTuple)
 _LISTED = 20
@@ -46,7 +36,7 @@ class RowTable(tuple[_R, ...]):
 
 
 if TYPE_CHECKING:
-    TaskTable = RowTable[TaskRow]
+    TaskTable = RowTable[rows.TaskRow]
     LogTable = RowTable[Any]
 else:
     TaskTable = LogTable = RowTable
@@ -67,7 +57,7 @@ class HistorySnapshot:
     left_out: int
     points: RowTable[PointRow]
     events: RowTable[EventRow]
-    failures: RowTable[FailureRow]
+    failures: RowTable[rows.FailureRow]
     functions: RowTable[FunctionTimesRow]
 
 
@@ -78,14 +68,14 @@ class ClusterSnapshot:
     waiting: tasks without a worker, by function and needs, with the reason why the oldest task of each is waiting.
     """
 
-    scheduler: SchedulerRow
-    storage: StorageRow
-    workers: RowTable[WorkerRow]
-    managers: RowTable[ManagerRow]
-    clients: RowTable[ClientRow]
-    functions: RowTable[FunctionRow]
+    scheduler: rows.SchedulerRow
+    storage: rows.StorageRow
+    workers: RowTable[rows.WorkerRow]
+    managers: RowTable[rows.ManagerRow]
+    clients: RowTable[rows.ClientRow]
+    functions: RowTable[rows.FunctionRow]
     calls: RowTable[CallRow]
-    waiting: RowTable[WaitingRow]
+    waiting: RowTable[rows.WaitingRow]
     tasks: TaskTable
 
 

@@ -23,17 +23,7 @@ from scaler.client.loop import ClientLoop
 from scaler.errors import ObjectLostError, ProtocolError, UsageError
 from scaler.ids import content_id, show, task_id_of
 from scaler.paths import local_path
-from scaler.protocol.messages import (
-    Explain,
-    Explained,
-    FailedTask,
-    ReadFailure,
-    ReadLog,
-    Spec,
-    TaskLog,
-    is_function_id,
-    is_stored,
-)
+from scaler.protocol import messages as m
 from scaler.serialization import (
     Parts,
     describe,
@@ -57,7 +47,7 @@ MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 
 class WhatRan(NamedTuple):
-    spec: Spec
+    spec: m.Spec
     functions: list[Parts]
     arguments: Parts
     inputs: list[Parts]
@@ -65,13 +55,13 @@ class WhatRan(NamedTuple):
 
 def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
     """Return the function and values of a failed task. verb: for errors. Raises UsageError and ObjectLostError."""
-    found = loop.ask(ReadFailure(task), FailedTask)
+    found = loop.ask(m.ReadFailure(task), m.FailedTask)
     cannot = f"task {show(task)} cannot {verb}"
     if not found.runs:
         raise UsageError(f"{cannot}: {found.text}")
 
     def parts(payload: bytes, what: str) -> Parts:
-        if not is_stored(payload):
+        if not m.is_stored(payload):
             return [*parts_of(payload)]
         try:
             return loop.transfers.fetch(payload[1:17])
@@ -80,14 +70,14 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
                 f"{cannot}: {what} is gone: its client disconnected or released it ({error})"
             ) from None
 
-    if not all(is_stored(payload) or is_function_id(each, payload) for each, payload in found.functions):
+    if not all(m.is_stored(payload) or m.is_function_id(each, payload) for each, payload in found.functions):
         raise ObjectLostError(f"{cannot}: the scheduler sent a different function")
     [run] = found.runs
     [payload] = run.payloads
     what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}
     functions = [parts(each, what_of[identifier]) for identifier, each in found.functions if identifier in what_of]
     # Large arguments are also a stored object: the last reference of the task.
-    stored = payload[:17] if is_stored(payload) else None
+    stored = payload[:17] if m.is_stored(payload) else None
     inputs = [each for each in (run.inputs[0] if run.inputs else ()) if each[:17] != stored]
     values = [parts(each, f"input {number}") for number, each in enumerate(inputs)]
     return WhatRan(run.spec, functions, parts(payload, "the object with its arguments"), values)
@@ -117,8 +107,8 @@ def write_bundle(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str |
     """Raises UsageError (also for an unwritable file), ObjectLostError, and UnreachableError."""
     identifier = id_of_task(task)
     ran = what_ran(loop, identifier, "be bundled")
-    log = loop.ask(ReadLog(identifier), TaskLog)
-    error = loop.ask(Explain(identifier), Explained).text
+    log = loop.ask(m.ReadLog(identifier), m.TaskLog)
+    error = loop.ask(m.Explain(identifier), m.Explained).text
     traceback = ""
     if isinstance(task, ScalerFuture) and (raised := task.exception()) is not None:
         trace = remote_traceback(raised)
@@ -179,7 +169,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
             names = _names(has_serializer=has_serializer, has_code=has_code)
             functions = [parts(name) for name in names]
             inputs = [parts(f"inputs/{number}.bin") for number in range(manifest["inputs"])]
-            spec = Spec(
+            spec = m.Spec(
                 function=bytes(16),
                 name=str(manifest["function"]),
                 serializer=bytes(16) if has_serializer else b"",

@@ -14,21 +14,10 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from scaler import errors
+from scaler.client import tasks as t
 from scaler.client.future import PENDING, ScalerFuture, SteadyCondition
 from scaler.client.session import TaskSession
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import (
-    ClientGaveUp,
-    DropTasks,
-    FunctionReference,
-    ObjectReference,
-    ObjectUpload,
-    Reference,
-    ReferencesReleased,
-    SessionInput,
-    TasksAdded,
-    TaskTemplate,
-)
 from scaler.grammar import counted
 from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, PayloadTag
@@ -61,7 +50,7 @@ class FutureTable:
         ids: IdFactory,
         *,
         wake: Callable[[], object],
-        upload: Callable[[Parts], ObjectUpload],
+        upload: Callable[[Parts], t.ObjectUpload],
         blocked: Callable[[], AbstractContextManager[object]],
         why_late: Callable[[ScalerFuture, float], str],
         explain: Callable[[ScalerFuture], str],
@@ -78,7 +67,7 @@ class FutureTable:
         self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         """Event loops of AsyncClients, which submit must not block."""
         self.closed: str | None = None
-        self.inbox: list[SessionInput] = []
+        self.inbox: list[t.SessionInput] = []
         self.is_awake = False
         self._wake = wake
         self._is_forked = False
@@ -87,7 +76,7 @@ class FutureTable:
         self.upload = upload
         self.timeout_seconds = timeout_seconds
         self.max_pending_tasks = -1
-        self.registered: WeakValueDictionary[bytes, FunctionReference] = WeakValueDictionary()
+        self.registered: WeakValueDictionary[bytes, t.FunctionReference] = WeakValueDictionary()
         """Functions and serializers in use by templates, by id."""
         self.releases: deque[bytes] = deque()
         """Ids of unreferenced functions, objects, and results. Any thread appends."""
@@ -123,7 +112,7 @@ class FutureTable:
         """Return whether submit may block this thread: not the client's own, and no event loop of an AsyncClient."""
         return self.may_wait() and (not self.event_loops or asyncio._get_running_loop() not in self.event_loops)
 
-    def put(self, occurred: SessionInput) -> None:
+    def put(self, occurred: t.SessionInput) -> None:
         """Put an input into the inbox and wake the client's thread. Called under the lock."""
         self.inbox.append(occurred)
         self.wake()
@@ -159,7 +148,7 @@ class FutureTable:
 
     def unfinished(self) -> list[TaskFuture]:
         with self.condition:
-            added = [task for each in self.inbox if isinstance(each, TasksAdded) for task in each.tasks]
+            added = [task for each in self.inbox if isinstance(each, t.TasksAdded) for task in each.tasks]
             futures = cast("list[TaskFuture]", [*self.session.pending.values(), *added])
             return [future for future in futures if not future.done()]
 
@@ -176,7 +165,7 @@ class FutureTable:
     # -- tasks
 
     def submit(
-        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
+        self, template: t.TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
     ) -> TaskFuture:
         """Submit a task and return its future, already failed if an argument has failed. task_id: in a durable session.
 
@@ -195,7 +184,7 @@ class FutureTable:
 
     def prepare(
         self,
-        template: TaskTemplate,
+        template: t.TaskTemplate,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         task_id: bytes = b"",
@@ -211,16 +200,16 @@ class FutureTable:
             parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
         except DependencyFailedError as error:
             return self._failed(error, template, node)
-        uploads: tuple[ObjectUpload, ...] = ()
-        references: tuple[Reference, ...] = ()
+        uploads: tuple[t.ObjectUpload, ...] = ()
+        references: tuple[t.Reference, ...] = ()
         if found:
-            references = cast("tuple[Reference, ...]", tuple(found))
+            references = cast("tuple[t.Reference, ...]", tuple(found))
             if len(found) > MAX_REFERENCES:
                 raise errors.LimitError(
                     f"{template.spec.name}: its arguments have {len(found)} futures and objects, and MAX_REFERENCES is "
                     f"{MAX_REFERENCES}: combine them in several tasks, then combine the results of these"
                 )
-            uploads = tuple(reference._upload for reference in found if isinstance(reference, ObjectReference))
+            uploads = tuple(reference._upload for reference in found if isinstance(reference, t.ObjectReference))
         if template.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
             payload = cast("bytes", parts[0])
         elif size_of(parts) <= INLINE_LIMIT_BYTES:
@@ -236,15 +225,17 @@ class FutureTable:
             future.calls = len(args[0])
         return future
 
-    def _failed(self, error: DependencyFailedError, template: TaskTemplate, node: tuple[Hashable] | None) -> TaskFuture:
-        reference = cast("TaskFuture | ObjectReference", error.reference)
+    def _failed(
+        self, error: DependencyFailedError, template: t.TaskTemplate, node: tuple[Hashable] | None
+    ) -> TaskFuture:
+        reference = cast("TaskFuture | t.ObjectReference", error.reference)
         # The notes belong to the task that failed first, not to intermediate tasks.
         first = reference.failed_first if isinstance(reference, TaskFuture) else None
         failure = error.exception if first is None else first._exception
         why = CancelledError() if failure is None else copy_of(failure)
         return self.ended(template, None, why, (reference,), node)
 
-    def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
+    def _prepare_for_futures(self, template: t.TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
         """Fast path of `prepare` for unfinished futures of this client and small values, with cached payloads."""
         indexes: dict[TaskFuture, int] = {}
         order: list[int | tuple[type, object]] = []
@@ -274,10 +265,10 @@ class FutureTable:
 
     def ended(
         self,
-        template: TaskTemplate,
+        template: t.TaskTemplate,
         value: object,
         exception: BaseException | None = None,
-        references: tuple[Reference, ...] = (),
+        references: tuple[t.Reference, ...] = (),
         node: tuple[Hashable] | None = None,
     ) -> TaskFuture:
         future = TaskFuture(self, self.ids.task(), template, b"", references)
@@ -304,10 +295,10 @@ class FutureTable:
                     if isinstance(reference, TaskFuture) and reference.must_embed:
                         return False
             last = self.inbox[-1] if self.inbox else None
-            if type(last) is TasksAdded:
+            if type(last) is t.TasksAdded:
                 last.tasks.extend(futures)
             else:
-                self.inbox.append(TasksAdded([*futures]))
+                self.inbox.append(t.TasksAdded([*futures]))
             self._inbox_bytes += size
         if not self.is_awake:
             self.wake()
@@ -315,7 +306,7 @@ class FutureTable:
 
     # -- completion
 
-    def step(self, *inputs: SessionInput, resolved: Iterable[Resolved] = ()) -> list[Message]:
+    def step(self, *inputs: t.SessionInput, resolved: Iterable[Resolved] = ()) -> list[Message]:
         """End futures, step the session with the inbox and these inputs; return the messages to send.
 
         resolved: futures with their outcomes. Calls callbacks last, without the lock.
@@ -330,9 +321,9 @@ class FutureTable:
             if self.releases:
                 released = [self.releases.popleft() for _ in range(len(self.releases))]
                 self.released += len(released)
-                occurred.append(ReferencesReleased([each for each in released if each not in self.registered]))
+                occurred.append(t.ReferencesReleased([each for each in released if each not in self.registered]))
             for command in self.session.step((*occurred, *inputs), time.monotonic()):
-                if isinstance(command, DropTasks):
+                if isinstance(command, t.DropTasks):
                     for dropped in cast("list[TaskFuture]", command.tasks):
                         # A separate copy for each future: a graph adds a note with the node's name.
                         error = CancelledError() if command.error is None else copy_of(command.error)
@@ -358,7 +349,7 @@ class FutureTable:
             if self.closed is not None:
                 return
             self.closed = why
-        self.step(ClientGaveUp(error, cancel=False))
+        self.step(t.ClientGaveUp(error, cancel=False))
 
     # -- waits
 
@@ -426,7 +417,7 @@ class FutureTable:
     def _reached(self) -> str | None:
         session = self.session
         if self.max_pending_tasks >= 0:
-            added = sum(len(each.tasks) for each in self.inbox if isinstance(each, TasksAdded))
+            added = sum(len(each.tasks) for each in self.inbox if isinstance(each, t.TasksAdded))
             if self.max_pending_tasks <= added + len(session.pending) + len(session.cancelling):
                 return f"max_number_of_tasks_waiting={self.max_pending_tasks}"
         if self._inbox_bytes + session.unsent_bytes > MAX_UNSENT_BYTES:

@@ -20,16 +20,7 @@ from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.grammar import listed
 from scaler.needs import pinned
-from scaler.protocol.messages import (
-    FindObjects,
-    ObjectsFound,
-    Profiled,
-    ReadLog,
-    ReadProfile,
-    RestartWorkers,
-    TaskLog,
-    WorkersRestarted,
-)
+from scaler.protocol import messages as m
 from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines
 
@@ -79,7 +70,7 @@ class ClusterQuestions(TaskCalls):
         if worker:
             raise UsageError("pass a future for a task's output, or a worker for its own log")
         check_future(future)
-        log = self._loop.ask(ReadLog(future.task_id), TaskLog)
+        log = self._loop.ask(m.ReadLog(future.task_id), m.TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return answers.TaskOutput(stdout, stderr, log.truncated_bytes)
 
@@ -110,7 +101,7 @@ class ClusterQuestions(TaskCalls):
         return self._large_objects([], limit)
 
     def _large_objects(self, named: list[bytes], most: int) -> list[answers.LargeObject]:
-        answer = self._loop.ask(FindObjects(named, most), ObjectsFound)
+        answer = self._loop.ask(m.FindObjects(named, most), m.ObjectsFound)
         return [
             answers.LargeObject(identifier, size_bytes, function, task, client, tuple(hosts))
             for identifier, size_bytes, function, task, client, hosts in json.loads(answer.json)
@@ -127,9 +118,9 @@ class ClusterQuestions(TaskCalls):
         self._check_open()
         check_seconds("seconds", seconds, "requests all samples so far")
         if isinstance(of, str):
-            question, future = ReadProfile(b"", of), None
+            question, future = m.ReadProfile(b"", of), None
         elif isinstance(task := getattr(of, "task_id", None), bytes):
-            question, future = ReadProfile(task), of
+            question, future = m.ReadProfile(task), of
         else:
             raise UsageError(f"{of!r} is neither a future nor a function name")
         before = self._read_profile(question) if seconds else answers.TaskProfile("", "", StackProfile())
@@ -145,8 +136,8 @@ class ClusterQuestions(TaskCalls):
                     return answers.TaskProfile(found.name, found.of, stacks)
             wait([Future() if future is None else future], timeout=max(_POLL_SECONDS, left))
 
-    def _read_profile(self, question: ReadProfile) -> answers.TaskProfile:
-        document = json.loads(self._loop.ask(question, Profiled).json)
+    def _read_profile(self, question: m.ReadProfile) -> answers.TaskProfile:
+        document = json.loads(self._loop.ask(question, m.Profiled).json)
         stacks = read_document(document) if document["of"] else StackProfile()
         return answers.TaskProfile(document["name"], document["of"], stacks)
 
@@ -269,7 +260,7 @@ class ClusterQuestions(TaskCalls):
             raise UsageError(f"a worker's id is hexadecimal, as in client.cluster().workers: {error}") from None
         if workers is not None and not wanted:
             return []
-        answer = self._loop.ask(RestartWorkers(wanted, graceful), WorkersRestarted)
+        answer = self._loop.ask(m.RestartWorkers(wanted, graceful), m.WorkersRestarted)
         if answer.refused:
             raise UsageError(answer.refused)
         return [each.hex() for each in answer.workers]
