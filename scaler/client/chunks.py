@@ -14,10 +14,9 @@ from scaler.protocol.failures import failure_texts, pack_exception, unpack_excep
 from scaler.protocol.messages import Outcome
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exception_graph import assign
-from scaler.serialization.exceptions import ShownAsError, dump_exception
+from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
 from scaler.serialization.separate import ATOMS, Items, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.snapshot import Unchanging, loading
-from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.worker.processor.calling import finish
 
 MAX_FAILED_BYTES = 256 * 1024

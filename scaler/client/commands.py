@@ -16,7 +16,7 @@ from scaler.ids import show
 from scaler.protocol import messages as m
 from scaler.registry import find_only
 from scaler.security import CREDENTIALS_VARIABLE
-from scaler.serialization.tracebacks import user_traceback
+from scaler.serialization.exceptions import user_traceback
 from scaler.texts import aligned, escaped_lines
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))

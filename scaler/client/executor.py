@@ -22,8 +22,7 @@ from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.host import usable_cpus
 from scaler.serialization import Serializer, name_of
-from scaler.serialization.exceptions import locate
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.serialization.exceptions import hide_frames, hiding_frames, locate
 
 
 class _Owner:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from scaler.client.tasks import TaskSettled
 from scaler.errors import UsageError
 from scaler.protocol.messages import Spec
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.serialization.exceptions import hide_frames, hiding_frames
 from scaler.texts import shown
 
 # The state names of concurrent.futures, which `wait`, `as_completed`, and asyncio compare.

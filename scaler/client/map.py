@@ -22,8 +22,7 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.window import CHUNKS_OF_WINDOW, MAX_CHUNK_ITEMS, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
 from scaler.errors import ScalerError, UsageError
 from scaler.serialization.exception_graph import assign
-from scaler.serialization.exceptions import locate
-from scaler.serialization.tracebacks import hide_frames
+from scaler.serialization.exceptions import hide_frames, locate
 from scaler.texts import shown
 
 FLUSH_SECONDS = 0.01

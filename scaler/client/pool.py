@@ -21,7 +21,7 @@ from scaler.client.task_calls import hiding_frames_of_methods
 from scaler.client.window import UNBOUNDED
 from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.serialization.exceptions import hide_frames, hiding_frames
 
 Callback = Callable[[Any], object]
 ErrorCallback = Callable[[BaseException], object]

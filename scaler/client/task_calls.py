@@ -39,8 +39,8 @@ from scaler.errors import ClientClosedError, UsageError
 from scaler.grammar import counted
 from scaler.serialization import Serializer, name_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
+from scaler.serialization.exceptions import hide_frames, hiding_frames
 from scaler.serialization.separate import Items
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 DISCONNECTED = "the client was disconnected"
 

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple, cast
 from scaler.errors import RemoteError, RemoteTraceback
 from scaler.serialization import PLAIN_PICKLE_ERRORS, describe, modules_by_value
 from scaler.serialization.snapshot import HEAP_TYPE
-from scaler.serialization.tracebacks import MAX_CAUSES
 
+MAX_CAUSES = 10
+"""Maximum length of the chain of causes shown or sent with an exception."""
 MAX_TEXT_CHARACTERS = 10_000
 """Maximum length of the text that replaces an exception that cannot be loaded."""
 _UNSET = object()

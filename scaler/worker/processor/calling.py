@@ -15,8 +15,7 @@ from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import describe
 from scaler.serialization.exception_graph import assign
-from scaler.serialization.exceptions import ShownAsError, annotate, dump_exception
-from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
+from scaler.serialization.exceptions import ShownAsError, annotate, dump_exception, is_raised_by_user, user_traceback
 from scaler.texts import escaped_lines
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
