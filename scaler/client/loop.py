@@ -25,7 +25,7 @@ from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved
 from scaler.client.reachability import Contact
-from scaler.client.results import FreedMemory, StoredResults
+from scaler.client.results import StoredResults
 from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
@@ -42,6 +42,8 @@ MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 MAINTENANCE_SECONDS = 1.0
 REST_SECONDS = 30.0
 """Maintenance interval (seconds) while the program only waits, because a host may run a thousand such clients."""
+TRIM_SECONDS = 10.0
+"""Minimum interval (seconds) between two returns of freed memory, which take milliseconds per hundred megabytes."""
 LOST_LEASES = 10.0
 """Leases without contact after which the client gives up."""
 RETRY_SECONDS = 0.01
@@ -113,7 +115,9 @@ class ClientLoop:
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._freed_memory = FreedMemory(self._loop.time())
+        self._trimmed = 0
+        """Number of releases when freed memory was last returned to the system."""
+        self._trim_at = 0.0
         self._results = StoredResults(self.futures, self.cached, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns())
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
@@ -344,7 +348,8 @@ class ClientLoop:
         now = self._loop.time()
         self._iterate()
         self._rest = next_time if rests else None
-        if self._freed_memory.is_due(self.futures.released, now):
+        if self.futures.released != self._trimmed and now >= self._trim_at:
+            self._trimmed, self._trim_at = self.futures.released, now + TRIM_SECONDS
             self._loop.run_in_executor(None, give_memory_back)
         if self._contact.broken_at is None and (reports := self.calls.changed()):
             self._answer(m.CallsReported(reports))

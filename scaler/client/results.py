@@ -33,12 +33,6 @@ BYTES_AHEAD = 64 * 1024 * 1024
 """Limits of prefetching: number of later tasks, and bytes of their values."""
 MAX_ROWS = 10_000
 """Maximum number of results in one message."""
-MIN_RELEASED = 100
-"""Minimum number of releases after which freed memory is returned to the system."""
-TRIM_SECONDS = 5.0
-"""Minimum interval between two returns of memory, seconds."""
-BUSY_TRIM_SECONDS = 25.0
-"""Additional seconds after which memory is returned despite few or continuing releases."""
 KEEP_ANOTHER = "client.persist(future) keeps a second copy of such a result"
 MAX_RUNS_AGAIN = 3
 _SUCCESS = Outcome.SUCCESS
@@ -325,21 +319,3 @@ class StoredResults:
         if not isinstance(reference, TaskFuture) or not reference.done() or reference.is_stored:
             return None
         return self._transfers.upload_again(dump_value(await self._value(reference), template.serializer))
-
-
-class FreedMemory:
-    """Decides when to return freed memory to the system, which takes milliseconds per hundred megabytes."""
-
-    def __init__(self, now: float) -> None:
-        self._released = self._returned = 0
-        self._next_at = now
-
-    def is_due(self, released: int, now: float) -> bool:
-        """released: number of releases so far. Called every second."""
-        before, self._released = self._released, released
-        is_overdue = before > self._returned and now >= self._next_at + BUSY_TRIM_SECONDS
-        is_quiet = before == released and before - self._returned >= MIN_RELEASED and now >= self._next_at
-        if is_overdue or is_quiet:
-            self._returned = before
-            self._next_at = now + TRIM_SECONDS
-        return is_overdue or is_quiet
