@@ -31,6 +31,7 @@ CANCELLED: Final = "CANCELLED_AND_NOTIFIED"
 FINISHED: Final = "FINISHED"
 
 MAX_NAME_CHARACTERS = 80
+IN_CALLBACK = "a future's callback cannot wait for another future: both use the same thread"
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class FutureOwner(Protocol):
 
     def check_open(self) -> None: ...
     def check_process(self) -> None: ...
+    def may_wait(self) -> bool: ...
     def check_waitable(self) -> None: ...
     def asks_for(self, task_id: bytes) -> None: ...
     def put(self, occurred: TaskSettled) -> None: ...
@@ -106,38 +108,6 @@ def carry_through(function: Callable[[], object]) -> None:
     except BaseException:
         threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
         raise
-
-
-class LendingWaiters(list[Any]):
-    """Waiters of `concurrent.futures` for a future, so that its `wait` also lends the task's slot."""
-
-    def __init__(self, owner: FutureOwner, waiters: list[Any]) -> None:
-        super().__init__(waiters)
-        self._owner = owner
-
-    def append(self, waiter: Any) -> None:
-        event = getattr(waiter, "event", None)
-        if event is not None and not isinstance(event, LendingEvent):
-            waiter.event = LendingEvent(self._owner)
-        super().append(waiter)
-
-
-class LendingEvent(threading.Event):
-    def __init__(self, owner: FutureOwner) -> None:
-        super().__init__()
-        self._owner = owner
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.is_set():
-            return True
-        self._owner.check_waitable()
-        try:
-            with self._owner.blocked():
-                if not super().wait(timeout):
-                    raise TimeoutError
-        except TimeoutError:
-            return False
-        return True
 
 
 class Unloaded:
@@ -211,8 +181,10 @@ class ScalerFuture(Future[Any], ABC):
 
         @property
         def _waiters(self) -> list[Any]:
-            if type(self._waiting) is not LendingWaiters:
-                self._waiting = LendingWaiters(self._owner, self._waiting or [])
+            if not self._owner.may_wait():
+                raise UsageError(IN_CALLBACK)
+            if self._waiting is None:
+                self._waiting = []
             return self._waiting
 
     # -- public methods

@@ -15,7 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from scaler import errors
 from scaler.client import tasks as t
-from scaler.client.future import PENDING, ScalerFuture, SteadyCondition
+from scaler.client.future import IN_CALLBACK, PENDING, ScalerFuture, SteadyCondition
 from scaler.client.session import TaskSession
 from scaler.client.task_future import TaskFuture
 from scaler.grammar import counted
@@ -103,7 +103,7 @@ class FutureTable:
         if self.closed is not None:
             raise errors.ClientClosedError(self.closed)
         if threading.current_thread() is self.thread:
-            raise errors.UsageError("a future's callback cannot wait for another future: both use the same thread")
+            raise errors.UsageError(IN_CALLBACK)
 
     def may_wait(self) -> bool:
         return threading.current_thread() is not self.thread
