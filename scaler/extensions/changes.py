@@ -1,7 +1,5 @@
 """Changes that the scheduler part of an extension can subscribe to, and commands that it can return."""
 
-from __future__ import annotations
-
 from scaler.net.connection import Closed, Opened
 from scaler.scheduler.core.changes import (
     Action,

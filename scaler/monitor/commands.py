@@ -27,13 +27,13 @@ from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.messages import Role
-from scaler.stack_profile import StackProfile, read_document
+from scaler.stack_profile import read_document
 from scaler.texts import aligned, escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
 LIMITS = {"audit": "2000", "logs": "1000", "objects": "20"}
-"""Default row limits of the commands of single tables."""
+"""Default row limits of tables that are printed."""
 
 Environment = Mapping[str, str]
 
@@ -90,17 +90,16 @@ def show(program: str, arguments: Sequence[str], environment: Environment) -> in
         parser.parse_args(arguments)
         return printed(lambda: sys.stdout.write(f"{listed}\n"))
     name, *rest = arguments
-    return _show(table_named(name), {}, f"{program} {name}", rest, environment)
+    return _show(name, f"{program} {name}", rest, environment)
 
 
 def show_alias(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    name = program.rsplit(maxsplit=1)[-1]
-    return _show(table_named(name), {"limit": LIMITS[name]} if name in LIMITS else {}, program, arguments, environment)
+    return _show(program.rsplit(maxsplit=1)[-1], program, arguments, environment)
 
 
-def _show(
-    table: Table, defaults: Mapping[str, str], program: str, arguments: Sequence[str], environment: Environment
-) -> int:
+def _show(name: str, program: str, arguments: Sequence[str], environment: Environment) -> int:
+    table = table_named(name)
+    defaults = {"limit": LIMITS[name]} if name in LIMITS else {}
     parser = flags_parser(program, TopConfig, f"{table.title}.")
     parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     for each in table.parameters:
@@ -133,30 +132,22 @@ async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, c
 # -- tasks
 
 
-def explain(program: str, arguments: Sequence[str], environment: Environment) -> int:
+def _of_task(
+    table: str,
+    purpose: str,
+    show_task: Callable[[MonitorConnection, str], Awaitable[None]],
+    program: str,
+    arguments: Sequence[str],
+    environment: Environment,
+) -> int:
+    """Run a command about a task. Without a task, print a table."""
     task, rest = split_subject(arguments)
     if not task and not {"-h", "--help"}.intersection(arguments):
-        return _show(table_named("waiting"), {}, program, arguments, environment)
-    purpose = "Explain why a task waits, or how it ended. Without a task, explain all waiting tasks. Accepts a name."
+        return _show(table, program, arguments, environment)
     config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
 
     async def work(connection: MonitorConnection) -> None:
-        write(sys.stdout, await connection.explain(await _task_of(connection, task)))
-
-    return ask(config, work)
-
-
-def logs(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    task, rest = split_subject(arguments)
-    if not task and not {"-h", "--help"}.intersection(arguments):
-        return _show(table_named("logs"), {"limit": LIMITS["logs"]}, program, arguments, environment)
-    purpose = (
-        "Print a task's output. Without a task, print the workers' latest warnings. Accepts the beginning of an id."
-    )
-    config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
-
-    async def work(connection: MonitorConnection) -> None:
-        await _show_log(connection, await _task_of(connection, task))
+        await show_task(connection, await _task_of(connection, task))
 
     return ask(config, work)
 
@@ -193,6 +184,16 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         write(sys.stderr, f"scaler logs: no stored output of this task: {await connection.explain(task)}")
 
 
+async def _show_explanation(connection: MonitorConnection, task: str) -> None:
+    write(sys.stdout, await connection.explain(task))
+
+
+_EXPLAIN = "Explain why a task waits, or how it ended. Without a task, explain all waiting tasks. Accepts a name."
+_LOGS = "Print a task's output. Without a task, print the workers' latest warnings. Accepts the beginning of an id."
+explain = partial(_of_task, "waiting", _EXPLAIN, _show_explanation)
+logs = partial(_of_task, "logs", _LOGS, _show_log)
+
+
 # -- profiles, and the screen
 
 
@@ -210,29 +211,23 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
 
 async def _show_profile(subject: str, output: str, connection: MonitorConnection) -> None:
     if not subject:
-        write(sys.stdout, _functions_text((await connection.profile())["functions"]))
+        rows = (await connection.profile())["functions"]
+        lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
+        nothing = "no samples yet: tasks were too short, or profile_interval_seconds is 0"
+        write(sys.stdout, "\n".join([f"{'time':>12}  function  hottest frame", *lines]) if rows else nothing)
         return
     is_task = TASK_ID.fullmatch(subject) is not None
     document = await (connection.profile(subject) if is_task else connection.profile("", subject))
     if not document["of"]:
         raise UsageError(f"no samples of {subject!r}; scaler profile ADDRESS lists the functions that have some")
     stacks, name = read_document(document), str(document["name"])
-    text = _written(stacks, name, output) if output else stacks.table(name)
+    text = stacks.table(name)
+    if output:
+        text = json.dumps(stacks.speedscope(name)) if output.endswith(".json") else stacks.collapsed()
     if output not in ("", STDOUT):
         save(output, text)
         text = f"wrote {stacks.samples:,} samples of {name} to {output}"
     write(sys.stdout, text)
-
-
-def _functions_text(rows: list[list[Any]]) -> str:
-    if not rows:
-        return "no samples yet: tasks were too short, or profile_interval_seconds is 0"
-    lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
-    return "\n".join([f"{'time':>12}  function  hottest frame", *lines])
-
-
-def _written(stacks: StackProfile, name: str, output: str) -> str:
-    return json.dumps(stacks.speedscope(name)) if output.endswith(".json") else stacks.collapsed()
 
 
 def top(program: str, arguments: Sequence[str], environment: Environment) -> int:
@@ -264,10 +259,8 @@ async def _print_once(as_json: bool, connection: MonitorConnection) -> None:
     from scaler.monitor.top import panels  # noqa: PLC0415 (the other commands print no tables)
 
     await connection.storage_figures()
-    text = (
-        panels.as_json(connection.model, connection.address) if as_json else panels.as_text(connection.model, _width())
-    )
-    sys.stdout.write(text)
+    model = connection.model
+    sys.stdout.write(panels.as_json(model, connection.address) if as_json else panels.as_text(model, _width()))
 
 
 # -- output

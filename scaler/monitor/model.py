@@ -27,24 +27,6 @@ if TYPE_CHECKING:
     from scaler.monitor.top.formats import Panel
 
 
-NAMES = (
-    "tasks_per_second",
-    "failed_per_second",
-    "workers",
-    "slots",
-    "queued",
-    "running",
-    "cpu_percent",
-    "memory_bytes",
-    "moved_per_second",
-    "round_trip_seconds",
-    "lag_seconds",
-    "storage_seconds",
-)
-"""cpu_percent and memory_bytes: sums over the scheduler and all listed workers. moved_per_second: bytes.
-
-round_trip_seconds: median of all listed workers. lag_seconds: maximum lag of the scheduler's loop.
-"""
 FINE_SECONDS = 1800.0
 MAX_FINE = 3600
 COARSE_SECONDS = 10.0
@@ -96,6 +78,7 @@ RECENT_SECONDS = 30.0
 MAX_RECENT = 60
 
 MAX_TASKS = 10_000
+_SEARCHED = "id", "function", "client", "worker", "state", "text", "tags"
 _NO_ROWS: Mapping[str, Any] = {name: () for name in LISTS if name != "functions"}
 
 
@@ -206,7 +189,7 @@ class Model:
         if status.incarnation != before.incarnation and before.at:
             self._forget_scheduler()
         self._add_recent(status)
-        self.series.add(status.at, _figures(before, status))
+        self.series.add(status.at, figures_of(before, status))
 
     def apply_events(self, document: Document) -> None:
         at = document.get("at")
@@ -315,7 +298,7 @@ class Model:
             for task in chain(first.values(), others)
             if all(of(task) == key for of, key in chosen)
             and state in ("", task.state, "failed" if task.failed else "")
-            and (not wanted or wanted in _searched(task))
+            and (not wanted or wanted in "\n".join(attrgetter(*_SEARCHED)(task)).casefold())
         )
         return list(map(self.placed, islice(fitting, limit)))
 
@@ -355,25 +338,30 @@ def _with_traffic(before: LinkRow, row: LinkRow, seconds: float) -> LinkRow:
     )
 
 
-def _figures(before: Status, status: Status) -> Mapping[str, float]:
-    seconds = _seconds(before, status)
+def figures_of(before: Status, status: Status) -> Mapping[str, float]:
+    """Return the points of the series: rates since the previous state, and figures of this one.
+
+    cpu_percent and memory_bytes: sums over the scheduler and all listed workers. moved_per_second: bytes.
+    round_trip_seconds: median of all listed workers. lag_seconds: maximum lag of the scheduler's loop.
+    """
+    seconds, workers = _seconds(before, status), status.workers
     return {
         "tasks_per_second": max(0, status.tasks.ended_total - before.tasks.ended_total) / seconds,
         "failed_per_second": max(0, status.tasks.failed_total - before.tasks.failed_total) / seconds,
-        "moved_per_second": max(0, status.totals.moved_bytes - before.totals.moved_bytes) / seconds,
-        "round_trip_seconds": median([worker.latency_seconds for worker in status.workers] or [0.0]),
-        "lag_seconds": status.scheduler.lag_seconds_max,
-        "storage_seconds": status.storage.latency_seconds,
         "workers": status.totals.workers,
         "slots": status.totals.slots,
         "queued": status.tasks.queued,
         "running": status.tasks.running,
-        "cpu_percent": status.scheduler.cpu_percent
-        + sum(worker.agent_cpu_percent + worker.cpu_percent for worker in status.workers),
-        "memory_bytes": status.scheduler.rss_bytes
-        + sum(worker.agent_rss_bytes + worker.rss_bytes for worker in status.workers),
+        "cpu_percent": sum(
+            (each.agent_cpu_percent + each.cpu_percent for each in workers), status.scheduler.cpu_percent
+        ),
+        "memory_bytes": sum((each.agent_rss_bytes + each.rss_bytes for each in workers), status.scheduler.rss_bytes),
+        "moved_per_second": max(0, status.totals.moved_bytes - before.totals.moved_bytes) / seconds,
+        "round_trip_seconds": median([worker.latency_seconds for worker in workers] or [0.0]),
+        "lag_seconds": status.scheduler.lag_seconds_max,
+        "storage_seconds": status.storage.latency_seconds,
     }
 
 
-def _searched(task: TaskRow) -> str:
-    return "\n".join((task.id, task.function, task.client, task.worker, task.state, task.text, task.tags)).casefold()
+NAMES = tuple(figures_of(Status(), Status()))
+"""Names of the series."""

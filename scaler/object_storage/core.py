@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from scaler.ids import cache_owner, is_cached, is_result, owner_of
@@ -45,8 +45,14 @@ LONGEST_POLL_SECONDS = 0.1
 class WaitingPut:
     """An object waiting for room, with the messages received so far. Its sender stalls because no reply is sent."""
 
+    first: m.PutObject
     begun: float
-    events: list[Received]
+    events: list[tuple[m.PutObject, Received]] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the messages."""
+        return sum(_size_of(event) for _, event in self.events)
 
 
 class StorageCore:
@@ -213,7 +219,7 @@ class StorageCore:
             case m.ForgetObjects(object_ids):
                 self._forget(object_ids)
             case m.ForgetOwner(owner):
-                self._forget_owner(owner)
+                self._forget(self.objects.owned_by(owner), owner)
             case m.CopyObjects() as wanted:
                 self._copy(wanted)
             case m.StatStorage(request):
@@ -221,24 +227,19 @@ class StorageCore:
             case _:
                 pass  # other messages, such as heartbeats, only show that the peer is alive
 
-    def _forget(self, object_ids: list[bytes]) -> None:
+    def _forget(self, object_ids: list[bytes], owner: bytes = b"") -> None:
+        """Drop released objects, or all objects of an owner, which may be put again if the owner returns."""
+        drop = self.objects.drop if owner else self.objects.forget
         self._forget_persisted(object_ids)
-        self._forget_in_backend(c.ForgetInBackend(object_ids))
+        if self.has_backend and (object_ids or owner):
+            self._commands.append(c.ForgetInBackend(object_ids, owner))
         for object_id in object_ids:
             self._kept.pop(object_id, None)
             self._copies.pop(object_id, None)
-            self._miss(self.objects.forget(object_id), "it was forgotten")
-
-    def _forget_owner(self, owner: bytes) -> None:
-        """Drop an owner's objects. Unlike released ids, these may be put again if the owner returns."""
-        self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
-        owned = self.objects.owned_by(owner)
-        self._forget_persisted(owned)
-        self._forget_in_backend(c.ForgetInBackend([], owner))
-        for object_id in owned:
-            self._copies.pop(object_id, None)
-            self._miss(self.objects.drop(object_id), "it was forgotten")
-        if owner not in self._peers:
+            self._miss(drop(object_id), "it was forgotten")
+        if owner:
+            self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
+        if owner and owner not in self._peers:
             self._owner_keys.pop(owner, None)
 
     def _status(self, request: int) -> m.StorageStatus:
@@ -290,10 +291,6 @@ class StorageCore:
         if ids and self._is_durable:
             self._commands.append(c.ForgetPersisted(ids))
 
-    def _forget_in_backend(self, command: c.ForgetInBackend) -> None:
-        if self.has_backend and (command.ids or command.owner):
-            self._commands.append(command)
-
     def _not_persisted(self, lost: c.ObjectNotPersisted) -> None:
         self._miss(self.objects.drop(lost.id), lost.text)
         if self.fetches:
@@ -310,8 +307,8 @@ class StorageCore:
                 return False
             if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES:
                 return False
-            waiting = self._waiting_puts[peer, put.id] = WaitingPut(now, [])
-        waiting.events.append(event)
+            waiting = self._waiting_puts[peer, put.id] = WaitingPut(put, now)
+        waiting.events.append((put, event))
         self._waiting_put_bytes += _size_of(event)
         if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + MAX_ATTACHED_BYTES:
             self._end_wait(peer, put.id)  # the put is refused
@@ -320,22 +317,21 @@ class StorageCore:
     def _retry_puts(self, clock: float, now: float) -> None:
         table = self.objects
         for (peer, object_id), waiting in list(self._waiting_puts.items()):
-            first = waiting.events[0].message
-            assert isinstance(first, m.PutObject), "only puts wait"
-            while table.must_wait(peer, first) and table.make_room(peer, clock):
+            while table.must_wait(peer, waiting.first) and table.make_room(peer, clock):
                 pass
             wait = MAX_PUT_WAIT_SECONDS if table.spilling.is_moving else self._put_wait_seconds
-            if not table.must_wait(peer, first) or now >= waiting.begun + wait:
+            if not table.must_wait(peer, waiting.first) or now >= waiting.begun + wait:
                 self._end_wait(peer, object_id)
 
     def _most_wanted_bytes(self) -> int:
-        return max((0, *map(_wanted_bytes, self._waiting_puts.values()), *self._wanted_room.values()))
+        waiting = (sum(each.first.parts) for each in self._waiting_puts.values())
+        return max((0, *waiting, *self._wanted_room.values()))
 
     def _end_wait(self, peer: StoragePeer, object_id: bytes) -> None:
-        for event in self._waiting_puts.pop((peer, object_id)).events:
-            self._waiting_put_bytes -= _size_of(event)
-            assert isinstance(event.message, m.PutObject), "only puts wait"
-            self._put(peer, event.message, event)
+        waiting = self._waiting_puts.pop((peer, object_id))
+        self._waiting_put_bytes -= waiting.size_bytes
+        for put, event in waiting.events:
+            self._put(peer, put, event)
 
     def _get(self, peer: StoragePeer, message: m.GetObject, now: float) -> None:
         body = self.objects.read(message.id)
@@ -349,12 +345,10 @@ class StorageCore:
             self.hits += peer.role is not m.Role.STORE
             if message.id in self._copies:
                 self._copies.move_to_end(message.id)
-            self._send_later(peer, message, body)
+            self._commands += self._sender.add(peer, message, body)
             return
         elif peer.role is m.Role.STORE and message.id in self._partial:
-            reply = self._sender.add_chunks(peer, message, self._partial[message.id])
-            if reply is not None:
-                self._commands.append(c.SendToPeer(peer.id, reply))
+            self._commands += self._sender.add_chunks(peer, message, self._partial[message.id])
             return
         elif self.objects.is_forgotten(message.id):
             answer = m.StorageResult.MISSING, "it was forgotten"
@@ -416,7 +410,7 @@ class StorageCore:
         peer = self._peers.pop(name, None)
         if peer is not None:
             for key in [key for key in self._waiting_puts if key[0] is peer]:
-                self._waiting_put_bytes -= sum(map(_size_of, self._waiting_puts.pop(key).events))
+                self._waiting_put_bytes -= self._waiting_puts.pop(key).size_bytes
             self.objects.drop_peer(peer)
             if not self.objects.owned_by(name):
                 self._owner_keys.pop(name, None)
@@ -435,12 +429,7 @@ class StorageCore:
         if body is not None:
             self._kept.pop(object_id, None)
             for get in self.objects.take_gets(object_id):
-                self._send_later(get.peer, get.message, body)
-
-    def _send_later(self, peer: StoragePeer, message: m.GetObject, body: Body) -> None:
-        reply = self._sender.add(peer, message, body)
-        if reply is not None:
-            self._commands.append(c.SendToPeer(peer.id, reply))
+                self._commands += self._sender.add(get.peer, get.message, body)
 
     # -- other stores -------------------------------------------------------------------------------------------------
 
@@ -539,17 +528,10 @@ class StorageCore:
         self.objects.check(peers)
         assert all(self.objects.body(get.message.id) is None for peer in peers for get in peer.waiting)
         assert {peer for peer, _ in self._waiting_puts} <= set(peers)
-        held = [event for waiting in self._waiting_puts.values() for event in waiting.events]
-        assert self._waiting_put_bytes == sum(map(_size_of, held))
+        assert self._waiting_put_bytes == sum(waiting.size_bytes for waiting in self._waiting_puts.values())
         assert all(waiting.events for waiting in self._waiting_puts.values())
         self._sender.check(peers)
         assert not self._commands
-
-
-def _wanted_bytes(waiting: WaitingPut) -> int:
-    message = waiting.events[0].message
-    assert isinstance(message, m.PutObject), "only puts wait"
-    return sum(message.parts)
 
 
 def _size_of(event: Received) -> int:

@@ -202,7 +202,9 @@ class Exchange:
                 self._in_backend += in_backend
                 self._wanted += self._fetches
                 self.stores.clear()
-                self._tell_chunks()
+                for wanted, fetch in self._fetches.items():
+                    fetch.runs.clear()
+                    self._came += [(wanted, first, count, fetch.size_bytes) for first, count in _runs_of(fetch.have)]
             case RunCame(run, size_bytes):
                 self._end(run, size_bytes)
             case RunFailed(run, is_unreachable):
@@ -259,11 +261,6 @@ class Exchange:
         if fetch is not None and run in fetch.runs:
             fetch.runs.remove(run)
             self._failed.append((run.id, run.first, run.source, is_unreachable))
-
-    def _tell_chunks(self) -> None:
-        for object_id, fetch in self._fetches.items():
-            fetch.runs.clear()
-            self._came += [(object_id, first, count, fetch.size_bytes) for first, count in _runs_of(fetch.have)]
 
     def _tell_each(self, rows: list[_Row], message: Callable[[list[_Row]], m.Message]) -> None:
         for start in range(0, len(rows), MAX_ROWS_PER_MESSAGE):

@@ -101,26 +101,28 @@ class BodySender:
     def bodies(self) -> set[Body]:
         return {each.body for peer in self._peers for each in peer.sending if each.body is not None}
 
-    def add(self, peer: StoragePeer, message: GetObject, body: Body) -> StorageReply | None:
+    def add(self, peer: StoragePeer, message: GetObject, body: Body) -> list[SendToPeer]:
+        """Queue an object, or a range of it. Returns an error reply for a range beyond the object."""
         sending = Sending(message, body.parts, body, body.size_bytes)
         if message.offset or message.size:
             sending.size_bytes = message.size or body.size_bytes - message.offset
             if sending.size_bytes < 0 or message.offset + sending.size_bytes > body.size_bytes:
                 text = f"the object has size {body.size_bytes}, which does not include that range"
-                return StorageReply(message.request, StorageResult.INVALID, text)
+                return [SendToPeer(peer.id, StorageReply(message.request, StorageResult.INVALID, text))]
             sending.frames = cut_out(body.all_frames(), message.offset, sending.size_bytes)
         peer.sending.append(sending)
         self._peers[peer] = None
-        return None
+        return []
 
-    def add_chunks(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> StorageReply | None:
+    def add_chunks(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> list[SendToPeer]:
         """Queue a range of an incomplete object for another store. Returns an error reply if chunks are missing."""
         frames = partial.frames(message.offset, message.size)
         if frames is None:
-            return StorageReply(message.request, StorageResult.MISSING, "these chunks have not arrived yet")
+            reply = StorageReply(message.request, StorageResult.MISSING, "these chunks have not arrived yet")
+            return [SendToPeer(peer.id, reply)]
         peer.sending.append(Sending(message, partial.parts, None, message.size, frames))
         self._peers[peer] = None
-        return None
+        return []
 
     def drop(self, peer: StoragePeer) -> None:
         self._peers.pop(peer, None)

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -138,16 +139,13 @@ class StorageServer:
             local_path(state_directory) / "objects",
             on_stored=lambda peer, request: self._listener.send(peer, m.StorageReply(request, m.StorageResult.OK)),
             on_lost=lambda *lost: self._on_events((c.ObjectNotPersisted(*lost),)),
-            on_failure=self._disk_changed,
+            on_failure=partial(setattr, self._core.objects, "disk_failure"),
         )
         for found, body in journal.recover():
             self._core.restore(found.id, body, found.key)
             if self._backend is not None and body.size_bytes >= LARGE_BYTES and not is_cached(found.id):
                 self._backend.write(found.id, body)
         return journal
-
-    def _disk_changed(self, failure: str) -> None:
-        self._core.objects.disk_failure = failure
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -191,7 +189,7 @@ class StorageServer:
         exchanged: list[c.ToExchange] = []
         for command in self._core.step([self._with_memory(event) for event in events], self._loop.time()):
             match command:
-                case c.ReportPut(object_id, size_bytes) if self._is_alone:
+                case c.ReportPut(object_id, size_bytes) if self._scheduler and not self._is_known:
                     self._put_reports.put(object_id, size_bytes)
                 case c.FetchObject() | c.StopFetching() | c.ReportDropped() | c.ReportPut():
                     exchanged.append(command)
@@ -249,10 +247,6 @@ class StorageServer:
                 raise AssertionError("the core was told that no disk and no backend keeps its objects")
             case _:
                 assert_never(command)
-
-    @property
-    def _is_alone(self) -> bool:
-        return bool(self._scheduler) and not self._is_known
 
     def _report_put(self) -> None:
         self._report_timer = None

@@ -3,8 +3,6 @@
 changes of the core -> core.py: records, frequent events counted -> monitors, and file.py: audit_path
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension, LogTable
 
 EXTENSION = Extension(

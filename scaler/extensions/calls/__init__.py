@@ -3,8 +3,6 @@
 groups of the core, CallsReported of a client -> core.py: records and rows -> monitor.py: progress
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension
 
 EXTENSION = Extension(

@@ -3,8 +3,6 @@
 step of the policy -> core.py: ledger, and its limits for units -> file.py: state_directory
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension
 
 EXTENSION = Extension(

@@ -4,8 +4,6 @@ TaskFailed of the core -> core.py: functions, arguments, and inputs -> FailedTas
 TaskRow of a monitor -> monitor.py: groups -> tables.py
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension
 
 EXTENSION = Extension(

@@ -1,7 +1,5 @@
 """Health: bad workers and slow connections."""
 
-from __future__ import annotations
-
 from scaler.plugins import Extension
 
 EXTENSION = Extension(

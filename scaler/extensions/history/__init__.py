@@ -3,8 +3,6 @@
 changes of the core -> core.py: records -> files.py: state_directory -> HistoryFound, the answer to FindHistory
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension
 
 EXTENSION = Extension(

@@ -4,8 +4,6 @@ agent.py: records -> WorkerLogged -> core.py: the last records -> the table `log
 Printed, Output of an agent -> core.py: beginning and end per task -> TaskLog, the answer to ReadLog
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension, FoundTable
 
 EXTENSION = Extension(

@@ -4,8 +4,6 @@ processor.py: samples -> agent.py: TasksProfiled -> core.py: merged per function
 agent.py -> usage.py: memory per function -> WorkerHeartbeat -> core.py: merged -> columns of functions
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension
 
 EXTENSION = Extension(

@@ -3,8 +3,6 @@
 reports of the scheduler -> lanes.py -> routes.py, page/timeline.js
 """
 
-from __future__ import annotations
-
 from scaler.plugins import Extension
 
 EXTENSION = Extension(

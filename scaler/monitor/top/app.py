@@ -390,7 +390,7 @@ class TasksScreen(DetailScreen):
 
 class TextScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,b,u,backspace", "dismiss(None)", show=False),
+        Binding("escape,q,b,u,question_mark,enter,backspace", "dismiss(None)", show=False),
         Binding("space", "app.freeze", show=False),
     ]
 
@@ -438,18 +438,10 @@ Columns that do not fit are hidden; the sorted one is always shown.
 """
 
 
-class HelpScreen(ModalScreen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss(None)", show=False)]
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(id="help"):
-            yield Static(HELP, markup=False)
-
-
 SCREENS: Mapping[str, Callable[[TopApp], ModalScreen[None]]] = {
     "t": TasksScreen,
     "b": partial(TextScreen, lines=data_lines),
     "u": partial(TextScreen, lines=units_lines),
-    "question_mark": lambda _top: HelpScreen(),
+    "question_mark": partial(TextScreen, lines=lambda _status, _width: HELP.splitlines()),
 }
 """Screens by their keys."""

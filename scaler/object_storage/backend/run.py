@@ -172,7 +172,7 @@ class BackendRun:
         self._upkeep = self._loop.create_task(self._keep_up())
 
     def write(self, object_id: bytes, body: Body) -> None:
-        if self._has(object_id):
+        if object_id in self._held.get(owner_of(object_id), ()):
             self._loop.call_soon(self._on_written, [(object_id, body.size_bytes)])
         elif object_id not in self._writing:
             self._waiting[object_id] = body
@@ -195,9 +195,6 @@ class BackendRun:
                 self._held.pop(owner_of(object_id), None)
         if self._doomed and self._deleting is None:
             self._deleting = self._loop.create_task(self._delete())
-
-    def _has(self, object_id: bytes) -> bool:
-        return object_id in self._held.get(owner_of(object_id), ())
 
     def _write_next(self) -> None:
         while self._waiting and len(self._writing) < MAX_WRITES and self._pause is None:
