@@ -1,7 +1,8 @@
 """Core of the object storage: peer events in, commands out. No sockets, no clock, no copies of payloads. Pure.
 
-Invariants (see `check` and `objects`): an id is either complete or awaited, never both; uploads, waiting gets, and
-bodies being sent belong to peers with a session; every put, get, and stat is answered unless the peer is gone.
+Invariants (which `scaler.testing.storage_invariants` checks, with those of other modules): an id is either complete or
+awaited, never both; uploads, waiting gets, and bodies being sent belong to peers with a session; every put, get, and
+stat is answered unless the peer is gone.
 """
 
 from __future__ import annotations
@@ -522,16 +523,6 @@ class StorageCore:
                 break
         if dropped:
             self._commands.append(c.ReportDropped(dropped))
-
-    def check(self) -> None:
-        peers = self._peers.values()
-        self.objects.check(peers)
-        assert all(self.objects.body(get.message.id) is None for peer in peers for get in peer.waiting)
-        assert {peer for peer, _ in self._waiting_puts} <= set(peers)
-        assert self._waiting_put_bytes == sum(waiting.size_bytes for waiting in self._waiting_puts.values())
-        assert all(waiting.events for waiting in self._waiting_puts.values())
-        self._sender.check(peers)
-        assert not self._commands
 
 
 def _size_of(event: Received) -> int:

@@ -1,6 +1,6 @@
 """Fetches objects from other stores, in runs of chunks assigned by the scheduler. Pure.
 
-Invariants (see `check`): an object is fetched from FetchObject until StopFetching, Fetched, or NotFetched; each
+Invariants: an object is fetched from FetchObject until StopFetching, Fetched, or NotFetched; each
 assigned run is answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object has stopped.
 """
 
@@ -266,13 +266,6 @@ class Exchange:
         for start in range(0, len(rows), MAX_ROWS_PER_MESSAGE):
             self._commands.append(message(rows[start : start + MAX_ROWS_PER_MESSAGE]))
         rows.clear()
-
-    def check(self) -> None:
-        told = self._wanted, self._unwanted, self._put, self._in_backend, self._came, self._failed
-        assert not any((self._commands, *told))
-        for object_id, fetch in self._fetches.items():
-            assert all(run.id == object_id for run in fetch.runs)
-            assert not fetch.have or fetch.have < (1 << chunk_count(fetch.size_bytes)) - 1
 
 
 def _held(rows: list[tuple[bytes, int]], *, in_backend: bool = False) -> m.ObjectsHeld:

@@ -1,6 +1,6 @@
 """Table of objects, unfinished uploads, and waiting gets, within memory limits. Pure.
 
-Invariants (see `check`): used memory is the size of all bodies in memory plus the full size of all uploads, and never
+Invariants: used memory is the size of all bodies in memory plus the full size of all uploads, and never
 exceeds the limit; reserved bytes are the missing bytes of uploads; a complete id has no uploads. Ids are never reused
 (`ids.py`), so late bytes of a released id are refused.
 """
@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from scaler.grammar import counted
 from scaler.ids import owner_of
@@ -79,8 +79,6 @@ class StorageTable:
         self._limit_name = limits.memory_name
         self.used_bytes = 0
         """Bytes in memory, excluding bodies on disk."""
-        self.fetched_bytes = 0
-        """Part of used_bytes that is reserved for current fetches."""
         self.waiting_gets = 0
         self.disk_failure = ""
         """Why the disk refuses new objects; empty if it accepts them."""
@@ -174,7 +172,7 @@ class StorageTable:
             upload = peer.uploads[object_id] = UnfinishedUpload(message.parts, sum(message.parts), account=peer.account)
             self._add_unfinished(object_id).putters[peer] = None
             self.used_bytes += upload.size_bytes
-            self._records_bytes += _record_bytes(upload.parts)
+            self._records_bytes += record_bytes(upload.parts)
         size = upload.size_bytes if memory is not None else sum(frame.nbytes for frame in attachments)
         end = upload.received_bytes + size
         fits = (
@@ -232,7 +230,6 @@ class StorageTable:
     def reserve(self, size: int) -> None:
         """Reserve memory for a fetch; a negative size releases it."""
         self.used_bytes += size
-        self.fetched_bytes += size
 
     def has_room(self, size: int) -> bool:
         return self.used_bytes + size <= self._limit_bytes
@@ -253,7 +250,7 @@ class StorageTable:
         """Drop an object and its uploads, and return its gets."""
         body = self._objects.pop(object_id, None)
         if body is not None:
-            self._records_bytes -= _record_bytes(body.parts)
+            self._records_bytes -= record_bytes(body.parts)
             if not body.is_on_disk:
                 self.used_bytes -= body.size_bytes
             self.spilling.drop(body)
@@ -311,7 +308,7 @@ class StorageTable:
         self._objects[object_id] = body
         self._owners.setdefault(owner_of(object_id), set()).add(object_id)
         self._drop_uploads(object_id)
-        self._records_bytes += _record_bytes(body.parts)
+        self._records_bytes += record_bytes(body.parts)
         if not body.is_on_disk:
             self.used_bytes += body.size_bytes
             self.spilling.use(body)
@@ -340,7 +337,7 @@ class StorageTable:
         self._uploads.pop(upload, None)
         self.used_bytes -= upload.size_bytes
         self._reserve(upload, 0)
-        self._records_bytes -= _record_bytes(upload.parts)
+        self._records_bytes -= record_bytes(upload.parts)
         del self._unfinished[object_id].putters[peer]
         self._tidy(object_id)
 
@@ -369,41 +366,6 @@ class StorageTable:
             if not owned:
                 del self._owners[owner]
 
-    def check(self, peers: Collection[StoragePeer]) -> None:
-        uploads = [upload for peer in peers for upload in peer.uploads.values()]
-        self._check_sizes(uploads)
-        self._check_unfinished(peers)
-        assert all(self._owners.values())
-        assert set().union(*self._owners.values()) == self._objects.keys() | self._unfinished.keys()
-        assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
 
-    def _check_sizes(self, uploads: Collection[UnfinishedUpload]) -> None:
-        bodies = set(self._objects.values())
-        assert len(bodies) == len(self._objects)
-        assert not any(body.is_dropped for body in bodies)
-        assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in bodies if not body.memory)
-        in_memory = sum(body.size_bytes for body in bodies if not body.is_on_disk)
-        in_memory += self.fetched_bytes
-        assert self.used_bytes == in_memory + sum(upload.size_bytes for upload in uploads) <= self._limit_bytes
-        reserved: Counter[str | bytes] = Counter()
-        for upload in uploads:
-            reserved[upload.account] += upload.size_bytes - upload.received_bytes
-        assert +reserved == +self._reserved
-        self.spilling.check(bodies)
-        assert self._uploads.keys() == set(uploads)
-        layouts = [body.parts for body in self._objects.values()] + [upload.parts for upload in uploads]
-        assert self._records_bytes == sum(map(_record_bytes, layouts))
-
-    def _check_unfinished(self, peers: Collection[StoragePeer]) -> None:
-        unfinished = self._unfinished.items()
-        putting = {(key, peer) for key, each in unfinished for peer in each.putters}
-        assert putting == {(key, peer) for peer in peers for key in peer.uploads}
-        assert {get for _, each in unfinished for get in each.gets} == {get for peer in peers for get in peer.waiting}
-        assert all(get.message.id == key for key, each in unfinished for get in each.gets)
-        assert all(each.putters or each.gets for _, each in unfinished)
-        assert self.waiting_gets == sum(len(peer.waiting) for peer in peers)
-        assert not self._objects.keys() & self._unfinished.keys()
-
-
-def _record_bytes(parts: list[int]) -> int:
+def record_bytes(parts: list[int]) -> int:
     return RECORD_BYTES + 8 * len(parts)

@@ -4,7 +4,7 @@ exactly the peers with something to send. Pure."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scaler.ids import cache_owner
@@ -161,9 +161,6 @@ class BodySender:
                 peer.sending.popleft()
         del self._peers[peer]
         return commands
-
-    def check(self, peers: Collection[StoragePeer]) -> None:
-        assert self._peers.keys() == {peer for peer in peers if peer.sending}
 
 
 def _next_frames(sending: Sending) -> list[memoryview]:

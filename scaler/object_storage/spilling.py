@@ -1,6 +1,6 @@
 """Decides which bodies to spill to disk, and when: the least recently used, before memory is full. Pure.
 
-Invariants (see `check`): a body is in memory, being written, or on disk; bodies in memory are ordered by last use; disk
+Invariants: a body is in memory, being written, or on disk; bodies in memory are ordered by last use; disk
 space counts from the start of a write until the last body of its segment is dropped.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaler.config.servers import ObjectStorageServerConfig
@@ -139,14 +139,3 @@ class Spilling:
             if not body.is_dropped:
                 body.frames, body.memory, body.is_on_disk = frames, None, True
         return living
-
-    def check(self, bodies: Collection[Body]) -> None:
-        if self._limit_bytes:
-            assert self._in_memory.keys() == {body for body in bodies if body.segment is None}
-        segments: dict[Segment, int] = {}
-        for body in bodies:
-            if body.segment is not None:
-                segments[body.segment] = segments.get(body.segment, 0) + 1
-            assert not body.is_on_disk or body.segment is not None
-        assert all(segment.bodies == count for segment, count in segments.items())
-        assert self.used_bytes == sum(segment.size_bytes for segment in segments) <= self._limit_bytes

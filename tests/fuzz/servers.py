@@ -36,6 +36,7 @@ from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import unwrapped
 from scaler.scheduler.status import ServerStatus, status
 from scaler.testing.invariants import check
+from scaler.testing.storage_invariants import check_storage
 from tests.contracts.memory_network import MemoryNetwork, Wire
 from tests.fuzz.conversations import Spoken
 
@@ -333,14 +334,14 @@ class StorageWorld:
         hostile = HostilePeer(self.network, conversation)
         for at in range(0, len(conversation), AT_ONCE):
             hostile.say(conversation[at : at + AT_ONCE])
-        self.core.check()
+        check_storage(self.core)
         self._put(2, second, b"second value")
         assert self._get(3, first) == b"first value"
         assert self._get(4, second) == b"second value"
         hostile.leave()
         self.network.advance(70.0)
         self._step([])
-        self.core.check()
+        check_storage(self.core)
         assert self.core.objects.used_bytes <= self.LIMIT_BYTES
 
     def _put(self, request: int, identifier: bytes, value: bytes) -> None:

@@ -34,6 +34,7 @@ from scaler.object_storage.requests import (
 )
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
 from scaler.protocol import messages as m
+from scaler.testing.storage_invariants import check_storage
 
 LIMIT_BYTES = 300
 SPILL_LIMIT_BYTES = 150
@@ -141,7 +142,7 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     @invariant()
     def laws_hold(self) -> None:
-        self.core.check()
+        check_storage(self.core)
 
     # -- what peers want ------------------------------------------------------------------------------------------
 
@@ -303,7 +304,7 @@ class StorageAndPeers(RuleBasedStateMachine):
             for peer in PEERS:  # heartbeats
                 self.storage_step(Resumed(peer))
         assert not self.pending
-        self.core.check()
+        check_storage(self.core)
 
 
 TestStorageAndPeers = StorageAndPeers.TestCase

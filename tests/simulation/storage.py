@@ -34,6 +34,7 @@ from scaler.protocol.messages import (
 )
 from scaler.testing.simulation.actors import ActorWorld
 from scaler.testing.simulation.stepping import hello
+from scaler.testing.storage_invariants import check_storage
 from tests.simulation.machine import Machine, SimulatedProcess
 
 SCHEDULER = b"schedulr"
@@ -204,7 +205,7 @@ class SimulatedStorage:
 
     def _step(self, item: StorageInput) -> None:
         commands = self._core.step([item], self.now)
-        self._core.check()
+        check_storage(self._core)
         for command in commands:
             match command:
                 case SendToPeer(peer, message, attachments):

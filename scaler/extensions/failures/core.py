@@ -9,7 +9,7 @@ Invariant: an object is held exactly while a failure lists it.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -131,12 +131,6 @@ class Failures(SchedulerPart):
                 self.held_bytes -= held.size_bytes
                 self._released.append(identifier)
         failure.held.clear()
-
-    def check(self) -> None:
-        listed = Counter(each for failure in self._kept.values() for each in failure.held)
-        assert listed == {each: held.uses for each, held in self._held.items()}, "uses"
-        assert self.held_bytes == sum(held.size_bytes for held in self._held.values()) <= MAX_HELD_BYTES
-        assert self._size_bytes == sum(failure.size_bytes for failure in self._kept.values()) <= MAX_FAILURE_BYTES
 
     def _drop(self, task: bytes) -> None:
         failure = self._kept.pop(task)

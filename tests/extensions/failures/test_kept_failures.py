@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from scaler.extensions.failures import core as failures
-from scaler.extensions.failures.core import Failures
+from scaler.extensions.failures.core import MAX_HELD_BYTES, Failures
 from scaler.protocol.messages import (
     FailedTask,
     ForgetObjects,
@@ -39,7 +40,10 @@ class KeepsFailures(Cluster):
 
     def step_once(self, *inputs: Any) -> list[Command]:
         commands = super().step_once(*inputs)
-        self.failures.check()
+        failures, held = self.failures, self.failures._held  # noqa: SLF001
+        kept = failures._kept.values()  # noqa: SLF001
+        assert Counter(each for failure in kept for each in failure.held) == {each: held[each].uses for each in held}
+        assert failures.held_bytes == sum(each.size_bytes for each in held.values()) <= MAX_HELD_BYTES
         return commands
 
 

@@ -16,6 +16,7 @@ from scaler.object_storage.commands import (
 from scaler.object_storage.core import LONGEST_POLL_SECONDS, StorageCore
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
 from scaler.protocol.messages import Hello, Message, PutObject, Role, StorageReply
+from scaler.testing.storage_invariants import check_storage
 
 CLIENT = b"client-A"
 READER = b"reader-B"
@@ -67,7 +68,7 @@ class Story:
                     self.expired.append(peer)
                 case SpillBodies():
                     self.writes.append(command)
-        self.core.check()
+        check_storage(self.core)
         return sent
 
     def writes_end(self, failure: str = "") -> list[SendToPeer]:

@@ -19,6 +19,7 @@ from scaler.object_storage.exchange import (
 )
 from scaler.protocol import messages as m
 from scaler.protocol.chunks import MIN_CHUNK_BYTES
+from scaler.testing.storage_invariants import check_exchange
 
 OBJECT, OTHER = b"o" * 16, b"p" * 16
 SIZE = 10 * MIN_CHUNK_BYTES - 1
@@ -35,7 +36,7 @@ class Story:
 
     def says(self, *inputs: ExchangeInput) -> list[ExchangeCommand]:
         commands = self.exchange.step(inputs)
-        self.exchange.check()
+        check_exchange(self.exchange)
         return commands
 
 
