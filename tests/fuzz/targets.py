@@ -44,7 +44,7 @@ from scaler.worker.frames import (
     pack_results,
 )
 from scaler.worker_manager.aws_hpc.objects import call_of, decompress, pack_bundle
-from scaler.worker_manager.aws_hpc.requests import JOB_SPEC_VARIABLE, JobSpec, from_text
+from scaler.worker_manager.aws_hpc.requests import JOB_SPEC_VARIABLE, JobSpec
 from tests.fuzz import mutations, peers
 from tests.fuzz.conversations import unpack
 from tests.fuzz.corpora import bodies, seeds
@@ -250,8 +250,6 @@ def run_texts(data: bytes) -> int:
         Credential.from_text(text, "text")
     with suppress(ConfigError):
         JobSpec.from_environment({JOB_SPEC_VARIABLE: text})
-    with suppress(ConfigError):
-        from_text(text)
     with tempfile.NamedTemporaryFile(suffix=".toml") as file:
         file.write(data)
         file.flush()
@@ -264,9 +262,9 @@ def text_seeds() -> tuple[bytes, ...]:
     keys = f'public = "{"a" * 40}"\nsecret = "{"b" * 40}"\n'
     servers = f'[servers]\nscheduler = "{"c" * 40}"\nobject_storage = "{"d" * 40}"\n'
     credential = f'name = "n"\nrole = "client"\ncluster = "c"\n{servers}[keys]\n{keys}'
-    job = JobSpec("region", "bucket", "keys/", 1, "variable", "aGVsbG8=").to_json()
+    job = JobSpec("region", "bucket", "keys/", 1).to_json()
     toml = '[scheduler]\nbind_address = "tcp://127.0.0.1:1"\n[[worker_manager]]\ntype = "baremetal_native"\n'
-    return tuple(each.encode() for each in (credential, job, toml, "aGVsbG8=", '{"a": [[[]]]}'))
+    return tuple(each.encode() for each in (credential, job, toml, '{"a": [[[]]]}'))
 
 
 # -- the web server

@@ -162,11 +162,10 @@ class BatchExecutor:
         self._count += 1
         repeat = not batch[0].call.once
         request, call_key = call_request(
-            self._config, self._definition, self._session, self._count, data, size=len(keys), repeat=repeat
+            self._config, self._definition, self._session, self._count, size=len(keys), repeat=repeat
         )
         self._upload({KEY_NAME: self._key, **{name: block for each in batch for name, block in each.blocks.items()}})
-        if call_key:
-            self._objects.put(call_key, data)
+        self._objects.put(call_key, data)
         made = CallSubmission(self._count, request["jobName"], keys, call_key)
         # Recorded before the job exists, because unexpected results are removed.
         self._notes.put(partial(self._tracking.add, made, time.monotonic()))

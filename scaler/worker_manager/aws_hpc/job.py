@@ -79,13 +79,10 @@ class SpecObjects:
         self._s3.call("PutObject", Bucket=self._spec.bucket, Key=self._spec.result_key(index), Body=data)
 
     def _packed_call(self, index: int) -> bytes:
-        if self._spec.input_from == "s3":
-            place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
-            return call_of(
-                lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
-            )
-        data = requests.from_text(self._spec.input)
-        return call_of(lambda begin, end: data[begin:end], index, len(data))
+        place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
+        return call_of(
+            lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
+        )
 
     def _shared(self, name: str) -> bytes:
         if self._cache is None:

@@ -1,18 +1,16 @@
 """Names of jobs and objects, and the requests that submit jobs. A job's name is BASE-MARK-SESSION-NUMBER. The mark is a
 digest of manager and scheduler, by which a later process of the manager finds jobs. Each process has a separate
-session. A call is passed in a variable of the job's request if it fits, otherwise through S3. Jobs never call
-DescribeJobs, a permission that would expose the calls of all managers in the account."""
+session. Jobs never call DescribeJobs, a permission that would expose the jobs of all managers in the account."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from scaler.config.addresses import is_loopback, local_address
 from scaler.errors import ConfigError
@@ -83,19 +81,15 @@ EXIT_NO_CALL = 90  # the job could not read its call, so the task did not start
 EXIT_NO_RESULT = 91  # the task ran, and its result could not be written
 EXIT_TERMINATED = 143  # the job received SIGTERM (128 + 15, as in shells)
 
-InputFrom = Literal["variable", "s3"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """keys: prefix of the session's keys. number: of the submission. input: calls as base64; empty for S3."""
+    """keys: prefix of the session's keys. number: of the submission."""
 
     region: str
     bucket: str
     keys: str
     number: int
-    input_from: InputFrom
-    input: str
 
     @property
     def call_key(self) -> str:
@@ -111,11 +105,8 @@ class JobSpec:
     def from_environment(cls, environment: Mapping[str, str]) -> JobSpec:
         text = environment.get(JOB_SPEC_VARIABLE, "")
         try:
-            document: Any = json.loads(text)
-            if document["input_from"] not in get_args(InputFrom):
-                raise ValueError(document["input_from"])
-            return cls(**document)
-        except (TypeError, KeyError, ValueError, RecursionError) as error:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
                 "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"
@@ -124,13 +115,6 @@ class JobSpec:
 
 def object_key(keys: str, name: str) -> str:
     return f"{keys}calls/{name}"
-
-
-def from_text(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError as error:
-        raise ConfigError(f"a call of length {len(text)} cannot be decoded: {error}") from error
 
 
 MODULE = "module"  # parameter of definitions, such as that of `setup`, whose command takes the module's name
@@ -143,7 +127,6 @@ REPEATS: Fields = {
     ],
 }
 """Batch reruns a job that lost its host. Otherwise the scheduler retries the task without counting the attempt."""
-MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3  # bytes that fit into a variable as base64 text
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,22 +196,13 @@ def fits(request: Fields, definition: Definition) -> bool:
 
 
 def call_request(
-    config: AwsHpcConfig, definition: Definition, session: str, number: int, data: bytes, *, size: int, repeat: bool
+    config: AwsHpcConfig, definition: Definition, session: str, number: int, *, size: int, repeat: bool
 ) -> tuple[Fields, str]:
-    """Return the request for packed calls, and the key of their object (empty if the request contains them)."""
-
-    def request(spec: JobSpec) -> Fields:
-        name = job_name(config, session, number)
-        variables = {JOB_SPEC_VARIABLE: spec.to_json(), HASH_SEED_VARIABLE: own_hash_seed()}
-        return submission(config, definition, name, JOB_MODULE, variables, size=size, repeat=repeat)
-
-    place = config.aws_region, config.s3_bucket, keys_of(config, session), number
-    if len(data) <= MAX_TEXT_BYTES:
-        inline = request(JobSpec(*place, "variable", base64.b64encode(data).decode("ascii")))
-        if fits(inline, definition):
-            return inline, ""
-    spec = JobSpec(*place, "s3", "")
-    return request(spec), spec.call_key
+    """Return the request for calls, and the key of their object."""
+    spec = JobSpec(config.aws_region, config.s3_bucket, keys_of(config, session), number)
+    variables = {JOB_SPEC_VARIABLE: spec.to_json(), HASH_SEED_VARIABLE: own_hash_seed()}
+    name = job_name(config, session, number)
+    return submission(config, definition, name, JOB_MODULE, variables, size=size, repeat=repeat), spec.call_key
 
 
 def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float | None:

@@ -55,7 +55,7 @@ class CallSubmission:
     number: int
     name: str
     keys: Sequence[CallKey]
-    call_key: str  # key of the object with the calls; empty if the request contains them
+    call_key: str  # key of the object with the calls
     job_id: str = ""  # empty until Batch has answered
     unanswered_since: float | None = None  # set if Batch did not answer, so the job may exist
     not_found_since: float | None = None
@@ -255,5 +255,4 @@ class Tracking:
         if self._submissions.pop(submission.number, None) is None:
             return
         self._forgotten.append(submission.number)
-        if submission.call_key:
-            self._obsolete[submission.call_key] = None
+        self._obsolete[submission.call_key] = None
