@@ -22,7 +22,8 @@ from scaler.worker_manager.aws_ec2.backend import Ec2Backend
 from scaler.worker_manager.aws_ec2.setup import provision
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
-from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs import backend as definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Capacity
 from scaler.worker_manager.baremetal_native import BaremetalNative, BaremetalNativeConfig

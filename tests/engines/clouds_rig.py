@@ -17,7 +17,8 @@ from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs import backend as definition
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.main import provisioner_of
 from scaler.worker_manager.slurm import SlurmConfig

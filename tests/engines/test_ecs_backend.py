@@ -12,9 +12,9 @@ from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws.prices import fargate_price
-from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
-from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
-from scaler.worker_manager.aws_raw_ecs.definition import started_by
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs import backend as definition
+from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend, started_by
 from scaler.worker_manager.backend import BackendError, Unit
 from tests.waiting import until
 

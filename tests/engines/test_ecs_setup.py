@@ -13,7 +13,7 @@ import pytest
 
 from scaler._version import __version__
 from scaler.errors import UsageError
-from scaler.worker_manager.aws_raw_ecs.definition import ensure_definition
+from scaler.worker_manager.aws_raw_ecs.backend import ensure_definition
 from scaler.worker_manager.aws_raw_ecs.setup import provision
 from tests.engines.moto_rig import Cloud, moto_server, words
 

@@ -209,10 +209,9 @@ def test_leftovers_of_an_earlier_agent_are_killed_and_removed(
             call = rig.call(len, b"abc")
             rig.run(call)
             assert rig.value(call) == 3
-            left = ["1", "key", "key"]  # the other manager's call, and the keys of both
-            assert within(
-                WAIT_SECONDS, lambda: sorted(key.rpartition("/")[2] for key in rig.aws.s3.keys(BUCKET)) == left
-            )
+            # The other manager's call, and the keys of both.
+            names = ["1", "key", "key"]
+            assert within(WAIT_SECONDS, lambda: sorted(key.rpartition("/")[2] for key in aws.s3.keys(BUCKET)) == names)
         assert len(aws.batch.alive()) == 1, "that of another manager"
 
 

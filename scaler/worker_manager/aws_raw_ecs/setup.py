@@ -16,8 +16,7 @@ from scaler.worker_manager.aws.package import PackageBucket, PackageResource, pa
 from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.backend import described
-from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition
+from scaler.worker_manager.aws_raw_ecs.backend import describe_definition, described, ensure_definition
 from scaler.worker_manager.backend import most_units, units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")

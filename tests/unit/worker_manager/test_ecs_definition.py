@@ -15,12 +15,14 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.backend import reason_of, state_of, unit_id_of
-from scaler.worker_manager.aws_raw_ecs.definition import (
+from scaler.worker_manager.aws_raw_ecs.backend import (
     check,
     overrides,
+    reason_of,
     registered,
     run_request,
+    state_of,
+    unit_id_of,
     wanted_definition,
 )
 from scaler.worker_manager.polled import STOP_REASON
