@@ -15,9 +15,8 @@ from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial
 from scaler.worker_manager.aws.calls import AwsClient, with_region
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
-from scaler.worker_manager.aws_ec2.backend import Ec2Backend, state_of
+from scaler.worker_manager.aws_ec2.backend import Ec2Backend, fleet_request, state_of, user_data
 from scaler.worker_manager.aws_ec2.setup import provision
-from scaler.worker_manager.aws_ec2.template import fleet_request, user_data
 from scaler.worker_manager.backend import BackendError
 from tests.engines.clouds_rig import IMAGE, ec2_config
 from tests.integration.settings_rig import command

@@ -22,7 +22,7 @@ from scaler.testing.aws.service import ServiceCall
 from scaler.worker_manager.aws.calls import with_region
 from scaler.worker_manager.aws.credential import CredentialParameter, check_secrets, parameter_name, secrets_with
 from scaler.worker_manager.aws.setup import Account, run
-from scaler.worker_manager.aws_ec2.template import user_data
+from scaler.worker_manager.aws_ec2.backend import user_data
 from scaler.worker_manager.main import provisioner_of
 from tests.engines.clouds_rig import IMAGE, ec2_config, ecs_config
 from tests.engines.hpc_rig import BUCKET, furnish

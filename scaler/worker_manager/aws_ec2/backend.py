@@ -2,23 +2,190 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+import shlex
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from scaler._version import __version__
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, seconds_between, steady, with_region
+from scaler.worker_manager.aws.calls import (
+    AwsClient,
+    AwsError,
+    Fields,
+    owner_tags,
+    seconds_between,
+    steady,
+    with_region,
+)
 from scaler.worker_manager.aws.containers import unreachable
 from scaler.worker_manager.aws.credential import parameter_name
-from scaler.worker_manager.aws.package import is_in_bucket, package_of
+from scaler.worker_manager.aws.package import install_command, is_in_bucket, package_of
 from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
-from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of, template
+from scaler.worker_manager.aws.resources import covers
+from scaler.worker_manager.aws.setup import MANAGED_PAIRS
+from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
+from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
 from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential
+from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
+
+SETUP = "`scaler_worker_manager aws_ec2 setup`"
+MAX_USER_DATA_BYTES = 16 * 1024  # before base64; source: "User data" in the EC2 user guide
+STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice is sent two minutes ahead
+OWNER_TAG = "scaler:owner"
+OWNER_CHARACTERS = 28
+MODULE = "scaler.worker_manager.aws_ec2.instance"
+MISSING = ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound")
+_WORKER = """\
+set -e
+{setup}export {variable}={document}
+exec {command}
+"""
+_SCRIPT = """\
+#!/bin/sh
+# Runs a worker of scaler, and shuts this machine down when it has exited, whatever goes wrong before.
+sh -c {worker}
+shutdown -h now
+"""
+
+
+def check_source(config: AwsEc2Config) -> None:
+    if config.ec2_python is None and not config.s3_bucket:
+        raise UsageError(
+            "s3_bucket and ec2_python are missing: give s3_bucket the name of a bucket, from which instances install "
+            "this version of scaler, or give ec2_python a Python of ec2_image that has it"
+        )
+
+
+def user_data(config: AwsEc2Config, credential: str) -> str:
+    """Return an instance's script. credential: name of its parameter, or empty. Raises UsageError if it is too long."""
+    check_source(config)
+    arguments = ["--slots", str(config.ec2_slots), "--region", config.aws_region]
+    if credential:
+        arguments += ["--credential", credential]
+    if config.ec2_python is not None:
+        return boot_script(config, "ec2_setup", config.ec2_setup, python_command(config.ec2_python, arguments))
+    package, base = package_of(config, config.event_loop), config.ec2_launch_template
+    command = install_command(package, config.aws_region, config.s3_bucket, base, MODULE)
+    # Boot scripts have no HOME, where uv and the environment are installed.
+    setup = f"export HOME=${{HOME:-/root}}\n{config.ec2_setup}"
+    return boot_script(config, "ec2_setup", setup, [*command, *arguments])
+
+
+def python_command(python: str, arguments: Sequence[str]) -> list[str]:
+    return [python, "-P", "-m", MODULE, *arguments]
+
+
+def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command: Sequence[str]) -> str:
+    """Return a script that runs a worker, then shuts the machine down. Raises UsageError if it is too long."""
+    unit_id_from = f"env:{INSTANCE_ID_VARIABLE}"
+    worker = _WORKER.format(
+        setup=f"{setup.strip()}\n" if setup.strip() else "",
+        variable=WORKER_CONFIG_VARIABLE,
+        document=shlex.quote(
+            worker_document(config, 1, unit_id_from=unit_id_from, stop_grace_seconds=STOP_GRACE_SECONDS)
+        ),
+        command=shlex.join(command),
+    )
+    text = _SCRIPT.format(worker=shlex.quote(worker))
+    if (size := len(text.encode())) > MAX_USER_DATA_BYTES:
+        raise UsageError(
+            f"the user data of the instances has {size} bytes, and EC2 allows {MAX_USER_DATA_BYTES}: shorten "
+            f"{setup_key} (let it fetch a script), per_worker_capabilities or preload"
+        )
+    return text
+
+
+def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fields:
+    template: Fields = {
+        "ImageId": config.ec2_image,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+        "UserData": base64.b64encode(user_data(config, credential).encode()).decode(),
+    }
+    volume = {"VolumeSize": config.ec2_volume_gigabytes, "VolumeType": "gp3", "DeleteOnTermination": True}
+    optional: Fields = {
+        "IamInstanceProfile": profile and {"Name": profile},
+        "SecurityGroupIds": list(config.ec2_security_groups),
+        "KeyName": config.ec2_key_name,
+        "BlockDeviceMappings": config.ec2_volume_gigabytes and [{"DeviceName": config.ec2_root_device, "Ebs": volume}],
+    }
+    return template | {name: value for name, value in optional.items() if value}
+
+
+def newest_version(name: str, ec2: AwsClient) -> Fields | None:
+    found = ec2.find("DescribeLaunchTemplateVersions", *MISSING, LaunchTemplateName=name, Versions=["$Latest"])
+    return next(iter(found["LaunchTemplateVersions"]), None) if found else None
+
+
+def ensure_template(
+    config: AwsEc2Config,
+    ec2: AwsClient,
+    credential: str,
+    profile: str,
+    say: Callable[[str], None],
+    *,
+    dry_run: bool = False,
+) -> tuple[str, bool]:
+    """Add a template version if the newest differs. Return the version to use, and whether one was (or would be) added.
+    dry_run: add nothing. Raises AwsError and UsageError."""
+    name, wanted = config.ec2_launch_template, wanted_template(config, credential, profile)
+    newest = newest_version(name, ec2)
+    if newest is not None and _has(newest["LaunchTemplateData"], wanted):
+        return str(newest["VersionNumber"]), False
+    if dry_run:
+        return "", True
+    if newest is None:
+        specification = [{"ResourceType": "launch-template", "Tags": MANAGED_PAIRS}]
+        ec2.call(
+            "CreateLaunchTemplate", LaunchTemplateName=name, LaunchTemplateData=wanted, TagSpecifications=specification
+        )
+        version = "1"
+    else:
+        made = ec2.call("CreateLaunchTemplateVersion", LaunchTemplateName=name, LaunchTemplateData=wanted)
+        version = str(made["LaunchTemplateVersion"]["VersionNumber"])
+    say(f"made version {version} of the launch template {name}")
+    return version, True
+
+
+def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) -> Fields:
+    places: list[Fields] = [{"SubnetId": subnet} for subnet in config.ec2_subnets] or [{}]
+    owner = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
+    tags = {**owner, OWNER_TAG: owner_digest(config, OWNER_CHARACTERS), "Name": f"scaler {config.worker_manager_id}"}
+    spot = config.ec2_purchase == "spot"
+    return {
+        "Type": "instant",
+        "ClientToken": token,
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": config.ec2_launch_template, "Version": version},
+                "Overrides": [
+                    {"InstanceType": name, **place} for name in config.ec2_instance_types for place in places
+                ],
+            }
+        ],
+        "TargetCapacitySpecification": {"TotalTargetCapacity": count, "DefaultTargetCapacityType": config.ec2_purchase},
+        **({"SpotOptions": {"AllocationStrategy": "price-capacity-optimized"}} if spot else {}),
+        **({} if spot else {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}),
+        "TagSpecifications": [
+            {"ResourceType": "instance", "Tags": [{"Key": key, "Value": text} for key, text in tags.items()]}
+        ],
+    }
+
+
+def _has(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
+    if any(found.get(name) and name not in wanted for name in optional):
+        return False
+    return all(covers(found.get(name), wish) for name, wish in wanted.items())
+
 
 MAX_STARTED = 100  # instances per CreateFleet; more would exceed the call timeout
 MAX_DESCRIBED = 200  # Values per filter. Source: DescribeInstances, EC2 API reference.
@@ -59,7 +226,7 @@ class Ec2Backend(PolledBackend):
         )
         self._config = config
         self._credential = parameter_name(config, config.ec2_launch_template) if units_credential(config) else ""
-        template.user_data(config, self._credential)
+        user_data(config, self._credential)
         self._ec2 = AwsClient(config, "ec2")
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
         self._version = ""
@@ -68,9 +235,7 @@ class Ec2Backend(PolledBackend):
             _log.warning("%s", warning)
 
     def start_some(self, count: int) -> list[str]:
-        return self._run(
-            template.fleet_request(self._config, self._prepared(), min(count, MAX_STARTED), uuid.uuid4().hex)
-        )
+        return self._run(fleet_request(self._config, self._prepared(), min(count, MAX_STARTED), uuid.uuid4().hex))
 
     def started_unanswered(self) -> list[str]:
         return [] if self._unanswered is None else self._run(self._unanswered)
@@ -135,23 +300,19 @@ class Ec2Backend(PolledBackend):
 
     def _prepared(self) -> str:
         if not self._version:
-            newest = template.newest_version(self._config.ec2_launch_template, self._ec2)
+            newest = newest_version(self._config.ec2_launch_template, self._ec2)
             if newest is None:
-                raise BackendError(
-                    f"there is no launch template {self._config.ec2_launch_template}: {template.SETUP} makes it"
-                )
+                raise BackendError(f"there is no launch template {self._config.ec2_launch_template}: {SETUP} makes it")
             profile = newest["LaunchTemplateData"].get("IamInstanceProfile", {}).get("Name", "")
             if (self._credential or self._config.is_installed) and not profile:
                 raise BackendError(
                     f"the launch template {self._config.ec2_launch_template} has no instance profile, in which "
-                    f"instances read what they install and their credential: {template.SETUP} makes it"
+                    f"instances read what they install and their credential: {SETUP} makes it"
                 )
             if missing := self._missing_package():
                 raise BackendError(missing)
             try:
-                self._version, _ = template.ensure_template(
-                    self._config, self._ec2, self._credential, profile, _log.info
-                )
+                self._version, _ = ensure_template(self._config, self._ec2, self._credential, profile, _log.info)
             except UsageError as error:
                 raise BackendError(str(error)) from error
         return self._version
@@ -169,7 +330,7 @@ class Ec2Backend(PolledBackend):
             return ""
         return (
             f"the bucket {config.s3_bucket} does not have scaler {__version__} as it is here, with these requirements, "
-            f"for {base}: {template.SETUP} puts it there"
+            f"for {base}: {SETUP} puts it there"
         )
 
 
@@ -180,7 +341,7 @@ def max_instances(config: AwsEc2Config) -> int | None:
 
 
 def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
-    mine = {"Name": f"tag:{template.OWNER_TAG}", "Values": [owner_digest(config, template.OWNER_CHARACTERS)]}
+    mine = {"Name": f"tag:{OWNER_TAG}", "Values": [owner_digest(config, OWNER_CHARACTERS)]}
     states = {"Name": "instance-state-name", "Values": list(ALIVE)}
     for reservation in ec2.items("DescribeInstances", "Reservations", Filters=[mine, states]):
         yield from reservation["Instances"]

@@ -23,8 +23,7 @@ from scaler.worker_manager.aws.resources import (
 )
 from scaler.worker_manager.aws.setup import Account, Change, Resource, run
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
-from scaler.worker_manager.aws_ec2.backend import instances_of, max_instances
-from scaler.worker_manager.aws_ec2.template import MISSING, check_source, ensure_template
+from scaler.worker_manager.aws_ec2.backend import MISSING, check_source, ensure_template, instances_of, max_instances
 from scaler.worker_manager.backend import units_credential
 
 NO_IMAGE = ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable")

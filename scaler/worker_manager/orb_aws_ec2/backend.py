@@ -19,8 +19,7 @@ from scaler.extras import require
 from scaler.paths import local_path
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, Fields, seconds_between, steady
-from scaler.worker_manager.aws_ec2.backend import LOOK, described, reason_of
-from scaler.worker_manager.aws_ec2.template import boot_script, python_command
+from scaler.worker_manager.aws_ec2.backend import LOOK, boot_script, described, python_command, reason_of
 from scaler.worker_manager.backend import BackendError, Capacity, most_units
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
