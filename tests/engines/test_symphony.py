@@ -23,7 +23,7 @@ from tests.waiting import within
 
 CONFIG = Path(__file__).parents[2] / "config/symphony.toml"
 WAIT_SECONDS = 30.0
-AGENT = "scaler.worker_manager.offload"
+AGENT = "scaler.worker_manager.offload.service"
 SERVICE = "scaler.worker_manager.symphony.service"
 
 

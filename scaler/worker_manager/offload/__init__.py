@@ -18,7 +18,7 @@ from scaler.worker.executor import Executor
 from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
 
-COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload")
+COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload.service")
 CLOSE_SECONDS = 20.0  # time for an agent to cancel remote tasks, after their grace period
 
 _KILL_SECONDS = 2.0

@@ -1,19 +1,24 @@
-"""Executes the commands of an agent whose tasks run elsewhere: stored objects, and the executor's thread."""
+"""`python -m scaler.worker_manager.offload.service`: runs one agent whose tasks run elsewhere. Executes the commands of
+the agent's core, with stored objects and the executor's thread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
-from scaler.config.worker import WorkerConfig
+from scaler.component import report
+from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
-from scaler.ids import result_id
+from scaler.ids import new_peer_id, result_id
 from scaler.object_storage.client import StorageClient
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, is_stored, stored_reference
+from scaler.processes import end_others_born_with
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, Role, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
 from scaler.worker.agent.calls import (
     CallCommand,
@@ -28,13 +33,15 @@ from scaler.worker.agent.calls import (
 )
 from scaler.worker.agent.events import AgentInput
 from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
-from scaler.worker.agent.shell import Agent, MakeConnector
+from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
 from scaler.worker.call import Call, CallResult, unpack_result
+from scaler.worker.credential import own_access, take_credential
 from scaler.worker.executor import CallKey, Executor, ExecutorError
 from scaler.worker.processor.calling import failure_of
 from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
+from scaler.worker.processor.storage import GET_TIMEOUT_SECONDS
 from scaler.worker_manager.call_thread import CallThread, answered_before
-from scaler.worker_manager.offload import OffloadConfig
+from scaler.worker_manager.offload import OffloadConfig, load_executor
 
 MAX_PRINTED_BYTES = 64 * 1024  # limit of printed text in a result, also on the remote side
 
@@ -272,3 +279,29 @@ def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[
 
 def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallCompleted:
     return CallCompleted(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
+
+
+def main() -> int:
+    take_credential()
+    status = StatusFile(os.environ.pop(LAST_WORDS_FD_VARIABLE, None))
+    try:
+        config = OffloadConfig.from_environment()
+    except ScalerError as error:
+        status.write_error(error)
+        return report("worker", error)
+
+    def connect_storage(address: str) -> StorageClient:
+        access = own_access(config)
+        return StorageClient(address, new_peer_id(), Role.WORKER, access, get_timeout_seconds=GET_TIMEOUT_SECONDS)
+
+    def make_agent(make_connector: MakeConnector) -> Agent:
+        return ServiceAgent(config, make_connector, load_executor(config), connect_storage, status.write)
+
+    try:
+        return run_agent(config, make_agent, status, runs_tasks=False)
+    finally:
+        end_others_born_with(WORKER_CONFIG_VARIABLE)  # local child processes of the executor
+
+
+if __name__ == "__main__":
+    sys.exit(main())
