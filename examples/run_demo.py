@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 
 ROOT = Path(__file__).resolve().parent.parent
 SCALER = Path(sysconfig.get_path("scripts")) / "scaler"

@@ -28,7 +28,7 @@ from tests.waiting import within
 
 if TYPE_CHECKING:
     from scaler.cluster.combo import SchedulerClusterCombo
-    from scaler.cluster.ports import ReservedPorts
+    from scaler.cluster.supervisor import ReservedPorts
 
 # The same few examples in every run: a check that passed once does not fail by chance. `make soak` draws many new ones.
 # Drawing an example takes long on a busy machine, which says nothing about the test.
@@ -164,7 +164,7 @@ def nothing_is_left(run: Run) -> Iterator[None]:
 @pytest.fixture
 def ports() -> Iterator[ReservedPorts]:
     """Four consecutive ports that no other program gets during the test."""
-    from scaler.cluster.ports import ReservedPorts  # noqa: PLC0415 (unit tests do without its imports)
+    from scaler.cluster.supervisor import ReservedPorts  # noqa: PLC0415 (unit tests do without its imports)
 
     reserved = ReservedPorts(4)
     yield reserved

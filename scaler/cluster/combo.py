@@ -14,9 +14,8 @@ from dataclasses import MISSING, fields, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, get_type_hints
 
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
-from scaler.cluster.supervisor import Supervisor, component
+from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts, Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
 from scaler.config.compatibility import rename_arguments, without_retired
 from scaler.config.load import model_of

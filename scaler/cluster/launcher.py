@@ -13,9 +13,8 @@ import os
 import socket
 from functools import partial
 
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import ComponentProcess, ReportLine
-from scaler.cluster.supervisor import Supervisor, component
+from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts, Supervisor, component
 from scaler.config.addresses import local_address
 from scaler.config.commands import LauncherConfig, LocalRequest
 from scaler.config.monitors import WebUiConfig

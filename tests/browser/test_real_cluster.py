@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from tests.browser.conftest import Windows
 from tests.integration.settings_rig import command
 

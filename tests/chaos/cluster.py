@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from tests.chaos.faults import CLIENT_LEASE_SECONDS, WORKER_LEASE_SECONDS
 from tests.chaos.proxy import Proxy
 from tests.chaos.stores import Stores

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from tests.engines.slurm_rig import SlurmCluster, missing_programs, running_slurm, search_path
 from tests.waiting import until
 

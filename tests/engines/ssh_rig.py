@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.config.load import model_of
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.ssh.backend import SshBackend

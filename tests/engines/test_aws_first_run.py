@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.testing.aws import AwsEmulator, Error
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_raw_ecs.setup import provision as provision_ecs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.testing.aws import AwsEmulator
 from tests.engines.clouds_rig import open_subnets, provision
 from tests.integration.settings_rig import command

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, ScalerFuture
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, ScalerFuture
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.testing.aws import AwsEmulator, LoseReply, Slow, Throttle
 from tests.engines.burst_tasks import nap, wait_at_gate
 from tests.engines.hpc_rig import BUCKET, furnish

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.testing.kubernetes import KubernetesEmulator
 from tests.engines.burst_tasks import nap
 from tests.engines.test_unit_credentials import Cluster, seen_by_a_task

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, ScalerFuture
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.config.load import model_of
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private

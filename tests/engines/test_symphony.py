@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.errors import ProcessorDiedError, TaskTimeoutError
 from scaler.testing.soamapi import Fault, StandIn
 from tests.integration.settings_rig import Command, command

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from tests.examples.blocks import SCRIPTS, STOP_SECONDS, Services, blocks_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from tests.examples.blocks import blocks_of
 from tests.integration.launcher_rig import launched
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
+from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts
 
 
 def free_addresses(host: str = "127.0.0.1", count: int = PORTS_OF_A_SCHEDULER) -> list[str]:

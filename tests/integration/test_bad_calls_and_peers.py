@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.errors import LimitError
 from tests.integration.settings_rig import command
 from tests.waiting import within

@@ -16,7 +16,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.config.addresses import MAX_IPC_PATH_BYTES
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from tests.integration.settings_rig import command

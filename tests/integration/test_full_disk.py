@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.errors import LimitError, TaskRejectedError
 from scaler.journal.journal import SEGMENT_BYTES
 from scaler.monitor.connection import MonitorConnection

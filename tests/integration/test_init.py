@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from scaler.config.commands import LauncherConfig, launcher_config
 from scaler.config.init import ADDRESS, file_text
 from scaler.config.load import read_file

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from tests.integration.launcher_rig import Launcher, launched, wait_until_gone, write_stack
 
 

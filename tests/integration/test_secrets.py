@@ -15,7 +15,7 @@ import psutil
 import pytest
 from zmq.utils import z85
 
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
+from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private

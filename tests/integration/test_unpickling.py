@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
+from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts
 from tests.integration.settings_rig import Command, command
 
 WAIT_SECONDS = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER
+from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER
 from scaler.errors import UnreachableError
 from tests.integration.free_ports import free_addresses
 from tests.integration.settings_rig import command

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervisor import ReservedPorts
 from tests.integration.settings_rig import Command, command
 from tests.unit.monitor.web_rig import Browser
 from tests.waiting import until, within

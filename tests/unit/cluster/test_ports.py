@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from scaler.cluster.ports import LOOPBACK, ReservedPorts
+from scaler.cluster.supervisor import LOOPBACK, ReservedPorts
 
 
 def test_reserved_ports_are_exclusive_but_usable_by_a_server() -> None:
