@@ -32,8 +32,10 @@ class ServerAccess:
         self._run: RunKeys | None = None
         self._owner_secret = ""
         if config.credentials is not None:
-            from scaler.security.allow_list import AllowList  # noqa: PLC0415 (8 ms, which most servers do not need)
-            from scaler.security.directory import KeysDirectory  # noqa: PLC0415
+            from scaler.security.directory import (
+                AllowList,  # noqa: PLC0415 (8 ms, which most servers do not need)
+                KeysDirectory,  # noqa: PLC0415
+            )
 
             directory = KeysDirectory.open(config.credentials)
             pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage

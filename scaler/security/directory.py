@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Self
@@ -16,8 +18,10 @@ from scaler.errors import ConfigError, UsageError
 from scaler.paths import UNSUPPORTED, local_path
 from scaler.security import CREDENTIALS_VARIABLE, documents
 from scaler.security.credential import Credential, load_credential
-from scaler.security.keys import KeyPair, new_key_pair
+from scaler.security.documents import UNITS, BrokenEntry, PeerEntry
+from scaler.security.keys import Entry, KeyPair, new_key_pair
 from scaler.security.private_files import read_private, require_private, write_private
+from scaler.texts import escaped
 
 MAX_LIST_BYTES = 64 * 1024 * 1024
 _SERVERS_FILE = "servers.toml"
@@ -184,3 +188,76 @@ def require_free(name: str, listed: Iterable[documents.PeerEntry | documents.Bro
                 f"a key named {name!r} already exists, added on {documents.shown(entry.added)}: choose another name, "
                 f"or revoke that key first with `scaler keys revoke {name}`"
             )
+
+
+_log = logging.getLogger(__name__)
+_now = partial(datetime.now, UTC)
+
+
+class AllowList:
+    """The admitted public keys of a directory. Logs each problem with a line only once."""
+
+    def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
+        self._directory = directory
+        self._now = now
+        self._state: tuple[int, ...] | None = None
+        self._listed: Sequence[PeerEntry | BrokenEntry] = ()
+        self._unreadable = ""
+        self._next_expiry: datetime | None = None
+        self._entries: dict[str, Entry] = {}
+        self.problems: set[str] = set()
+        self.refresh()
+
+    @property
+    def is_unreadable(self) -> bool:
+        return bool(self._unreadable)
+
+    def entries(self) -> Mapping[str, Entry]:
+        return self._entries
+
+    def refresh(self) -> None:
+        """Apply added, revoked, expired, and removed keys. Costs one `stat` if nothing changed."""
+        now, state = self._now(), _state_of(self._directory.peers)
+        if state != self._state:
+            self._state, self._unreadable = state, ""
+            try:
+                self._listed = self._directory.listed() if state else ()
+            except ConfigError as error:  # may be temporary without a file change, such as a lack of descriptors
+                self._state, self._unreadable = None, f"{error}: the keys are unchanged"
+        elif self._next_expiry is None or now < self._next_expiry:
+            return
+        problems = [self._unreadable] if self._unreadable else []
+        if not state:  # removing the file revokes all keys
+            problems.append(f"{self._directory.peers} does not exist: no peer is admitted")
+        self._entries = self._admitted(now, problems)
+        for problem in problems:
+            if problem not in self.problems:
+                _log.warning("problem in the keys directory: %s", escaped(problem))
+        self.problems = set(problems)
+
+    def _admitted(self, now: datetime, problems: list[str]) -> dict[str, Entry]:
+        scheduler = self._directory.scheduler.public
+        found = {scheduler: Entry("scheduler", "scheduler")}
+        reserved = self._directory.object_storage.public
+        problems += [each.error for each in self._listed if isinstance(each, BrokenEntry)]
+        read = [(entry.problem(now), entry) for entry in self._listed if isinstance(entry, PeerEntry)]
+        self._next_expiry = min((entry.expires for why, entry in read if not why and entry.expires), default=None)
+        for problem, entry in sorted(read, key=lambda each: not each[0]):  # of equal keys, a refused one wins
+            rows = {entry.public: Entry(entry.name, entry.role, problem)}
+            if entry.units:
+                rows[entry.units] = Entry(entry.name + UNITS, "worker", problem)
+            if reserved in rows or rows.keys() & found.keys():
+                problems.append(f"key {entry.name} is ignored: it is a server's key, or a duplicate")
+            else:
+                found |= rows
+        return found
+
+
+def _state_of(file: Path) -> tuple[int, ...]:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        return (0,)
+    return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaler.security.allow_list import AllowList
 from scaler.security.credential import Credential
-from scaler.security.directory import KeysDirectory
+from scaler.security.directory import AllowList, KeysDirectory
 from scaler.security.keys import Entry
 
 

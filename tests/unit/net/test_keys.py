@@ -8,8 +8,7 @@ import pytest
 
 from scaler.errors import ConfigError
 from scaler.net.keys import REFUSED, TRY_AGAIN, ServerKeys
-from scaler.security.allow_list import AllowList
-from scaler.security.directory import KeysDirectory
+from scaler.security.directory import AllowList, KeysDirectory
 from scaler.security.documents import BrokenEntry, PeerEntry
 from scaler.security.keys import new_key_pair
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.security.allow_list import AllowList
-from scaler.security.directory import KeysDirectory
+from scaler.security.directory import AllowList, KeysDirectory
 from scaler.security.keys import Entry
 
 
