@@ -13,8 +13,7 @@ import boto3
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
-from scaler.worker_manager.aws.containers import end_text
-from scaler.worker_manager.aws.package import installs_other, package_of
+from scaler.worker_manager.aws.package import end_text, installs_other, package_of
 from scaler.worker_manager.aws.resources import NO_BUCKET, delete_objects, object_keys
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.objects import compress

@@ -23,15 +23,17 @@ from scaler.worker_manager.aws.calls import (
     steady,
     with_region,
 )
-from scaler.worker_manager.aws.containers import (
+from scaler.worker_manager.aws.credential import check_secrets, secrets_with
+from scaler.worker_manager.aws.package import (
+    BASE_IMAGE,
     MAX_OVERRIDES_CHARACTERS,
     check_source,
     end_text,
+    install_command,
+    package_of,
     platform_of,
     unreachable,
 )
-from scaler.worker_manager.aws.credential import check_secrets, secrets_with
-from scaler.worker_manager.aws.package import BASE_IMAGE, install_command, package_of
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig

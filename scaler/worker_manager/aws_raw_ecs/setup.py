@@ -10,9 +10,14 @@ from scaler.config.commands import Verb
 from scaler.worker_manager.aws import resources
 from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
-from scaler.worker_manager.aws.containers import check_source
 from scaler.worker_manager.aws.credential import CredentialParameter
-from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
+from scaler.worker_manager.aws.package import (
+    PackageBucket,
+    PackageResource,
+    check_source,
+    package_of,
+    package_statements,
+)
 from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig

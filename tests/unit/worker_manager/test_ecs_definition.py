@@ -13,7 +13,7 @@ from scaler._version import __version__
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS
+from scaler.worker_manager.aws.package import MAX_OVERRIDES_CHARACTERS
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import (
     check,
