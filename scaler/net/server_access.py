@@ -32,10 +32,7 @@ class ServerAccess:
         self._run: RunKeys | None = None
         self._owner_secret = ""
         if config.credentials is not None:
-            from scaler.security.directory import (
-                AllowList,  # noqa: PLC0415 (8 ms, which most servers do not need)
-                KeysDirectory,  # noqa: PLC0415
-            )
+            from scaler.security.directory import AllowList, KeysDirectory  # noqa: PLC0415 (8 ms, which few servers need)
 
             directory = KeysDirectory.open(config.credentials)
             pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
