@@ -9,7 +9,7 @@ from scaler.plugins import WorkerManagerType
 from scaler.processes import describe_exit
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Capacity, EndedUnits, Unit, units_credential
-from scaler.worker_manager.local_agents import LocalAgents
+from scaler.worker_manager.baremetal_native import LocalAgents
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 __all__ = [

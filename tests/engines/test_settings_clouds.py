@@ -24,8 +24,8 @@ from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
+from scaler.worker_manager.baremetal_native import LocalAgents
 from scaler.worker_manager.kubernetes.backend import KubernetesBackend
-from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from scaler.worker_manager.symphony.executor import make_backend as make_symphony_backend

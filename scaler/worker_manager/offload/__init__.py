@@ -16,7 +16,7 @@ from scaler.errors import ConfigError
 from scaler.plugins import load
 from scaler.worker.executor import Executor
 from scaler.worker_manager.backend import Capacity, units_credential
-from scaler.worker_manager.local_agents import LocalAgents
+from scaler.worker_manager.baremetal_native import LocalAgents
 
 COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload.service")
 CLOSE_SECONDS = 20.0  # time for an agent to cancel remote tasks, after their grace period

@@ -20,8 +20,7 @@ from scaler.registry import OwnFile
 from scaler.security.keys import KeyPair
 from scaler.security.run import FoundKeys, publish
 from scaler.worker_manager.backend import ENDED, ENDED_SHOWN, Capacity
-from scaler.worker_manager.baremetal_native import COMMAND
-from scaler.worker_manager.local_agents import LocalAgents
+from scaler.worker_manager.baremetal_native import COMMAND, LocalAgents
 from scaler.worker_manager.ssh.command import MARK, UNITS_VARIABLE
 
 POLL_SECONDS = 1.0
