@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from array import array
 from typing import Any
 
 from scaler.errors import ConfigError
@@ -10,7 +12,13 @@ from scaler.interpreter import HASH_SEED, import_from_working_directory
 from scaler.process_state import begin_afresh
 from scaler.worker.credential import take_credential
 from scaler.worker.job import run_call
-from scaler.worker_manager.symphony.session import load_library, payload_class
+
+MISSING = (
+    "soamapi, the Python library of IBM Spectrum Symphony, cannot be imported: it comes with the product, not "
+    "from a package index. Install Symphony's client on this machine, source its profile (profile.platform), and add "
+    "the directory of its Python API to PYTHONPATH"
+)
+LIBRARY = "soamapi"
 
 
 def main() -> int:
@@ -24,6 +32,29 @@ def main() -> int:
     import_from_working_directory()
     container_class(soamapi)().run()
     return 0
+
+
+def load_library() -> Any:
+    try:
+        return importlib.import_module(LIBRARY)
+    except ImportError as error:  # for example, if a shared library is missing
+        raise ConfigError(f"{MISSING} ({error})") from error
+
+
+def payload_class(soamapi: Any) -> Any:
+    class BytesMessage(soamapi.Message):  # type: ignore[misc]
+        def __init__(self, data: bytes = b"") -> None:
+            super().__init__()
+            self.data = data
+
+        def on_serialize(self, stream: Any) -> None:
+            items = array("b", self.data)
+            stream.write_byte_array(items, 0, len(items))
+
+        def on_deserialize(self, stream: Any) -> None:
+            self.data = stream.read_byte_array("b").tobytes()
+
+    return BytesMessage
 
 
 def container_class(soamapi: Any) -> Any:

@@ -32,7 +32,7 @@ from scaler.security.directory import KeysDirectory, default_directory
 from scaler.worker_manager.kubernetes.backend import pod_template
 from scaler.worker_manager.orb_aws_ec2.backend import OrbBroker
 from scaler.worker_manager.ssh import all_hosts
-from scaler.worker_manager.symphony.session import read_password
+from scaler.worker_manager.symphony.executor import read_password
 
 ADDRESS = "tcp://127.0.0.1:0"
 OF_OTHER_MACHINES = {"ssh_python", "slurm_python", "slurm_log_directory", "orb_python", "ec2_python"}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scaler.worker.call import Call
-from scaler.worker_manager.symphony.executor import MAX_REFUSALS_OF_ONE, RefusalCounts
-from scaler.worker_manager.symphony.session import CallRefusal
+from scaler.worker_manager.symphony.executor import MAX_REFUSALS_OF_ONE, CallRefusal, RefusalCounts
 
 TAKEN = None
 NO = CallRefusal("no")
