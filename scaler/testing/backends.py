@@ -21,7 +21,7 @@ DEADLINE_SECONDS = 10.0
 class MemoryBackend:
     """A `Backend` whose units are table entries. A unit runs from the first `list` after its start. Not thread-safe.
 
-    Tests control the backend through `now`, `hold`, `start_errors`, `unlisted`, `lingers`, and `lose`.
+    Tests control the backend through `now`, `hold`, `start_errors`, `lingers`, and `lose`.
     """
 
     def __init__(self, capacity: Capacity) -> None:
@@ -31,8 +31,6 @@ class MemoryBackend:
         """True: started units stay PENDING."""
         self.start_errors: list[str] = []
         """Error texts of the next calls of `start`, in order."""
-        self.unlisted: set[str] = set()
-        """Units that `list` omits, as a service with delayed listings does."""
         self.lingers = False
         """True: stopped units stay STOPPING."""
         self.most_alive = 0
@@ -63,11 +61,7 @@ class MemoryBackend:
                 self._end(unit_id, UnitState.STOPPING if self.lingers else UnitState.STOPPED, "stopped")
 
     def list(self) -> list[Unit]:
-        listed = [
-            replace(unit, age_seconds=self.now - self._born[unit.unit_id])
-            for unit in self._units.values()
-            if unit.unit_id not in self.unlisted
-        ]
+        listed = [replace(unit, age_seconds=self.now - self._born[unit.unit_id]) for unit in self._units.values()]
         for unit in listed:
             if unit.state is UnitState.PENDING and not self.hold:
                 self._units[unit.unit_id] = replace(unit, state=UnitState.RUNNING)

@@ -52,7 +52,7 @@ class SeenUnit:
 @dataclass(slots=True)
 class _Alive:
     born_at: float
-    state: UnitState | None  # None until the service reports the unit; unlisted until then
+    state: UnitState
     reason: str = ""
     ends_at: float | None = None  # when the service ends the unit; None for no limit
     is_stopping: bool = False  # the service has accepted its stop
@@ -72,10 +72,10 @@ class PolledBackend(ABC):
         stop_by_hand: str,
         capacity: Capacity,
         heartbeat_seconds: float,
-        first_state: UnitState | None = None,
+        first_state: UnitState = UnitState.PENDING,
     ) -> None:
         """service, noun: names of the service and its units. stop_by_hand: how users can stop a unit. first_state: of a
-        started unit that the service has not shown; None: not listed."""
+        started unit that the service has not shown."""
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
         self._noun = noun
@@ -199,7 +199,6 @@ class PolledBackend(ABC):
             self._settled_at = now + LISTED_SECONDS
         search = now < self._settled_at or now >= self._search_at
         listed = [unit_id for unit_id in self.list_ids(search=search) if not self._knows(unit_id)]
-        self._note_connected(now)
         known = list(self._alive)
         seen = self.describe([*known, *(unit_id for unit_id in listed if unit_id not in self._alive)])
         for unit_id, unit in seen.items():
@@ -216,8 +215,8 @@ class PolledBackend(ABC):
             unit = self._alive.get(unit_id)
             if unit is None:
                 self._ended.pop(unit_id, None)
-                unit = self._alive[unit_id] = _Alive(now, None)
-            if unit.state in (None, UnitState.WAITING, UnitState.PENDING):
+                unit = self._alive[unit_id] = _Alive(now, UnitState.RUNNING)
+            if unit.state in (UnitState.WAITING, UnitState.PENDING):
                 unit.state, unit.reason = UnitState.RUNNING, ""
             unit.has_joined = True
             unit.not_found_since = None
@@ -278,14 +277,14 @@ class PolledBackend(ABC):
     def list(self) -> list[Unit]:
         """Return the last state, including stops accepted since then and recently ended units."""
         now = time.monotonic()
+        self._note_connected(now)
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:
             self._poll(now)
             self._polled_at = now
         alive = []
         for unit_id, unit in self._alive.items():
-            if unit.state is not None:
-                state = UnitState.STOPPING if unit.is_stopping else unit.state
-                left = 0.0 if unit.ends_at is None else max(MIN_REMAINING_SECONDS, unit.ends_at - now)
-                slots = unit.slots or self.capacity.unit_slots
-                alive.append(Unit(unit_id, state, slots, now - unit.born_at, unit.reason, left))
+            state = UnitState.STOPPING if unit.is_stopping else unit.state
+            left = 0.0 if unit.ends_at is None else max(MIN_REMAINING_SECONDS, unit.ends_at - now)
+            slots = unit.slots or self.capacity.unit_slots
+            alive.append(Unit(unit_id, state, slots, now - unit.born_at, unit.reason, left))
         return alive + [unit for unit in self._shown.shown(now) if unit.unit_id not in self._alive]

@@ -69,8 +69,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._ending = asyncio.Event()
         self._desired: Desired | None = None
-        self._joined: set[str] = set()  # units whose worker has connected, for the reconciler's next round
-        self._connected: set[str] = set()
+        self._connected: set[str] = set()  # units with a connected worker
         self._refused: Refused | None = None
         self._takeover_seconds = takeover_seconds
         self._takeover_until: float | None = None  # None: no other manager has the id
@@ -157,7 +156,6 @@ class Runner:
                     if is_new and not self._capacity.fixed:
                         _log.info("the scheduler wants %s: %s", counted(desired.units, "unit"), desired.reason)
                     self._desired = desired
-                    self._joined.update(desired.joined)
                     self._connected.update(desired.joined)
                     self._connected.difference_update(desired.left)
                 case Received(message=Shutdown(text)):
@@ -239,9 +237,8 @@ class Runner:
         desired = self._desired
         wanted = desired.units + desired.draining if desired is not None and self._in_contact else None
         drained = frozenset(desired.drained if desired is not None else ())
-        joined, self._joined = self._joined, set()
         units_wanted = self._capacity.max_units if self._capacity.fixed else wanted
-        wanted_units = UnitsWanted(units_wanted, drained, joined, frozenset(self._connected))
+        wanted_units = UnitsWanted(units_wanted, drained, frozenset(self._connected))
         decision = self._reconciler.step(wanted_units, units, time.monotonic(), _chance())
         self._degrade(decision.reason)
         self._report()
@@ -263,10 +260,10 @@ class Runner:
             unit_ids = await self._call(self._service.start, count)
         except BackendError as error:
             _log.warning("started %d of %s: %s", len(error.started), counted(count, "unit"), error)
-            self._reconciler.started(error.started, time.monotonic(), str(error), _chance())
+            self._reconciler.started(time.monotonic(), str(error), _chance())
         else:
             _log.info("started %s", ", ".join(unit_ids))
-            self._reconciler.started(unit_ids, time.monotonic())
+            self._reconciler.started(time.monotonic())
 
     async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         answer = self._thread.call(function, *arguments)
@@ -329,17 +326,10 @@ class Runner:
             _log.info("retrying to start units")
         self._degraded_reason = reason
 
-    def _unlisted(self) -> dict[str, float]:
-        listed = {unit.unit_id for unit in self._units or ()}
-        unlisted = self._reconciler.unlisted(time.monotonic())
-        return {unit_id: age for unit_id, age in unlisted.items() if unit_id not in listed}
-
     def _report(self) -> None:
         if not self._connector.connected:
             return
         units = [replace(unit, reason=unit.reason[:MAX_REASON_CHARACTERS]) for unit in self._units or ()]
-        slots = self._capacity.unit_slots
-        units += [Unit(unit_id, UnitState.PENDING, slots, age) for unit_id, age in self._unlisted().items()]
         self._connector.send(ManagerStatus(time.monotonic(), units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
@@ -386,7 +376,6 @@ class Runner:
         return self._units is not None
 
     async def _stop_all(self) -> None:
-        asked: set[str] = set()
         self._degraded_reason = ""
         while True:
             self._wake.clear()
@@ -394,11 +383,8 @@ class Runner:
                 alive = [unit for unit in await self._list() if unit.state not in ENDED]
                 self._report()
                 staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
-                # A unit that was just started may not be listed yet, but must also be stopped.
-                staying += self._unlisted().keys() - asked
                 if staying:
                     await self._call(self._service.stop, staying)
-                    asked.update(staying)
                 elif not alive or self._capacity.outlive_manager:
                     return
                 rest_seconds = 0.0 if staying else self._heartbeat_seconds

@@ -44,10 +44,12 @@ class World:
             self.stopped += actions.stop
         if actions.start:
             try:
-                self.reconciler.started(self.backend.start(actions.start), now)
-                self.started.append(actions.start)
+                self.backend.start(actions.start)
             except BackendError as error:
-                self.reconciler.failed(str(error), now, started=error.started, chance=jitter)
+                self.reconciler.failed(str(error), now, chance=jitter)
+            else:
+                self.reconciler.started(now)
+                self.started.append(actions.start)
         return actions
 
 

@@ -341,8 +341,8 @@ class SimulatedManager:
 
     def hear(self, message: Desired) -> None:
         wanted = message.units + message.draining
-        joined = [*self._wanted.joined, *message.joined]
-        self._wanted = UnitsWanted(wanted, frozenset(message.drained), joined)
+        connected = {*self._wanted.connected, *message.joined}.difference(message.left)
+        self._wanted = UnitsWanted(wanted, frozenset(message.drained), connected)
         self._round_at(self._world.now + ROUND_GAP_SECONDS)
 
     def beat(self) -> None:
@@ -365,12 +365,13 @@ class SimulatedManager:
             if now - unit.ended < LISTED_AFTER_END_SECONDS
         ]
         decision = self._reconciler.step(self._wanted, units, now, JITTER)
-        self._wanted = replace(self._wanted, joined=())
         self._world.say(self.peer, ManagerStatus(now, units, decision.reason))
         for name in decision.stop:
             self._end(name, UnitState.STOPPED)
         if decision.start:
-            self._reconciler.started([self._start() for _ in range(decision.start)], now)
+            self._reconciler.started(now)
+            for _ in range(decision.start):
+                self._start()
         self._round_at(now + max(ROUND_GAP_SECONDS, decision.again))
 
     def _start(self) -> str:

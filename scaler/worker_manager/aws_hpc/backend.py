@@ -63,7 +63,6 @@ class BatchBackend(PolledBackend):
                 usual_startup_seconds=USUAL_STARTUP_SECONDS,
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
-            first_state=UnitState.PENDING,
         )
         document = worker_document(config, slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
         variables = {WORKER_CONFIG_VARIABLE: document}

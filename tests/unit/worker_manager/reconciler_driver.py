@@ -23,13 +23,13 @@ class ReconcilerDriver:
         units: Sequence[Unit],
         now: float,
         *,
-        joined: Sequence[str] | None = None,
+        connected: Sequence[str] | None = None,
         chance: float = CHANCE,
     ) -> Decision:
-        """Do one round. joined: units whose worker has connected; by default all running units."""
-        if joined is None:
-            joined = [unit.unit_id for unit in units if unit.state is UnitState.RUNNING]
-        return self.core.step(replace(wanted, joined=joined), units, now, chance)
+        """Do one round. connected: units whose worker is connected; by default all running units."""
+        if connected is None:
+            connected = [unit.unit_id for unit in units if unit.state is UnitState.RUNNING]
+        return self.core.step(replace(wanted, connected=connected), units, now, chance)
 
-    def failed(self, cause: str, now: float, *, started: Sequence[str] = (), chance: float = CHANCE) -> None:
-        self.core.started(started, now, cause, chance)
+    def failed(self, cause: str, now: float, *, chance: float = CHANCE) -> None:
+        self.core.started(now, cause, chance)

@@ -20,13 +20,15 @@ FAILED, STOPPED = UnitState.FAILED, UnitState.STOPPED
 class Service(PolledBackend):
     """A backend of a scripted service, on a clock that the test moves."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, first_state: UnitState | None = PENDING) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, first_state: UnitState = PENDING, heartbeat_seconds: float = 0.0
+    ) -> None:
         super().__init__(
             service="S",
             noun="units",
             stop_by_hand="",
             capacity=Capacity.of_units(2, None),
-            heartbeat_seconds=0.0,
+            heartbeat_seconds=heartbeat_seconds,
             first_state=first_state,
         )
         self.now = 0.0
@@ -70,13 +72,18 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     return Service(monkeypatch)
 
 
-def test_started_units_exist_before_the_service_reports_them(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_units_exist_before_the_service_reports_them(service: Service) -> None:
     service.start(1)
     assert service.at(1.0) == {"a": PENDING}
-    hidden = Service(monkeypatch, first_state=None)
-    hidden.start(1)
-    assert hidden.at(1.0) == {}
-    assert hidden.at(2.0, a=SeenUnit(RUNNING, 1.0)) == {"a": RUNNING}
+    assert service.at(2.0, a=SeenUnit(RUNNING, 1.0)) == {"a": RUNNING}
+
+
+def test_connected_unit_of_an_earlier_manager_is_listed_before_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(monkeypatch, heartbeat_seconds=10.0)
+    assert service.at(0.0) == {}
+    service.connected = frozenset({"earlier"})
+    assert service.at(1.0) == {"earlier": RUNNING}
+    assert len(service.searches) == 1
 
 
 def test_unit_listed_late_is_adopted_with_its_age(service: Service) -> None:

@@ -8,7 +8,6 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import (
     DRAIN_DEADLINE_SECONDS,
-    LISTING_GRACE_SECONDS,
     STARTING_SECONDS,
     STOP_AGAIN_SECONDS,
     UnitsWanted,
@@ -18,24 +17,6 @@ from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
 
 def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, reason: str = "") -> Unit:
     return Unit(name, state, 1, age, reason)
-
-
-def test_started_units_not_listed_yet_count_for_a_while() -> None:
-    reconciler = ReconcilerDriver()
-    reconciler.started(["a", "b"], 50.0)
-    assert reconciler.step(UnitsWanted(2), [], 51.0).start == 0
-    assert reconciler.core.unlisted(51.0) == {"a": 1.0, "b": 1.0}
-    assert reconciler.step(UnitsWanted(2), [], 50.0 + LISTING_GRACE_SECONDS - 1).start == 0
-    assert reconciler.step(UnitsWanted(2), [], 50.0 + LISTING_GRACE_SECONDS).start == 2
-
-
-def test_units_with_a_connected_worker_count_even_if_unlisted() -> None:
-    reconciler = ReconcilerDriver(2)
-    connected = UnitsWanted(2, connected=("a", "b"))
-    assert reconciler.step(connected, [], 0.0).start == 0
-    assert reconciler.step(connected, [], 1000.0).start == 0
-    lost = [unit("a", UnitState.FAILED, reason="killed by signal 9 (SIGKILL)")]
-    assert reconciler.step(connected, lost, 1001.0).start == 1
 
 
 @pytest.mark.parametrize("state", [UnitState.PENDING, UnitState.RUNNING])
@@ -90,10 +71,10 @@ def test_containers_that_never_reach_the_scheduler_count_as_failures() -> None:
     now = 0.0
     for attempt in range(5):
         now += 400.0
-        reconciler.step(UnitsWanted(4), [], now, joined=[])
-        reconciler.step(UnitsWanted(4), [unit(f"unit-{attempt}", age=1.0)], now + 1.0, joined=[])
+        reconciler.step(UnitsWanted(4), [], now, connected=[])
+        reconciler.step(UnitsWanted(4), [unit(f"unit-{attempt}", age=1.0)], now + 1.0, connected=[])
         lost = unit(f"unit-{attempt}", UnitState.FAILED, age=300.0, reason="no contact with the scheduler")
-        actions = reconciler.step(UnitsWanted(4), [lost], now + 300.0, joined=[])
+        actions = reconciler.step(UnitsWanted(4), [lost], now + 300.0, connected=[])
     assert actions.start == 0
     assert "no contact with the scheduler" in actions.reason
 
@@ -125,8 +106,7 @@ def test_failing_units_are_tried_one_at_a_time_until_one_is_proven() -> None:
     for now in (0.0, 10.0):
         reconciler.step(UnitsWanted(4), [unit(f"unit-{now}", UnitState.FAILED, 0.5, "exit code 1")], now)
     assert reconciler.step(UnitsWanted(4), [], 20.0).start == 1
-    reconciler.started(["a"], 20.0)
-    assert reconciler.step(UnitsWanted(4), [], 20.2).start == 0
+    reconciler.started(20.0)
     assert reconciler.step(UnitsWanted(4), [unit("a", UnitState.PENDING, 0.5)], 20.5).start == 0
     assert reconciler.step(UnitsWanted(4), [unit("a", age=1.0)], 21.0).start == 0
     assert reconciler.step(UnitsWanted(4), [unit("a", age=6.0)], 26.0).start == 3
@@ -150,14 +130,6 @@ def test_early_exit_of_a_connected_worker_is_a_failure_unless_orderly(state: Uni
     assert reconciler.step(UnitsWanted(4), [], 20.0).start == start
 
 
-def test_worker_connected_before_its_unit_is_listed_is_remembered() -> None:
-    reconciler = ReconcilerDriver()
-    reconciler.step(UnitsWanted(2), [], 0.0, joined=["a", "b"])
-    reconciler.step(UnitsWanted(2), [unit("a"), unit("b")], 1.0, joined=[])
-    ended = [unit("a", UnitState.STOPPED, 0.0), unit("b", UnitState.STOPPED, 0.0)]
-    assert reconciler.step(UnitsWanted(2), ended, 2.0, joined=[]).start == 2
-
-
 def test_failed_start_is_retried_later_and_forgotten_after_a_success() -> None:
     reconciler = ReconcilerDriver()
     reconciler.failed("throttled", 0.0)
@@ -165,7 +137,7 @@ def test_failed_start_is_retried_later_and_forgotten_after_a_success() -> None:
     reconciler.failed("throttled", 0.0)
     actions = reconciler.step(UnitsWanted(4), [], 0.0)
     assert (actions.start, actions.again) == (0, 0.5)
-    reconciler.started(["a"], 0.5)
+    reconciler.started(0.5)
     reconciler.failed("throttled", 0.6)
     assert reconciler.step(UnitsWanted(4), [unit("a", UnitState.PENDING, 0.0)], 0.6).start == 3
 
@@ -183,7 +155,7 @@ def test_refused_start_is_retried_with_one_unit_and_when_a_unit_ends() -> None:
     assert reconciler.step(UnitsWanted(6), ended, now).start == 1
     reconciler.failed("job submit limit", now)
     assert reconciler.step(UnitsWanted(6), ended, now).start == 0, "it has ended once"
-    reconciler.started(["c"], now)
+    reconciler.started(now)
     assert reconciler.step(UnitsWanted(6), [*ended, unit("c")], now).start == 4
 
 
@@ -209,8 +181,9 @@ def test_stopped_units_are_not_failures() -> None:
 def test_concurrent_starts_never_exceed_the_machines_capacity() -> None:
     reconciler = ReconcilerDriver(max_starting=2)
     assert reconciler.step(UnitsWanted(4), [], 0.0).start == 2
-    reconciler.started(["a", "b"], 0.0)
-    waiting = reconciler.step(UnitsWanted(4), [], 0.1)
+    reconciler.started(0.0)
+    new = [unit("a", UnitState.PENDING, 0.0), unit("b", UnitState.PENDING, 0.0)]
+    waiting = reconciler.step(UnitsWanted(4), new, 0.1)
     assert (waiting.start, waiting.again) == (0, STARTING_SECONDS)
     units = [unit("a"), unit("b", UnitState.PENDING, 0.5)]
     assert reconciler.step(UnitsWanted(4), units, 0.5).start == 1
