@@ -167,12 +167,14 @@ def batch_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backen
 def kubernetes_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     monkeypatch.setattr(pods, "WORKER_COMMAND", ("python", str(script)))
     with KubernetesEmulator() as kubernetes:
+        kubernetes.times.watch = 0.02
         config = KubernetesConfig(
             scheduler_address="tcp://127.0.0.1:1",
             worker_manager_id="m",
             k8s_kubeconfig=str(kubernetes.kubeconfig(script.with_suffix(".yaml"))),
             k8s_image="emulated",
             max_task_concurrency=8,
+            heartbeat_interval_seconds=0.01,
         )
         made: list[KubernetesBackend] = []
 

@@ -7,7 +7,6 @@ SCALER_TEST_KUBERNETES_IMAGE names.
 from __future__ import annotations
 
 import os
-import select
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -56,10 +55,12 @@ class StandInSite:
 
     def __init__(self, emulator: KubernetesEmulator, folder: Path) -> None:
         self.emulator = emulator
+        emulator.times.watch = 0.02
         self._kubeconfig = str(emulator.kubeconfig(folder / "kubeconfig"))
 
     def config(self, **values: Any) -> KubernetesConfig:
-        given: dict[str, Any] = {"worker_manager_id": "m", "max_task_concurrency": 8, "k8s_image": "emulated", **values}
+        given: dict[str, Any] = {"worker_manager_id": "m", "max_task_concurrency": 8, "k8s_image": "emulated"}
+        given |= {"heartbeat_interval_seconds": 0.01, **values}
         return KubernetesConfig(
             **{"scheduler_address": "tcp://192.0.2.1:1", "k8s_kubeconfig": self._kubeconfig, **given}
         )
@@ -92,7 +93,14 @@ class RealSite:
     def config(self, **values: Any) -> KubernetesConfig:
         image = os.environ.get("SCALER_TEST_KUBERNETES_IMAGE", "busybox:stable")
         given: dict[str, Any] = {"worker_manager_id": self._id, "max_task_concurrency": 8, "k8s_image": image}
-        given |= {"k8s_cpu": 0.05, "k8s_memory": "64Mi", "k8s_slots": 1, "k8s_kubeconfig": self._kubeconfig, **values}
+        given |= {
+            "heartbeat_interval_seconds": 0.01,
+            "k8s_cpu": 0.05,
+            "k8s_memory": "64Mi",
+            "k8s_slots": 1,
+            "k8s_kubeconfig": self._kubeconfig,
+            **values,
+        }
         return KubernetesConfig(**{"scheduler_address": "tcp://192.0.2.1:1", **given})
 
     def objects(self, plural: str) -> list[Fields]:
@@ -142,11 +150,11 @@ def backend_of(site: Site, **values: Any) -> Iterator[KubernetesBackend]:
 
 
 def until(site: Site, backend: KubernetesBackend, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
-    """List units after every change until they match."""
+    """List units until they match."""
     deadline = time.monotonic() + site.wait_seconds
     while not fits(units := backend.list()):
         assert time.monotonic() < deadline, units
-        select.select([backend.fileno() or 0], [], [], 0.2)
+        time.sleep(0.02)
     return units
 
 

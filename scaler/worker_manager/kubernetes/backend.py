@@ -26,7 +26,7 @@ from scaler.worker_manager.backend import (
 )
 from scaler.worker_manager.containers import loopback_warning, require_image
 from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
-from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi, PodWatch
+from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 AT_ONCE = 8
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesBackend(PolledBackend):
-    """Units are pods, followed by a watch. Raises UsageError without image or cluster, and for an invalid template."""
+    """Units are pods. Raises UsageError without image or cluster, and for an invalid template."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class KubernetesBackend(PolledBackend):
         image = pods.template_image(self._template)
         require_image(config.k8s_image or image, "k8s_image")
         self._api = PodsApi(config)
-        self._watch = PodWatch(self._api)
+        self._is_closed = False
         slots = pods.slots_of(config)
         super().__init__(
             service="Kubernetes",
@@ -59,10 +59,9 @@ class KubernetesBackend(PolledBackend):
             capacity=Capacity.of_units(
                 slots, most_units(config.max_task_concurrency, slots), unit_memory_bytes=bytes_of(config.k8s_memory)
             ),
-            heartbeat_seconds=0.0,
+            heartbeat_seconds=config.heartbeat_interval_seconds,
         )
         self._unanswered: list[str] = []
-        self._pods: dict[str, pods.Fields] = {}
         self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods with a living unit
         self._remove_at: dict[str, float] = {}  # of ended pods
         self._stopped_before: set[str] = set()  # pods that an earlier process of this manager has stopped
@@ -102,15 +101,15 @@ class KubernetesBackend(PolledBackend):
         return "stopping"
 
     def list_ids(self, *, search: bool) -> list[str]:
-        del search  # the watch reports all
-        self._pods, deleted = self._watch.snapshot()
-        gone = {pods.name_of(pod): pod for pod in deleted}
+        del search  # an update shows all
+        gone = {pods.name_of(pod): pod for pod in self._api.update()}
+        found = self._api.pods
         self._deleted = {name: pod for name, pod in self._deleted.items() if name in self._alive} | gone
-        self._unanswered = [name for name in self._unanswered if name not in self._pods and name not in gone]
-        self._remove_at = {name: at for name, at in self._remove_at.items() if name in self._pods}
-        self._stopped_before &= {*self._pods, *self._deleted}
+        self._unanswered = [name for name in self._unanswered if name not in found and name not in gone]
+        self._remove_at = {name: at for name, at in self._remove_at.items() if name in found}
+        self._stopped_before &= {*found, *self._deleted}
         self._remove_ended(time.monotonic())
-        return [*self._pods, *self._deleted]
+        return [*found, *self._deleted]
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         self._since = {name: self._since[name] for name in unit_ids if name in self._since}
@@ -118,29 +117,27 @@ class KubernetesBackend(PolledBackend):
         for name in unit_ids:
             if name in self._deleted:
                 seen[name] = self._seen(self._deleted[name], is_deleted=True)
-            elif name in self._pods:
-                found = self._seen(self._pods[name])
+            elif (pod := self._api.pods.get(name)) is not None:
+                found = self._seen(pod)
                 if found.state is UnitState.STOPPING and name not in self._alive:
                     self._stopped_before.add(name)
-                    found = self._seen(self._pods[name])
-                seen[name] = shown = self._with_time(name, self._pods[name], found, now)
+                    found = self._seen(pod)
+                seen[name] = shown = self._with_time(name, pod, found, now)
                 if shown.state in ENDED:
                     # A failed pod is kept for a while, so that users can inspect its log and events.
                     kept_seconds = ENDED_SHOWN_SECONDS if found.state is UnitState.FAILED else 0.0
                     self._remove_at.setdefault(name, now + kept_seconds)
         return seen
 
-    def fileno(self) -> int | None:
-        return self._watch.fileno()
-
     def close(self) -> None:
         """Remove ended pods and, unless pods need it, the Secret. Keeps all other pods. Idempotent."""
-        if self._watch.is_closed:
+        if self._is_closed:
             return
+        self._is_closed = True
         try:
             failures = _each(self.stop_one, self._unanswered)
-            self.list()
-            failures |= _each(self._remove, [name for name in self._remove_at if name in self._pods])
+            self._poll(time.monotonic())
+            failures |= _each(self._remove, [name for name in self._remove_at if name in self._api.pods])
             is_over = all(unit.is_stopping or unit.state is UnitState.STOPPING for unit in self._alive.values())
             if is_over and not failures:
                 self._api.delete("secrets", pods.secret_name(self._config))
@@ -151,13 +148,12 @@ class KubernetesBackend(PolledBackend):
         self.disconnect()
 
     def disconnect(self) -> None:
-        self._watch.close()
         self._api.close()
 
     def _create(self, pod: pods.Fields) -> None:
         for attempt in range(1, CONFLICT_ATTEMPTS + 1):
             try:
-                self._watch.add(self._api.call("create", "pods", body=pod))
+                self._api.call("create", "pods", body=pod)
             except KubernetesError as error:
                 if error.cause == "AlreadyExists":
                     return

@@ -1,16 +1,14 @@
-"""Requests to a cluster's API, errors with a remedy, and a watch of the manager's pods. The official client only
-configures and authenticates: its models know only the fields of their version, so objects are dictionaries."""
+"""Requests to a cluster's API, and errors with a remedy. The official client only configures and authenticates: its
+models know only the fields of their version, so objects are dictionaries."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -20,19 +18,13 @@ from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 
 from scaler._version import __version__
-from scaler.backoff import Backoff
 from scaler.errors import UsageError
 from scaler.worker_manager.backend import BackendError, short
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, name_of, owner_of
 
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
-WATCH_SECONDS = 50  # the server ends a watch after this time; longer silence is a lost connection
-WATCH_MARGIN_SECONDS = 15.0
-RETRY_BACKOFF = Backoff(0.1, 8.0)  # after a watch or list that failed
-FIRST_LIST_SECONDS = 40.0  # how long `snapshot` waits for the first list; longer than two attempts of its request
-LASTING_SECONDS = 20.0  # a watch that breaks after this time does not count as a failure
-END_SECONDS = 2.0
+WATCH_SECONDS = 1  # the server ends a watch after this time, the shortest that it accepts
 GONE = 410  # status: the API no longer has the changes since the list
 CONNECTIONS = 16
 PAGE_OBJECTS = 500
@@ -64,6 +56,8 @@ class PodsApi:
         self._selector = f"{OWNER_LABEL}={owner_of(config)}"
         self._lock = threading.Lock()
         self._made: tuple[Configuration, urllib3.PoolManager] | None = None  # None after refused credentials
+        self._version = ""  # of the last list or change; empty: list first
+        self.pods: dict[str, Fields] = {}
         self.namespace = config.k8s_namespace or ""
         self._client()
 
@@ -81,7 +75,31 @@ class PodsApi:
             if error.code != 404:
                 raise
 
-    def list_pods(self) -> tuple[list[Fields], str]:
+    def update(self) -> list[Fields]:
+        """Bring `pods` up to date. Return those that were deleted since the last call, in their last state."""
+        try:
+            changes = self._changes() if self._version else None
+        except KubernetesError as error:
+            if error.code not in (0, GONE):
+                raise
+            changes = None  # the watch broke, or the API no longer has the changes since the last one
+        if changes is None:
+            listed, self._version = self._list()
+            found = {name_of(pod): pod for pod in listed}
+            deleted = [pod for name, pod in self.pods.items() if name not in found]
+            self.pods = found
+            return deleted
+        deleted = []
+        for kind, pod in changes:
+            self._version = str(pod["metadata"]["resourceVersion"])
+            if kind == "DELETED":
+                self.pods.pop(name_of(pod), None)
+                deleted.append(pod)
+            elif kind != "BOOKMARK":
+                self.pods[name_of(pod)] = pod
+        return deleted
+
+    def _list(self) -> tuple[list[Fields], str]:
         pods: list[Fields] = []
         query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
         while True:
@@ -91,26 +109,22 @@ class PodsApi:
                 return pods, str(page["metadata"]["resourceVersion"])
             query["continue"] = following
 
-    def open_watch(self, version: str) -> urllib3.BaseHTTPResponse:
+    def _changes(self) -> list[tuple[str, Fields]]:
+        """Return kind and object of each change since the last one, from a short watch."""
         query = {
             "labelSelector": self._selector,
             "watch": "true",
-            "resourceVersion": version,
+            "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": WATCH_SECONDS,
         }
-        return self._ask("watch", "pods", query=query, read_seconds=WATCH_SECONDS + WATCH_MARGIN_SECONDS)
-
-    def read_watch(self, watch: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Fields]]:
-        """Yield kind and object of each event until the server ends the watch."""
-        rest = b""
+        raw = self._ask("watch", "pods", query=query)
         with self._errors("watch pods"):
-            for part in watch.stream(65536):
-                *lines, rest = (rest + part).split(b"\n")
-                for event in map(json.loads, filter(None, lines)):
-                    if event["type"] == "ERROR":
-                        raise self._refusal("watch pods", int(event["object"].get("code") or 500), event["object"])
-                    yield event["type"], event["object"]
+            events = [json.loads(line) for line in raw.data.splitlines()]
+        for event in events:
+            if event["type"] == "ERROR":
+                raise self._refusal("watch pods", int(event["object"].get("code") or 500), event["object"])
+        return [(event["type"], event["object"]) for event in events]
 
     def warnings(self) -> dict[str, str]:
         query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": PAGE_OBJECTS}
@@ -147,7 +161,6 @@ class PodsApi:
         *,
         query: Fields | None = None,
         body: Fields | None = None,
-        read_seconds: float = READ_TIMEOUT_SECONDS,
     ) -> urllib3.BaseHTTPResponse:
         what = f"{verb} {plural}"
         try:
@@ -164,7 +177,7 @@ class PodsApi:
                 f"{url}?{urlencode(query or {})}",
                 body=None if body is None else json.dumps(body),
                 headers=headers,
-                timeout=urllib3.Timeout(CONNECT_TIMEOUT_SECONDS, read_seconds),
+                timeout=urllib3.Timeout(CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS),
                 retries=RETRIES,
                 preload_content=False,
             )
@@ -241,123 +254,3 @@ def _status_of(text: str, reason: str | None) -> Fields:
     except ValueError:
         status = None
     return status if isinstance(status, dict) else {"reason": reason, "message": text or reason}
-
-
-class PodWatch:
-    """Lists and watches pods, starting with the first `snapshot`."""
-
-    def __init__(self, api: PodsApi) -> None:
-        self._api = api
-        self._changed = threading.Condition()  # guards the fields below; notified by the first list
-        self._pods: dict[str, Fields] = {}
-        self._deleted: list[Fields] = []
-        self._error: KubernetesError | None = None
-        self._has_listed = False
-        self._open: urllib3.BaseHTTPResponse | None = None
-        self._closing = threading.Event()
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closing.is_set()
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def snapshot(self) -> tuple[dict[str, Fields], list[Fields]]:
-        """Return all pods by name, and those deleted since the last call. Raises KubernetesError without an answer."""
-        if self._thread.ident is None:
-            self._thread.start()
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_listed or self._error is not None, FIRST_LIST_SECONDS)
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._descriptor)
-            if self._error is not None:
-                raise self._error
-            if not self._thread.is_alive():
-                raise RuntimeError("the thread that watches pods has ended: see the traceback on stderr")
-            if not self._has_listed:
-                raise KubernetesError(f"cannot list pods: no answer within {FIRST_LIST_SECONDS:g} s")
-            deleted, self._deleted = self._deleted, []
-            return dict(self._pods), deleted
-
-    def add(self, pod: Fields) -> None:
-        """Add a new pod, unless the watch has shown it or its end."""
-        with self._changed:
-            name = name_of(pod)
-            if all(name != name_of(deleted) for deleted in self._deleted):
-                self._pods.setdefault(name, pod)
-
-    def close(self) -> None:
-        self._closing.set()
-        with self._changed:
-            if self._open is not None:
-                self._open.shutdown()
-        if self._thread.ident is not None:
-            self._thread.join(END_SECONDS)
-        if not self._thread.is_alive():  # otherwise it still uses the descriptor
-            os.close(self._descriptor)
-
-    def _run(self) -> None:
-        failures = 0
-        while not self._closing.is_set():
-            began = time.monotonic()
-            try:
-                version = self._list()
-                while not self._closing.is_set():
-                    version = self._follow(version)
-            except KubernetesError as error:
-                failures = 1 if time.monotonic() - began > LASTING_SECONDS else failures + 1
-                # A broken or outdated watch is not a failure, which the next list would detect.
-                if error.code != GONE and (self._open is None or error.code):
-                    with self._changed:
-                        self._error = error
-                        self._signal()
-            finally:
-                self._close_watch()
-            self._closing.wait(RETRY_BACKOFF.seconds(failures, random.random()) if failures else 0.0)  # noqa: S311
-
-    def _list(self) -> str:
-        with self._changed:
-            before = set(self._pods)
-        listed, version = self._api.list_pods()
-        pods = {name_of(pod): pod for pod in listed}
-        with self._changed:
-            for name in before - set(pods):
-                self._deleted.append(self._pods.pop(name))
-            self._pods |= pods  # other pods were created after the list
-            self._has_listed = True
-        return version
-
-    def _follow(self, version: str) -> str:
-        watch = self._api.open_watch(version)
-        with self._changed:
-            self._open, self._error = watch, None
-            if self._closing.is_set():
-                return version
-            self._signal()
-        for kind, found in self._api.read_watch(watch):
-            version = str(found["metadata"]["resourceVersion"])
-            if kind == "BOOKMARK":
-                continue
-            with self._changed:
-                if kind == "DELETED":
-                    self._pods.pop(name_of(found), None)
-                    self._deleted.append(found)
-                else:
-                    self._pods[name_of(found)] = found
-                self._signal()
-        self._close_watch()
-        return version
-
-    def _signal(self) -> None:
-        os.eventfd_write(self._descriptor, 1)
-        self._changed.notify_all()
-
-    def _close_watch(self) -> None:
-        with self._changed:
-            watch, self._open = self._open, None
-        if watch is not None:
-            watch.release_conn()
-            watch.close()
