@@ -1,9 +1,9 @@
 """A backend that polls a service for the state of its units.
 
-A subclass implements start, stop, list, and describe. This class decides when to poll and which units to adopt, never
-starts a unit twice after a lost answer, and repeats a stop until the service accepts it. Services may report units
-late, report outdated states, and omit units. Therefore this process's starts, stops, and observed ends outrank later
-answers of the service. The scheduler outranks both: a unit with a connected worker exists and runs.
+A subclass implements start, stop, list, and describe. This class decides when to poll and which units to adopt, and
+never starts a unit twice after a lost answer. Services may report units late, report outdated states, and omit units.
+Therefore this process's starts, stops, and observed ends outrank later answers of the service. The scheduler outranks
+both: a unit with a connected worker exists and runs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scaler.backoff import Backoff
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit
 
 STOP_REASON = "Stopped by scaler"  # marks units stopped by Scaler in the service's records
 MANAGER_STOP_SECONDS = 20.0  # time limit for the service to accept the stop of all units, without awaiting their end
 POLL_SHARE = 0.9  # minimum interval of polls as a share of the heartbeat
-STOP_RETRY_SECONDS = 8.0  # how long to repeat a stop at a busy service
-STOP_BACKOFF = Backoff(0.25, 4.0, jitter=0.0)
 STOPS_AT_ONCE = 8
 NOT_FOUND_SECONDS = 60.0  # a unit that the service does not find for this long does not exist
 LISTED_SECONDS = 60.0  # lists are eventually consistent: a unit is listed at most this long after its start
@@ -144,30 +141,17 @@ class PolledBackend(ABC):
     def stop(self, unit_ids: Sequence[str]) -> None:
         stopping = {unit_id for unit_id, unit in self._alive.items() if unit.is_stopping}
         left = [unit_id for unit_id in unit_ids if unit_id not in self._ended and unit_id not in stopping]
-        if not left:
-            return
-        deadline = time.monotonic() + STOP_RETRY_SECONDS
-        tries = 0
-        final: list[BackendError] = []
-        while left:
-            tries += 1
-            failed: dict[str, BackendError] = {}
-            for unit_id, outcome in self.stop_some(left).items():
-                if isinstance(outcome, BackendError):
-                    failed[unit_id] = outcome
-                elif outcome == "not found":
-                    self._alive.pop(unit_id, None)
-                elif unit_id in self._alive:
-                    self._alive[unit_id].is_stopping = True
-            self._unstopped = (self._unstopped - set(left)) | set(failed)
-            pause = STOP_BACKOFF.seconds(tries)
-            is_over = time.monotonic() + pause >= deadline
-            final += [error for error in failed.values() if is_over or not error.is_temporary]
-            left = [] if is_over else [unit_id for unit_id, error in failed.items() if error.is_temporary]
-            if left:
-                time.sleep(pause)
-        if final:
-            raise final[0]
+        failures: dict[str, BackendError] = {}
+        for unit_id, outcome in (self.stop_some(left) if left else {}).items():
+            if isinstance(outcome, BackendError):
+                failures[unit_id] = outcome
+            elif outcome == "not found":
+                self._alive.pop(unit_id, None)
+            elif unit_id in self._alive:
+                self._alive[unit_id].is_stopping = True
+        self._unstopped = (self._unstopped - set(left)) | set(failures)
+        for error in failures.values():
+            raise error  # the manager asks again
 
     def fileno(self) -> int | None:
         return None

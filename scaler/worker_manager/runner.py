@@ -25,7 +25,7 @@ from scaler.grammar import counted
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, RefusalReason, Refused, Shutdown, UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Capacity, Unit
-from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, answered_before
+from scaler.worker_manager.call_thread import CallThread, answered_before
 from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, UnitsWanted
 
@@ -211,14 +211,7 @@ class Runner:
 
     async def _first_round(self) -> float:
         working = asyncio.create_task(self._round())
-        ending = asyncio.create_task(self._ending.wait())
-        await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if self._units is None and not working.done():
-            working.cancel()
-            await asyncio.wait({working})
-            return 0.0
-        return await working
+        return await working if await answered_before(working, self._ending) else 0.0
 
     async def _round(self) -> float:
         if (wait := self._list_at - time.monotonic()) > 0:
@@ -339,7 +332,7 @@ class Runner:
         if self._redial is not None:
             self._redial.cancel()
         may_have_units = self._refused is None or not self._capacity.outlive_manager
-        if may_have_units and not await self._answers():
+        if may_have_units and self._units is None:
             may_have_units = False
             if self._capacity.outlive_manager:
                 _log.warning("%s", _unanswered(self._degraded_reason))
@@ -361,19 +354,6 @@ class Runner:
             await self._call(self._backend.close)
         self._thread.shutdown()
         self._connector.close("the worker manager ends")
-
-    async def _answers(self) -> bool:
-        try:
-            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
-                while self._units is None:
-                    try:
-                        await self._list()
-                    except BackendError as error:
-                        self._degraded_reason = str(error)
-                        await asyncio.sleep(STOP_RETRY_SECONDS)
-        except TimeoutError:
-            pass
-        return self._units is not None
 
     async def _stop_all(self) -> None:
         self._degraded_reason = ""

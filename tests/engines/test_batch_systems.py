@@ -14,7 +14,6 @@ import pytest
 from scaler import Client
 from scaler.config.load import model_of
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager import polled
 from scaler.worker_manager.backend import ENDED, BackendError
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend
@@ -122,8 +121,7 @@ def test_jobs_request_the_configured_resources(system: str, tmp_path: Path, queu
     backend.close()
 
 
-def test_unanswered_stop_is_a_single_command(tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polled, "STOP_RETRY_SECONDS", 0.0)
+def test_unanswered_stop_is_a_single_command(tmp_path: Path, queue: Path) -> None:
     login = tmp_path / "login"
     login.write_text(
         f'#!/bin/sh\necho "$1" >>{tmp_path}/lines\n'

@@ -11,7 +11,6 @@ import pytest
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply
-from scaler.worker_manager import polled
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.backend import BackendError, Unit
@@ -101,10 +100,7 @@ def test_second_manager_adopts_only_units_of_the_first(aws: AwsEmulator) -> None
         backend.close()
 
 
-def test_unstoppable_resource_is_reported_with_a_command(
-    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(polled, "STOP_RETRY_SECONDS", 0.3)
+def test_unstoppable_resource_is_reported_with_a_command(aws: AwsEmulator, caplog: pytest.LogCaptureFixture) -> None:
     backend = backend_of(aws)
     [unit_id] = backend.start(1)
     aws.faults.add("TerminateJob", Error("AccessDeniedException", "no", 403), times=None)

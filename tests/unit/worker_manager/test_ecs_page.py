@@ -50,19 +50,20 @@ def calls(*modules: str) -> set[str]:
 
 
 def test_managers_policy_allows_every_call_of_the_manager() -> None:
-    called = calls("aws_raw_ecs.backend", "aws_raw_ecs.definition")
+    called = calls("aws_raw_ecs.backend")
     assert called | {"ecs:TagResource", "iam:PassRole"} == actions(MANAGER)
 
 
 def test_setup_policy_allows_every_call_of_setup() -> None:
     called = calls(
         "aws_raw_ecs.setup",
-        "aws_raw_ecs.definition",
+        "aws_raw_ecs.backend",
         "aws.setup",
         "aws.resources",
         "aws.credential",
         "aws.package",
     ) - {
+        *("ecs:RunTask", "ecs:StopTask"),  # of the manager
         "iam:AttachRolePolicy",
         "s3:HeadObject",
         *("s3:HeadBucket", "s3:ListObjectsV2", "s3:DeleteObjects"),
