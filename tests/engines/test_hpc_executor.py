@@ -157,12 +157,13 @@ def test_job_that_runs_too_long_times_out(aws: AwsEmulator) -> None:
         assert "SIGTERM: AWS Batch ends this job" in rig.aws.batch.output(job_id)
 
 
-def test_reports_a_job_without_access_to_s3(aws: AwsEmulator) -> None:
+def test_reports_a_job_without_access_to_s3(aws: AwsEmulator, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
     with rig_of(aws) as rig:
-        begin_session(rig)
-        aws.faults.add("PutObject", Error("AccessDenied", "no", 403), times=None)
-        call = rig.call(len, b"abc")
+        call = rig.call(waiting_for(gate))
         rig.run(call)
+        aws.faults.add("PutObject", Error("AccessDenied", "no", 403), times=None)
+        gate.touch()
         failure = rig.failure(call)
         assert failure.outcome is Outcome.WORKER_LOST
         assert "could not write the result: does its role allow that?" in failure.text
