@@ -65,7 +65,8 @@ def test_finds_an_image_missing_from_its_registry(aws: AwsEmulator) -> None:
     aws.quotas.values["L-3032A538"] = 100
     settings = {"ecs_subnets": tuple(open_subnets()), "ecs_assign_public_ip": True, "ecs_task_image": IMAGE}
     [text] = problems(**settings)
-    assert text == f"there is no image {IMAGE}: push it, or leave the setting out"
+    assert text.startswith(f"image {IMAGE}: The repository with name 'worker' does not exist")
+    assert text.endswith(": correct the setting, or push it")
     ecr = AwsClient(ecs_config(), "ecr")
     ecr.call("CreateRepository", repositoryName="worker")
     manifest = json.dumps({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []})

@@ -60,11 +60,15 @@ class Checks:
         self.account.line("problem", text)
 
     @contextmanager
-    def asking(self, what: str) -> Iterator[None]:
+    def asking(self, what: str, setting: str = "") -> Iterator[None]:
+        """Report a failed question. setting: the one to correct if AWS refuses the question."""
         try:
             yield
         except AwsError as error:
-            self.account.line("unknown", what, str(error))
+            if setting and error.kind == "refused":
+                self.problem(f"{what}: {error.message}: correct {setting}")
+            else:
+                self.account.line("unknown", what, str(error))
 
     def quota(self, capacity: str, vcpus: int | None, setting: str) -> None:
         self._compare(*QUOTAS[capacity], vcpus, setting)
@@ -97,7 +101,7 @@ class Checks:
 
     def network(
         self,
-        subnets: Sequence[str],
+        subnets: Sequence[Fields],
         *,
         public_ip: bool | None,
         units: int | None,
@@ -107,21 +111,13 @@ class Checks:
         more: str = "add subnets",
     ) -> None:
         """Check routes and addresses of subnets. public_ip: None for the subnet's setting. units: None for no limit."""
-        ec2 = self.account.client("ec2")
-        with self.asking(f"subnets {', '.join(subnets)}"):
-            try:
-                found = ec2.call("DescribeSubnets", SubnetIds=list(subnets))["Subnets"]
-            except AwsError as error:
-                if error.code != "InvalidSubnetID.NotFound":
-                    raise
-                self.problem(f"subnets {', '.join(subnets)}: {error.message}")
-                return
-            self._ways_out(found, public_ip=public_ip, public_key=public_key, closed_key=closed_key)
-            free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in found)
-            if units is not None and units > free:
-                self.problem(
-                    f"free addresses of the subnets: {free}, of which each {noun} needs one, up to {units}: {more}"
-                )
+        with self.asking("routes of the subnets"):
+            self._ways_out(subnets, public_ip=public_ip, public_key=public_key, closed_key=closed_key)
+        free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in subnets)
+        if units is not None and units > free:
+            self.problem(
+                f"free addresses of the subnets: {free}, of which each {noun} needs one, up to {units}: {more}"
+            )
 
     def _ways_out(self, subnets: Sequence[Fields], *, public_ip: bool | None, public_key: str, closed_key: str) -> None:
         closed, unreached, ways = list[str](), list[str](), list[str]()
@@ -166,13 +162,9 @@ class Checks:
             return
         repository, tag, digest = found.groups()
         which = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
-        with self.asking(f"image {image}"):
-            absent, ids = ("ImageNotFoundException", "RepositoryNotFoundException"), [which]
-            ecr = self.account.client("ecr")
-            if ecr.find("DescribeImages", *absent, repositoryName=repository, imageIds=ids) is None:
-                self.problem(f"there is no image {image}: push it, or leave the setting out")
-            else:
-                self.ok(f"image {image}")
+        with self.asking(f"image {image}", "the setting, or push it"):
+            self.account.client("ecr").call("DescribeImages", repositoryName=repository, imageIds=[which])
+            self.ok(f"image {image}")
 
     def resources(self, resources: Sequence[Resource]) -> None:
         for resource in resources:

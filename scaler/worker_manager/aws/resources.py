@@ -299,6 +299,8 @@ def backend_statements(settings: AwsSettings, partition: str) -> list[Fields]:
     return [{"Effect": "Allow", "Action": actions, "Resource": f"arn:{partition}:s3:::{folders}"}]
 
 
-def default_subnets(account: Account) -> list[Fields]:
-    filters = [{"Name": "default-for-az", "Values": ["true"]}]
-    return list(account.client("ec2").items("DescribeSubnets", "Subnets", Filters=filters))
+def subnets_of(account: Account, chosen: Sequence[str] = ()) -> list[Fields]:
+    """Return the chosen subnets, or those of the default VPC."""
+    default = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+    which = {"SubnetIds": list(chosen)} if chosen else default
+    return list(account.client("ec2").items("DescribeSubnets", "Subnets", **which))

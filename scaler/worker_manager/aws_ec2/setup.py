@@ -19,15 +19,12 @@ from scaler.worker_manager.aws.resources import (
     IamRole,
     InstanceProfile,
     backend_statements,
-    default_subnets,
+    subnets_of,
 )
 from scaler.worker_manager.aws.setup import Account, Change, Resource, run
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.backend import MISSING, check_source, ensure_template, instances_of, max_instances
 from scaler.worker_manager.backend import units_credential
-
-NO_IMAGE = ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable")
-NO_TYPE = "InvalidInstanceType"
 
 
 def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
@@ -108,38 +105,28 @@ class LaunchTemplate(Resource):
 
 def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None) -> None:
     """Check that image, types, and subnets are compatible. instances: the maximum; None for no limit."""
-    ec2 = checks.account.client("ec2")
+    ec2, own = checks.account.client("ec2"), config.ec2_subnets
     types: list[Fields] = []
-    with checks.asking(f"instance types {', '.join(config.ec2_instance_types)}"):
-        types = _types(checks, config.ec2_instance_types)
-    image: Fields | None = None
-    with checks.asking(f"image {config.ec2_image}"):
-        image = _image(checks, config.ec2_image)
-    if image is not None:
-        _report(checks, image_problems(image, types), f"image {config.ec2_image}")
-    with checks.asking("subnets"):
-        filters = [{"Name": "subnet-id", "Values": list(config.ec2_subnets)}]
-        own = list(config.ec2_subnets)
-        found = (
-            list(ec2.items("DescribeSubnets", "Subnets", Filters=filters)) if own else default_subnets(checks.account)
-        )
-        if not found and not own:
+    with checks.asking(f"instance types {', '.join(config.ec2_instance_types)}", "ec2_instance_types"):
+        types = ec2.call("DescribeInstanceTypes", InstanceTypes=list(config.ec2_instance_types))["InstanceTypes"]
+    with checks.asking(f"image {config.ec2_image}", "ec2_image: ids differ by region"):
+        for image in ec2.call("DescribeImages", ImageIds=[config.ec2_image])["Images"]:
+            _report(checks, image_problems(image, types), f"image {config.ec2_image}")
+    with checks.asking("subnets", "ec2_subnets"):
+        found = subnets_of(checks.account, own)
+        if not found:
             checks.problem("there is no default VPC with subnets in this region: give ec2_subnets")
             return
-        missing = sorted(set(own) - {str(subnet["SubnetId"]) for subnet in found})
-        if missing:
-            checks.problem(f"there is no subnet {', '.join(missing)} in {checks.account.region}: correct ec2_subnets")
-        if found:
-            checks.network(
-                [str(subnet["SubnetId"]) for subnet in found],
-                public_ip=None,
-                units=instances,
-                noun="instance",
-                more="add subnets to ec2_subnets, or lower max_task_concurrency",
-                closed_key="VPC endpoints (s3, ssm) and an image with ec2_python",
-                public_key="let the subnet give public addresses (auto-assign public IPv4), or choose one with a NAT",
-            )
-            _zones(checks, config.ec2_instance_types, found, chosen=bool(own))
+        checks.network(
+            found,
+            public_ip=None,
+            units=instances,
+            noun="instance",
+            more="add subnets to ec2_subnets, or lower max_task_concurrency",
+            closed_key="VPC endpoints (s3, ssm) and an image with ec2_python",
+            public_key="let the subnet give public addresses (auto-assign public IPv4), or choose one with a NAT",
+        )
+        _zones(checks, config.ec2_instance_types, found, chosen=bool(own))
 
 
 def _zones(checks: Checks, types: Sequence[str], found: Sequence[Fields], *, chosen: bool) -> None:
@@ -198,27 +185,6 @@ def _report(checks: Checks, texts: Sequence[str], what: str) -> None:
         checks.problem(text)
     if not texts:
         checks.ok(what)
-
-
-def _image(checks: Checks, image_id: str) -> Fields | None:
-    answer = checks.account.client("ec2").find("DescribeImages", *NO_IMAGE, ImageIds=[image_id])
-    found = answer["Images"] if answer else []
-    if not found:
-        checks.problem(
-            f"there is no image {image_id} in {checks.account.region}, or it is not shared with this account: "
-            "ids differ by region; correct ec2_image"
-        )
-    return found[0] if found else None
-
-
-def _types(checks: Checks, names: Sequence[str]) -> list[Fields]:
-    ec2, found = checks.account.client("ec2"), []
-    for name in names:  # one by one: EC2 rejects a request with an unknown type
-        if answer := ec2.find("DescribeInstanceTypes", NO_TYPE, InstanceTypes=[name]):
-            found += answer["InstanceTypes"]
-        else:
-            checks.problem(f"{checks.account.region} has no instance type {name}: correct ec2_instance_types")
-    return found
 
 
 def running_costs(region: str, instances: Iterable[Mapping[str, object]]) -> list[str]:

@@ -95,7 +95,8 @@ def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Seq
         checks.instances(capacity, config.batch_instance_types, vcpus, "max_concurrent_jobs")
     units = jobs if config.is_fargate else None
     public_key = "let it give public addresses (MapPublicIpOnLaunch), or take private subnets with a NAT gateway"
-    checks.network(network.subnets, public_ip=network.is_public, units=units, public_key=public_key)
+    found = aws.subnets_of(account, network.subnets)
+    checks.network(found, public_ip=network.is_public, units=units, public_key=public_key)
     checks.image(config.batch_image)
     checks.resources(wanted)
     return checks.finish(config, has_workers=config.mode == "worker")
@@ -123,10 +124,7 @@ class Network:
 
 def network_of(account: Account, config: AwsHpcConfig) -> Network:
     ec2 = account.client("ec2")
-    if config.batch_subnets:
-        found = ec2.call("DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
-    else:
-        found = aws.default_subnets(account)
+    found = aws.subnets_of(account, config.batch_subnets)
     if not found:
         raise UsageError(f"there is no default VPC in {config.aws_region}: give batch_subnets")
     groups = list(config.batch_security_groups)

@@ -76,8 +76,13 @@ def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]
     if tuple(config.ecs_subnets) == (NOT_GIVEN,):
         checks.problem("ecs_subnets is missing: `show` suggests some")
     else:
-        public_key = "set ecs_assign_public_ip"
-        checks.network(config.ecs_subnets, public_ip=config.ecs_assign_public_ip, units=units, public_key=public_key)
+        with checks.asking("subnets", "ecs_subnets"):
+            checks.network(
+                resources.subnets_of(account, config.ecs_subnets),
+                public_ip=config.ecs_assign_public_ip,
+                units=units,
+                public_key="set ecs_assign_public_ip",
+            )
     checks.image(config.ecs_task_image)
     checks.resources(wanted)
     return checks.finish(config)
@@ -176,7 +181,7 @@ class TaskDefinitionResource(resources.DefinitionResource):
 
 def _suggest_subnets(account: Account) -> None:
     try:
-        found = resources.default_subnets(account)
+        found = resources.subnets_of(account)
     except AwsError as error:
         account.line("note", f"cannot list subnets to suggest: {error}")
         return
