@@ -114,6 +114,19 @@ class BackendCase:
                 time.sleep(0.01)
         return units
 
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        """Stop units, and repeat that while the service is busy, as a manager does."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            try:
+                self.backend.stop(unit_ids)
+            except BackendError as error:
+                if not error.is_temporary or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
 
 def alive(units: Sequence[Unit]) -> list[Unit]:
     return [unit for unit in units if unit.state not in ENDED]
@@ -134,14 +147,14 @@ def started_units_are_listed_until_they_run(case: BackendCase) -> None:
 
 def ids_are_never_used_again(case: BackendCase) -> None:
     first = case.backend.start(2)
-    case.backend.stop(first)
+    case.stop(first)
     assert not set(first) & set(case.backend.start(2))
 
 
 def stopped_units_end_in_order_and_the_others_stay(case: BackendCase) -> None:
     first, second = case.backend.start(2)
     case.until(running(2))
-    case.backend.stop([first])
+    case.stop([first])
     units = case.until(lambda units: len(alive(units)) == 1)
     assert {unit.unit_id: unit.state for unit in units} == {first: UnitState.STOPPED, second: UnitState.RUNNING}
 
@@ -149,9 +162,9 @@ def stopped_units_end_in_order_and_the_others_stay(case: BackendCase) -> None:
 def stopping_what_has_ended_or_is_unknown_is_no_error(case: BackendCase) -> None:
     [unit_id] = case.backend.start(1)
     case.until(running(1))
-    case.backend.stop([unit_id, "never-was"])
+    case.stop([unit_id, "never-was"])
     case.until(lambda units: not alive(units))
-    case.backend.stop([unit_id])
+    case.stop([unit_id])
 
 
 def a_unit_that_ended_unseen_may_be_stopped(case: BackendCase) -> None:
@@ -160,7 +173,7 @@ def a_unit_that_ended_unseen_may_be_stopped(case: BackendCase) -> None:
     case.lose(unit_id)
     if (descriptor := case.backend.fileno()) is not None:
         select.select([descriptor], [], [], DEADLINE_SECONDS)
-    case.backend.stop([unit_id])
+    case.stop([unit_id])
     [unit] = case.until(lambda units: not alive(units))
     assert unit.unit_id == unit_id
 
@@ -182,7 +195,7 @@ def close_leaves_nothing_that_does_not_outlive_the_manager(case: BackendCase) ->
         return
     case.backend = case.another()
     assert {unit.unit_id for unit in case.until(running(3))} == set(started), "the next manager adopts them"
-    case.backend.stop(started)
+    case.stop(started)
     case.until(lambda units: not alive(units))
 
 
