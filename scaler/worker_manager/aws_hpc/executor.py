@@ -103,8 +103,7 @@ class BatchExecutor:
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
         self._key = secrets.token_bytes(KEY_BYTES)  # jobs read this key from S3 and sign results with it
-        self._shared = SharedObjects()  # owned by the agent's thread, which executes the polling thread's object notes
-        self._object_notes: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._shared = SharedObjects()
         self._count = 0
         self._failed_polls = 0
         self._poll_error = ""
@@ -130,7 +129,6 @@ class BatchExecutor:
             try:
                 self._submit(batch)
             except AwsError as error:
-                self._shared.release(self._count)
                 raise ExecutorError(str(error), taken) from error
             taken += [each.call.key for each in batch]
 
@@ -181,20 +179,13 @@ class BatchExecutor:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
 
     def _upload(self, blocks: Mapping[str, Buffer]) -> None:
-        while not self._object_notes.empty():
-            self._object_notes.get()()
-        missing = self._shared.use(self._count, blocks, time.monotonic())
+        missing = self._shared.missing(blocks, time.monotonic())
         uploads = {self._pool.submit(self._objects.put_object, name, blocks[name]): name for name in missing}
         for upload in as_completed(uploads):
             if upload.exception() is None:
-                self._shared.uploaded(uploads[upload], len(blocks[uploads[upload]]), time.monotonic())
+                self._shared.uploaded(uploads[upload], time.monotonic())
         for upload in uploads:
             upload.result()
-        if evicted := self._shared.evict():
-            try:
-                self._objects.remove(evicted)
-            except AwsError as error:
-                _log.warning("objects of this session stay in S3 until its end: %s objects=%d", error, len(evicted))
 
     # -- the polling thread
 
@@ -247,9 +238,6 @@ class BatchExecutor:
         except AwsError:
             self._tracking.discard(obsolete)
             raise
-        finally:
-            for number in self._tracking.take_forgotten():
-                self._object_notes.put(partial(self._shared.release, number))
 
     def _fail(self, keys: Iterable[CallKey], outcome: Outcome, text: str) -> None:
         for task, attempt in keys:
@@ -395,7 +383,7 @@ class BatchExecutor:
             if job["status"] not in ENDED:
                 continue  # the list was out of date
             if has_not_read(job):
-                self._object_notes.put(self._shared.lost)
+                self._shared.lost()
             outcome, text = classify_exit(job, self._config.job_timeout_minutes)
             key = self._tracking.over(*jobs[job_id], time.monotonic(), has_result=False)
             if key is not None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import FrameType
 
 from scaler.errors import ProtocolError, RefusedError, ScalerError
@@ -21,11 +18,10 @@ from scaler.worker.job import run_call
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc import requests
-from scaler.worker_manager.aws_hpc.objects import KEY_NAME, call_of, check_block, compress, decompress, restored, signed
+from scaler.worker_manager.aws_hpc.objects import KEY_NAME, call_of, compress, decompress, restored, signed
 
 ATTEMPTS = 6  # nothing above this program retries
 READ_TIMEOUT_SECONDS = 60.0
-MIN_FREE_PART = 0.1  # share of the disk kept free by a directory of shared objects
 _PID = os.getpid()
 
 
@@ -38,7 +34,7 @@ def main() -> int:
     try:
         spec = requests.JobSpec.from_environment(environment)
         index = int(environment.get(requests.INDEX_VARIABLE, "0"))
-        objects = SpecObjects(spec, _client(spec, environment), environment.get(requests.CACHE_VARIABLE, ""))
+        objects = SpecObjects(spec, _client(spec, environment))
         key = objects.read(KEY_NAME)
         call = objects.call(index)
     except (ScalerError, ValueError) as error:
@@ -56,12 +52,11 @@ def main() -> int:
 
 
 class SpecObjects:
-    """One job's objects in S3. cache: directory of shared objects, common to several jobs, or empty."""
+    """One job's objects in S3."""
 
-    def __init__(self, spec: requests.JobSpec, s3: AwsClient, cache: str) -> None:
+    def __init__(self, spec: requests.JobSpec, s3: AwsClient) -> None:
         self._spec = spec
         self._s3 = s3
-        self._cache = Path(cache) if cache else None
 
     def call(self, index: int) -> Buffer | Call:
         """Return a job's call, or bytes if this version cannot read it. Raises ScalerError."""
@@ -70,7 +65,7 @@ class SpecObjects:
             call = unpack_call(data)
         except (ProtocolError, RefusedError):
             return data  # `run_call` reports the problem as the result
-        return restored(call, self._shared)
+        return restored(call, self.read)
 
     def read(self, name: str) -> bytes:
         return decompress(self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name)))
@@ -83,42 +78,6 @@ class SpecObjects:
         return call_of(
             lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
         )
-
-    def _shared(self, name: str) -> bytes:
-        if self._cache is None:
-            return self.read(name)
-        path = self._cache / Path(name).name
-        with contextlib.suppress(OSError, ProtocolError):
-            found = path.read_bytes()
-            check_block(name, found)  # other jobs also write to the cache
-            os.utime(path)
-            return found
-        found = self.read(name)
-        try:
-            keep(path, found)
-        except OSError as error:
-            _say(f"the shared object {path} is not kept: {error}")
-        return found
-
-
-def keep(path: Path, data: bytes) -> None:
-    """Write a file atomically, after removing least recently used files if the disk is full. Raises OSError."""
-    total, _, free = shutil.disk_usage(path.parent)
-    lacking = len(data) + MIN_FREE_PART * total - free
-    ages = {other: other.stat() for other in path.parent.iterdir()} if lacking > 0 else {}
-    for other in sorted(ages, key=lambda other: ages[other].st_mtime):
-        if lacking <= 0:
-            break
-        other.unlink(missing_ok=True)
-        lacking -= ages[other].st_size
-    if lacking > 0:
-        return
-    part = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _client(spec: requests.JobSpec, environment: Mapping[str, str]) -> AwsClient:

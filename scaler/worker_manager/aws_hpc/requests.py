@@ -66,7 +66,6 @@ def keys_of(config: AwsHpcConfig, session: str = "") -> str:
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
-CACHE_VARIABLE = "SCALER_JOB_CACHE"  # in a job definition whose jobs share a directory: the cache of shared objects
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 WORKER_MODULE = "scaler.worker"
 

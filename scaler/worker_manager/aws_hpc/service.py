@@ -197,9 +197,6 @@ class SessionObjects:
     def put_object(self, name: str, data: Buffer) -> None:
         self.put(requests.object_key(self._prefix, name), compress(data))
 
-    def remove(self, names: Iterable[str]) -> None:
-        self.delete([requests.object_key(self._prefix, name) for name in names])
-
     def get(self, key: str) -> bytes:
         return self._s3.read(Bucket=self._bucket, Key=key)
 

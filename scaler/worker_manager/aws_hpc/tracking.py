@@ -1,6 +1,6 @@
 """The submissions of mode offload and the pending work on them. Pure: time is an argument. A *submission* is one
 SubmitJob: a plain job of one call, or an array whose child i runs call i. A call is *open* until its result was read,
-it failed, or it was cancelled. Invariants, checked by `check`: a call is open in at most one submission; a submission
+it failed, or it was cancelled. Invariants: a call is open in at most one submission; a submission
 is dropped once it has no open calls, and only then its calls may be removed from S3."""
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
         for each in calls:
             if each.call.once is not once:
                 continue
-            each_size = len(each.data) + each.new_bytes
-            if batch and (len(batch) == MAX_ARRAY_SIZE or size + each_size > MAX_TOGETHER_BYTES):
+            if batch and (len(batch) == MAX_ARRAY_SIZE or size + len(each.data) > MAX_TOGETHER_BYTES):
                 yield batch
                 batch, size = [], 0
             batch.append(each)
-            size += each_size
+            size += len(each.data)
         if batch:
             yield batch
 
@@ -96,7 +95,6 @@ class Tracking:
         self._submissions: dict[int, CallSubmission] = {}
         self._positions: dict[CallKey, tuple[CallSubmission, int]] = {}
         self._obsolete: dict[str, None] = {}
-        self._forgotten: list[int] = []
         self.terminations: dict[str, int] = {}  # failed attempts by job to terminate
         self._given_up: dict[str, float] = {}  # failed submissions by name, and until when to search for them
         self._unwanted: set[str] = set()
@@ -230,18 +228,6 @@ class Tracking:
         obsolete, self._obsolete = list(self._obsolete), {}
         return obsolete
 
-    def take_forgotten(self) -> list[int]:
-        forgotten, self._forgotten = self._forgotten, []
-        return forgotten
-
-    def check(self) -> None:
-        for key, (submission, index) in self._positions.items():
-            assert submission.keys[index] == key
-            assert index in submission.open
-            assert self._submissions[submission.number] is submission
-        assert len(self._positions) == sum(len(each.open) for each in self._submissions.values())
-        assert all(each.open or not each.job_id for each in self._submissions.values())
-
     def _close(self, submission: CallSubmission, index: int) -> CallKey:
         submission.open.discard(index)
         key = submission.keys[index]
@@ -252,7 +238,5 @@ class Tracking:
         return key
 
     def _forget(self, submission: CallSubmission) -> None:
-        if self._submissions.pop(submission.number, None) is None:
-            return
-        self._forgotten.append(submission.number)
-        self._obsolete[submission.call_key] = None
+        if self._submissions.pop(submission.number, None) is not None:
+            self._obsolete[submission.call_key] = None

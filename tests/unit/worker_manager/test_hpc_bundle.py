@@ -29,17 +29,10 @@ def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(24, 500))
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(16, 500))
 def test_every_call_round_trips_at_any_first_read_size(calls: list[bytes], first: int) -> None:
     data = pack_bundle(calls)
     assert [call_of(Store(data).read, index, first) for index in range(len(calls))] == calls
-
-
-def test_calls_with_a_shared_function_take_the_space_of_one() -> None:
-    function = noise(5000)
-    calls = [function + noise(20, seed) for seed in range(100)]
-    assert len(pack_bundle(calls)) < 5000 + 100 * 120
-    assert len(pack_bundle(calls[:1])) < 5100
 
 
 def test_reads_a_small_bundle_whole_and_a_large_one_in_part() -> None:
@@ -64,7 +57,7 @@ def test_data_that_does_not_shrink_is_not_compressed() -> None:
     [
         (b"", "does not begin with scalbndl"),
         (b"something else, and long enough", "does not begin with scalbndl"),
-        (pack_bundle([b"a" * 50, b"b" * 50])[:30], "the calls end at 30"),
+        (pack_bundle([b"a" * 50, b"b" * 50])[:20], "the calls end at 20"),
         (pack_bundle([b"a" * 50, b"b" * 50])[:-3], "the calls end at"),
     ],
 )
@@ -78,8 +71,3 @@ def test_rejects_data_that_would_exceed_the_object_limit(monkeypatch: pytest.Mon
     assert decompress(compress(bytes(1_000_000))) == bytes(1_000_000)
     with pytest.raises(ProtocolError, match="has more than 1000000 bytes decompressed"):
         decompress(compress(bytes(1_000_001)))
-    calls = pack_bundle([bytes(32 * 1024), bytes(60_000)])
-    assert call_of(Store(calls).read, 1, 1000) == bytes(60_000)
-    monkeypatch.setattr(objects, "MAX_DATA_BYTES", 50_000)
-    with pytest.raises(ProtocolError, match="has more than 50000 bytes decompressed"):
-        call_of(Store(calls).read, 1, 1000)

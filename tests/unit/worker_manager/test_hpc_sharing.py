@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from scaler.errors import ProtocolError
 from scaler.serialization import Buffer
 from scaler.worker.call import Call, unpack_call
-from scaler.worker_manager.aws_hpc import objects as objects_module
 from scaler.worker_manager.aws_hpc.objects import (
-    ALWAYS_SHARED_BYTES,
     FRESH_SECONDS,
     MIN_SHARED_BYTES,
     PackedCall,
@@ -40,7 +38,7 @@ def read_back(packed: PackedCall) -> Call:
     return restored(unpack_call(packed.data), lambda name: bytes(packed.blocks[name]))
 
 
-@given(st.lists(st.sampled_from([10, MIN_SHARED_BYTES, ALWAYS_SHARED_BYTES]), max_size=4), st.integers(1, 3))
+@given(st.lists(st.sampled_from([10, MIN_SHARED_BYTES, 100_000]), max_size=4), st.integers(1, 3))
 def test_every_call_returns_complete(sizes: list[int], count: int) -> None:
     calls = [call(number, *map(noise, sizes), arguments=noise(50_000, number)) for number in range(count)]
     for made, packed in zip(calls, SharedObjects().pack(calls), strict=True):
@@ -50,18 +48,17 @@ def test_every_call_returns_complete(sizes: list[int], count: int) -> None:
 
 @pytest.mark.parametrize(
     ("size", "times", "is_shared"),
-    [
-        (MIN_SHARED_BYTES - 1, 2, False),
-        (MIN_SHARED_BYTES, 1, False),
-        (MIN_SHARED_BYTES, 2, True),
-        (ALWAYS_SHARED_BYTES, 1, True),
-    ],
+    [(MIN_SHARED_BYTES - 1, 2, False), (MIN_SHARED_BYTES, 1, False), (MIN_SHARED_BYTES, 2, True)],
 )
-def test_repeated_and_large_blocks_are_moved_out_of_their_call(size: int, times: int, is_shared: bool) -> None:
+def test_repeated_blocks_are_moved_out_of_their_call(size: int, times: int, is_shared: bool) -> None:
     packed = SharedObjects().pack([call(number, bytearray(noise(size))) for number in range(times)])
     assert [len(each.blocks) for each in packed] == [int(is_shared)] * times
     assert (len(packed[0].data) < size) is is_shared
-    assert packed[0].new_bytes == (size if is_shared and times == 1 else 0)
+
+
+def test_block_of_an_earlier_call_is_moved_out_of_the_next_one() -> None:
+    objects = SharedObjects()
+    assert [len(objects.pack([call(number, noise(MIN_SHARED_BYTES))])[0].blocks) for number in range(2)] == [0, 1]
 
 
 def test_client_bytes_cannot_pass_for_a_reference() -> None:
@@ -72,38 +69,20 @@ def test_client_bytes_cannot_pass_for_a_reference() -> None:
 
 def test_object_is_uploaded_again_after_half_a_day_or_a_loss() -> None:
     objects = SharedObjects()
-    assert objects.use(1, ["a", "b"], 0.0) == ["a", "b"]
-    objects.uploaded("a", 10, 0.0)
-    assert objects.use(2, ["a", "b"], 1.0) == ["b"], "the upload of b has failed"
-    assert objects.use(3, ["a"], FRESH_SECONDS + 1) == ["a"]
-    objects.uploaded("a", 10, FRESH_SECONDS + 1)
-    assert objects.use(4, ["a"], FRESH_SECONDS + 2) == []
+    assert objects.missing(["a", "b"], 0.0) == ["a", "b"]
+    objects.uploaded("a", 0.0)
+    assert objects.missing(["a", "b"], 1.0) == ["b"], "the upload of b has failed"
+    assert objects.missing(["a"], FRESH_SECONDS + 1) == ["a"]
+    objects.uploaded("a", FRESH_SECONDS + 1)
+    assert objects.missing(["a"], FRESH_SECONDS + 2) == []
     objects.lost()
-    assert objects.use(5, ["a"], FRESH_SECONDS + 3) == ["a"]
-    objects.check()
-
-
-def test_unused_objects_beyond_a_limit_are_evicted_lru_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(objects_module, "MAX_UNUSED_BYTES", 20)
-    objects = SharedObjects()
-    for number, name in enumerate("abcd"):
-        objects.use(number, [name], 0.0)
-        objects.uploaded(name, 10, 0.0)
-    assert objects.evict() == []
-    for number in (0, 1, 1, 2, 3):
-        objects.release(number)
-        objects.check()
-    assert objects.use(9, ["a"], 1.0) == []
-    assert objects.evict() == ["b"], "a is used, c and d are within the limit"
-    assert objects.use(10, ["b"], 1.0) == ["b"]
+    assert objects.missing(["a"], FRESH_SECONDS + 3) == ["a"]
 
 
 def test_rejects_a_block_that_does_not_match_its_name() -> None:
-    [packed] = SharedObjects().pack([call(1, noise(ALWAYS_SHARED_BYTES))])
+    packed, _ = SharedObjects().pack([call(number, noise(MIN_SHARED_BYTES)) for number in range(2)])
     with pytest.raises(ProtocolError, match="has another content than its name says"):
-        restored(unpack_call(packed.data), lambda _: noise(ALWAYS_SHARED_BYTES, 1))
+        restored(unpack_call(packed.data), lambda _: noise(MIN_SHARED_BYTES, 1))
 
 
 def test_result_is_accepted_only_with_its_signed_key_and_place() -> None:

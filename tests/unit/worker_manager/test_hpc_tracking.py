@@ -22,6 +22,17 @@ def own(job_name: str) -> bool:
     return job_name.startswith("job-")
 
 
+def check(tracking: Tracking) -> None:
+    """Check that each open call has one place, and that no submission without open calls is kept."""
+    positions, submissions = tracking._positions, tracking._submissions  # noqa: SLF001
+    for key, (submission, index) in positions.items():
+        assert submission.keys[index] == key
+        assert index in submission.open
+        assert submissions[submission.number] is submission
+    assert len(positions) == sum(len(each.open) for each in submissions.values())
+    assert all(each.open or not each.job_id for each in submissions.values())
+
+
 def terminated(tracking: Tracking) -> list[str]:
     """Terminate all jobs that are due, and return them."""
     found = list(tracking.terminations)
@@ -56,7 +67,7 @@ def test_terminates_single_children_and_the_array_when_none_is_left() -> None:
         tracking.cancel(cancelled)
         assert terminated(tracking) == jobs
     assert tracking.is_idle()
-    tracking.check()
+    check(tracking)
 
 
 def test_submission_cancelled_before_batch_answered_is_terminated_then() -> None:
@@ -69,7 +80,7 @@ def test_submission_cancelled_before_batch_answered_is_terminated_then() -> None
     tracking.accepted(two, "b")
     assert terminated(tracking) == ["a:0", "b"]
     assert tracking.known() == [one]
-    tracking.check()
+    check(tracking)
 
 
 def test_calls_of_a_missing_job_may_be_resubmitted() -> None:
@@ -85,7 +96,7 @@ def test_calls_of_a_missing_job_may_be_resubmitted() -> None:
     assert not tracking.is_search_due(1e9)
     submitted(tracking, 2, 11, 10, job_id="b")
     assert tracking.over(2, 1, 1.0, has_result=True) == keys(10)[0]
-    tracking.check()
+    check(tracking)
 
 
 def test_jobs_of_earlier_sessions_are_searched_until_surely_listed() -> None:
@@ -135,7 +146,7 @@ def test_every_call_ends_once_whatever_happens() -> None:
                             tracking.accepted(unanswered, "late")
                 case _:
                     tracking.running(made, [index], 1.0)
-            tracking.check()
+            check(tracking)
         for unanswered in tracking.without_id():
             ended += tracking.refused(unanswered)
         for known in tracking.known():
