@@ -30,6 +30,7 @@ def release(checkout: Path) -> subprocess.CompletedProcess[str]:
 def checkout(tmp_path: Path) -> Path:
     """A repository with one commit."""
     shutil.copytree(ROOT / "scaler", tmp_path / "scaler", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "testing", tmp_path / "testing", symlinks=True)
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -39,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tag_sets_the_version_of_wheel_and_source_archive(checkout: Path) -> None:
+def test_tag_sets_the_version_of_wheels_and_source_archives(checkout: Path) -> None:
     changes = checkout / "CHANGELOG.md"
     changes.write_text(changes.read_text().replace("## [Unreleased]", "## [9.8.7] - 2030-01-01", 1))
     git(checkout, "commit", "--quiet", "--all", "--message", "release")
@@ -49,11 +50,20 @@ def test_tag_sets_the_version_of_wheel_and_source_archive(checkout: Path) -> Non
 
     assert done.returncode == 0, done.stderr
     names = {path.name for path in (checkout / "dist").iterdir()}
-    assert names == {"scaler_compute-9.8.7-py3-none-any.whl", "scaler_compute-9.8.7.tar.gz"}
-    with zipfile.ZipFile(checkout / "dist/scaler_compute-9.8.7-py3-none-any.whl") as wheel:
-        assert wheel.read("scaler/_version.py") == b'__version__ = "9.8.7"\n'
-        packed = {name for name in wheel.namelist() if name.startswith("scaler/")}
-    assert packed == {str(path.relative_to(checkout)) for path in (checkout / "scaler").rglob("*") if path.is_file()}
+    assert names == {
+        f"{name}-9.8.7{kind}"
+        for name in ("scaler_compute", "scaler_compute_testing")
+        for kind in ("-py3-none-any.whl", ".tar.gz")
+    }
+    packed = {}
+    for name in ("scaler_compute", "scaler_compute_testing"):
+        with zipfile.ZipFile(checkout / f"dist/{name}-9.8.7-py3-none-any.whl") as wheel:
+            packed[name] = {each for each in wheel.namelist() if each.startswith("scaler/")}
+            if name == "scaler_compute":
+                assert wheel.read("scaler/_version.py") == b'__version__ = "9.8.7"\n'
+    sources = {str(path.relative_to(checkout)) for path in (checkout / "scaler").rglob("*") if path.is_file()}
+    assert packed["scaler_compute_testing"] == {path for path in sources if path.startswith("scaler/testing/")}
+    assert packed["scaler_compute"] == sources - packed["scaler_compute_testing"]
 
 
 def test_rejects_a_release_without_tag_or_changelog_section(checkout: Path) -> None:

@@ -1,0 +1,1 @@
+../scaler/_version.py
