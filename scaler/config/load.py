@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import tomli
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from scaler.config.compatibility import ADAPTERS, GUI, RETIRED, without_retired
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
@@ -206,17 +205,14 @@ def _checked(setting: Described, given: _Given) -> object:
         adapter: TypeAdapter[Any] = TypeAdapter(setting.annotation, config=ConfigDict(allow_inf_nan=False))
         return adapter.validate_python(value, strict=None if given.text else True)
     except ValidationError as error:
-        reason = _reason(error.errors()[0])
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        reason = first["msg"].replace("Input should be", "must be", 1) if cause is None else str(cause)
     except ValueError as error:
         reason = str(error)
     shown = str(given.value).lower() if isinstance(given.value, bool) else repr(given.value)
     # Most reasons already quote a string value.
     raise ConfigError(f"{given.origin}: {reason}" if f" {shown}:" in reason else f"{given.origin} = {shown}: {reason}")
-
-
-def _reason(error: ErrorDetails) -> str:
-    cause: object = error.get("ctx", {}).get("error")
-    return error["msg"].replace("Input should be", "must be", 1) if cause is None else str(cause)
 
 
 def _missing_text(model: type[SettingsModel], item: Described, sources: Sources) -> str:

@@ -6,25 +6,33 @@ import asyncio
 import logging
 import math
 import os
+import shutil
+import tempfile
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from hmac import compare_digest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
-from scaler.config.servers import ObjectStorageServerConfig
+from scaler.config.servers import ObjectStorageServerConfig, SpillConfig
+from scaler.errors import UsageError
+from scaler.host import default_memory_limit_bytes
 from scaler.ids import is_cached, new_peer_id
 from scaler.net.access import Access
 from scaler.net.connection import Opened, Received
+from scaler.net.connector import LoopThread
 from scaler.net.identity import Identity
 from scaler.net.keys import PeerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
+from scaler.net.wakeups import Wakeups
 from scaler.object_storage import commands as c
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
@@ -39,7 +47,6 @@ from scaler.object_storage.exchange import (
 from scaler.object_storage.mapped_files import write_segment
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
-from scaler.object_storage.spill import SpillSpace
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
 from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.paths import local_path
@@ -51,9 +58,65 @@ from scaler.protocol.chunks import LARGE_BYTES
 if TYPE_CHECKING:
     from scaler.object_storage.backend.run import BackendRun
     from scaler.object_storage.durable import ObjectJournal
-from scaler.host import default_memory_limit_bytes
-from scaler.net.connector import LoopThread
-from scaler.net.wakeups import Wakeups
+
+
+@dataclass(frozen=True, slots=True)
+class SpillSpace:
+    """A directory and the maximum bytes to write there; -1: no limit. limit_name: origin of the limit."""
+
+    directory: str
+    limit_bytes: int = -1
+    limit_name: str = "spill_limit_bytes"
+
+    @classmethod
+    def of(cls, config: SpillConfig) -> SpillSpace | None:
+        if not config.spill_directory:
+            return None
+        return cls(str(local_path(config.spill_directory)), config.spill_limit_bytes)
+
+    def check_writable(self) -> None:
+        """Raise UsageError if the directory is not writable. A full disk is not an error."""
+        try:
+            write_segment(self.directory, [[memoryview(b"x")]])
+        except OSError as error:
+            from scaler.journal.directory import DISK_IS_FULL  # noqa: PLC0415 (for failures only)
+
+            if error.errno not in DISK_IS_FULL:
+                advice = "set it to a writable directory"
+                raise UsageError(f"spill_directory {self.directory}: {error.strerror}: {advice}") from None
+
+
+AUTO = "auto"
+FREE_SHARE = 0.5
+"""Maximum share of a disk's free space that a store uses."""
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+def spill_space(directory: str) -> SpillSpace | None:
+    """Return the space in this directory. None if there is no directory or, with a warning, if it is not writable."""
+    if not directory:
+        return None
+    candidates = [tempfile.gettempdir(), "/var/tmp"] if directory == AUTO else [str(local_path(directory))]  # noqa: S108
+    for each in candidates:
+        if not os.access(each, os.W_OK | os.X_OK):
+            text = "store_spill_directory=%s: cannot write there: objects that do not fit in memory wait and then fail"
+            _log.warning(text, each)
+        elif directory != AUTO or not _is_in_memory(each):
+            limit_bytes = int(FREE_SHARE * shutil.disk_usage(each).free)
+            return SpillSpace(each, limit_bytes, f"half of the free space in {each}")
+    return None
+
+
+def _is_in_memory(directory: str) -> bool:
+    device = Path(directory).stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields = line.split()
+            if fields[2] == wanted:
+                return fields[fields.index("-") + 1] in _IN_MEMORY
+    return False
+
 
 LEASE_SECONDS = 60.0
 PUT_WAIT_SECONDS = 5.0

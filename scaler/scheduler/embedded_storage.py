@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from scaler.errors import UsageError
 from scaler.net.address import beside
-from scaler.object_storage.server import EmbeddedStorage
-from scaler.object_storage.spill import SpillSpace
+from scaler.object_storage.server import EmbeddedStorage, SpillSpace
 from scaler.scheduler.server import SchedulerServer
 
 

@@ -17,7 +17,7 @@ from scaler.client.tasks import (
     TaskTemplate,
 )
 from scaler.errors import ProtocolError
-from scaler.extensions.timeline.routes import timeline_view
+from scaler.extensions.timeline.lanes import timeline_view
 from scaler.ids import content_id
 from scaler.monitor.model import Model
 from scaler.monitor.tables import task_view

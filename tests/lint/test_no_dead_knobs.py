@@ -33,7 +33,7 @@ SECURITY = "net/server_access.py"
 MANAGER = ("worker_manager/", "cluster/", SECURITY)
 READERS: dict[type, tuple[str, ...]] = {
     ObjectStorageServerConfig: ("object_storage/", SECURITY, *LOGGING),
-    scheduler_model(): ("scheduler/", "extensions/", "object_storage/spill.py", SECURITY, *LOGGING),
+    scheduler_model(): ("scheduler/", "extensions/", "object_storage/server.py", SECURITY, *LOGGING),
     BaremetalNativeConfig: MANAGER,
     AwsRawEcsConfig: ("worker_manager/aws_raw_ecs/",),
     AwsHpcConfig: ("worker_manager/aws_hpc/",),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.rows import AuditRow
-from scaler.extensions.audit.settings import AuditSettings
 from scaler.extensions.interface import SchedulerPart
 from scaler.net.connection import Closed, Opened
 from scaler.protocol.messages import ClientDetails, Hello, Role

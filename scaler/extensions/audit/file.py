@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.rows import AuditRow
-from scaler.extensions.audit.settings import AuditSettings
 from scaler.extensions.interface import Performer
 from scaler.paths import local_path
 from scaler.scheduler.files import FileWriter, append

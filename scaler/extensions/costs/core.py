@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from scaler.extensions.costs.settings import PERIODS, CostSettings, parse_spend_limit
+from scaler.extensions.costs import PERIODS, CostSettings, parse_spend_limit
 from scaler.extensions.interface import SchedulerPart
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import UnitState

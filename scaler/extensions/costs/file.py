@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from scaler.extensions.costs import CostSettings
 from scaler.extensions.costs.core import Saved, SpendingLedger
-from scaler.extensions.costs.settings import CostSettings
 from scaler.extensions.interface import Performer
 from scaler.scheduler.files import replace
 from scaler.scheduler.rooms import Surroundings

@@ -3,11 +3,29 @@
 changes of the core -> core.py: records -> files.py: state_directory -> HistoryFound, the answer to FindHistory
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from scaler.config.setting import Setting, SettingsModel
+from scaler.config.values import Limit, Seconds
 from scaler.plugins import Extension
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistorySettings(SettingsModel):
+    """History."""
+
+    history_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 2_592_000.0
+    """How long state_directory keeps the history. Without state_directory, the last hour is kept in memory."""
+    history_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 256 * 1024**2
+    """Maximum disk space of the history. The oldest files are deleted first. -1: no limit."""
+
 
 EXTENSION = Extension(
     "history",
-    settings="scaler.extensions.history.settings:HistorySettings",
+    settings="scaler.extensions.history:HistorySettings",
     scheduler="scaler.extensions.history.core:History",
     performer="scaler.extensions.history.files:history_files",
 )

@@ -53,7 +53,8 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
                 functions[row.function].add(row)
             case EventRow(kind=kind) if kind == FAILED:
                 group = row.subject, pattern(row.text)
-                failure = _failure(row)
+                text, function = row.text[:MAX_ANSWERED_TEXT], row.subject[:MAX_ANSWERED_TEXT]
+                failure = FailureRow("", row.times, text, function, row.at, row.at)
                 failed[group] = failed[group].joined(failure) if group in failed else failure
             case EventRow():
                 events.append(row)
@@ -85,11 +86,6 @@ def _rank(event: EventRow) -> tuple[int, float]:
 
 def _cut(event: EventRow) -> EventRow:
     return event._replace(subject=event.subject[:MAX_ANSWERED_TEXT], text=event.text[:MAX_ANSWERED_TEXT])
-
-
-def _failure(event: EventRow) -> FailureRow:
-    text, function = event.text[:MAX_ANSWERED_TEXT], event.subject[:MAX_ANSWERED_TEXT]
-    return FailureRow(times=event.times, text=text, function=function, first_at=event.at, last_at=event.at)
 
 
 class _Times:

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from scaler.extensions.history import HistorySettings
 from scaler.extensions.history.answer import answer
 from scaler.extensions.history.core import Asked
 from scaler.extensions.history.minutes import Before, Document, Row, lines_of, lines_with, rows_of, within
-from scaler.extensions.history.settings import HistorySettings
 from scaler.extensions.interface import Performer
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.protocol.messages import FindHistory, HistoryFound, Reply, Unanswered

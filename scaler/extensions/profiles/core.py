@@ -42,11 +42,6 @@ class FunctionMemory:
         self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
         self.present[worker] = use
 
-    @property
-    def columns(self) -> dict[str, int]:
-        """Columns of a `FunctionRow`."""
-        return {"memory_peak_bytes": self.peak_bytes, "memory_mean_bytes": self.mean_bytes}
-
 
 class FunctionMemories:
     def __init__(self) -> None:
@@ -176,4 +171,8 @@ class Profiles(SchedulerPart):
 
     def add_to_status(self, reader: Reader) -> Additions:
         functions = self.memories.functions if reader.sees_all else {}
-        return Additions(columns={"functions": {name: memory.columns for name, memory in functions.items()}})
+        columns = {
+            name: {"memory_peak_bytes": memory.peak_bytes, "memory_mean_bytes": memory.mean_bytes}
+            for name, memory in functions.items()
+        }
+        return Additions(columns={"functions": columns})

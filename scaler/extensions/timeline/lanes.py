@@ -12,7 +12,9 @@ from math import inf
 from typing import Any, NamedTuple
 
 from scaler.monitor.model import Model
-from scaler.monitor.rows import natural
+from scaler.monitor.rows import View, natural
+from scaler.monitor.tables import number
+from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, seconds
 from scaler.protocol.monitor_rows import RUNNING
 
 LaneKey = tuple[str, int]
@@ -73,11 +75,11 @@ def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
     workers = {worker.name: worker for worker in model.status.workers}
     processes: dict[str, int] = {}
     events: list[dict[str, Any]] = []
-    found = sorted(lanes(model, model.now - seconds).items(), key=lambda lane: (natural(lane[0][0]), lane[0][1]))
-    for thread, ((worker, number), bars) in enumerate(found, 1):
+    found = sorted(lanes(model, model.now - seconds).items(), key=lambda item: (natural(item[0][0]), item[0][1]))
+    for thread, ((worker, lane), bars) in enumerate(found, 1):
         row = workers.get(worker)
         manager = row.manager if row else "terminated workers"
-        name = f"{worker} ({row.host}, pid {row.pid}), lane {number}" if row else f"{worker}, lane {number}"
+        name = f"{worker} ({row.host}, pid {row.pid}), lane {lane}" if row else f"{worker}, lane {lane}"
         if manager not in processes:
             processes[manager] = len(processes) + 1
             events.append({"ph": "M", "name": "process_name", "pid": processes[manager], "args": {"name": manager}})
@@ -109,3 +111,82 @@ def _events_of(bar: Bar, model: Model, process: int, thread: int) -> Iterator[di
         "dur": round(bar.end * 1e6) - start,
         "args": arguments,
     }
+
+
+_TIMES = (
+    seconds(300),
+    number("since", "Start time (Unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
+    number("until", "End time (Unix seconds); 0: now.", "number", 0, 1e15, 0.0),
+)
+_LANE = {
+    "worker": str,
+    "lane": int,
+    "manager": str,
+    "gone": bool,
+    "bars": [(float, float, str, int, int, float, int, float)],
+}
+_TIMELINE = {
+    "at": float,
+    "since": float,
+    "until": float,
+    "oldest": float | None,
+    "functions": [str],
+    "states": [str],
+    "lanes": [_LANE],
+}
+_DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
+
+
+def timeline_view(model: Model, seconds: float, since: float, until: float) -> View:
+    at = model.now
+    since, until = since or at - seconds, until or at
+    managers = {worker.name: worker.manager for worker in model.status.workers}
+    functions: dict[str, int] = {}
+    states: dict[str, int] = {}
+
+    def shown(bar: Bar) -> list[object]:
+        """Return the values, with places in the lists instead of names."""
+        function = functions.setdefault(bar.function, len(functions))
+        values = (*bar[:3], function, states.setdefault(bar.state, len(states)), *bar[5:])
+        return [round(value, 6) if isinstance(value, float) else value for value in values]
+
+    found = [
+        {
+            "worker": worker,
+            "lane": lane,
+            "manager": managers.get(worker, ""),
+            "gone": worker not in managers,
+            "bars": list(map(shown, bars)),
+        }
+        for (worker, lane), bars in lanes(model, since, until).items()
+    ]
+    return {
+        "at": at,
+        "since": since,
+        "until": until,
+        "oldest": oldest_end(model),
+        "functions": list(functions),
+        "states": list(states),
+        "lanes": found,
+    }
+
+
+ROUTES = (
+    ApiRoute(
+        "/api/timeline",
+        "timeline",
+        "Tasks on each lane of each worker",
+        _TIMELINE,
+        lambda source, query: timeline_view(source.monitor.model, **query),
+        _TIMES,
+    ),
+    ApiRoute(
+        "/api/trace",
+        "trace",
+        "The timeline for the Chrome and Perfetto viewers",
+        {"displayTimeUnit": str, "traceEvents": [{}]},
+        lambda source, query: trace(source.monitor.model, query["seconds"]),
+        (seconds(MAX_TIMELINE_SECONDS),),
+        _DOWNLOAD,
+    ),
+)

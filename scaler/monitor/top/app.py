@@ -311,7 +311,8 @@ class DetailScreen(ModalScreen[None]):
     async def _read_hot(self) -> None:
         if self._top.frozen is None:
             with contextlib.suppress(ScalerError):
-                self._hot = panels.hottest_frames(await self._top.source.profile())
+                functions = (await self._top.source.profile()).get("functions", ())
+                self._hot = {name: frame for name, _, _, frame in functions}
                 self.redraw()
 
     def _ask(self, question: Callable[[str], Awaitable[Any]], text_of_answer: Callable[[Any], str] = str) -> None:

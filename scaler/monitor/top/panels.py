@@ -200,10 +200,6 @@ def log_text(log: TaskLog) -> str:
     return "\n".join(parts) or "this task has no output"
 
 
-def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
-    return {name: frame for name, _, _, frame in document.get("functions", ())}
-
-
 def profile_text(document: Mapping[str, Any]) -> str:
     if not document["of"]:
         return "no samples of this task: it was too short, or profile_interval_seconds is 0"

@@ -56,12 +56,10 @@ def _endpoint(route: ApiRoute, source: Source) -> Callable[[Request], Awaitable[
 # -- answers
 
 
-async def _find(source: Source, task: str) -> TaskRow | None:
-    return next(iter(await source.monitor.find(task)), None) if source.monitor.connected else None
-
-
 async def _task(source: Source, query: Query) -> View:
-    task = source.monitor.model.task(query["id"]) or await _find(source, query["id"])
+    task = source.monitor.model.task(query["id"])
+    if task is None and source.monitor.connected:
+        task = next(iter(await source.monitor.find(query["id"])), None)
     if task is None:
         raise UnknownTaskError(f"no task {query['id']} is known: it ended too long ago or was never submitted")
     if task.failed and not task.traceback:

@@ -52,11 +52,6 @@ for suffix, content_type in CONTENT_TYPES.items():
     mimetypes.add_type(content_type, suffix)
 
 
-def folders() -> list[Path]:
-    packages = [importlib.import_module(each.page.partition(":")[0]) for each in known_extensions() if each.page]
-    return [STATIC, *(Path(package.__path__[0], "page") for package in packages)]
-
-
 def schema_module() -> bytes:
     logs = {
         log.name: {"extension": each.name, "title": log.title, "page": log.page, "empty": log.empty}
@@ -93,7 +88,8 @@ def made(request: Request) -> Response:
 class Files(StaticFiles):
     def __init__(self) -> None:
         super().__init__(directory=STATIC, html=True)
-        self.all_directories = [*folders()]
+        packages = [importlib.import_module(each.page.partition(":")[0]) for each in known_extensions() if each.page]
+        self.all_directories = [STATIC, *(Path(package.__path__[0], "page") for package in packages)]
 
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200

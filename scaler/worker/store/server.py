@@ -27,8 +27,7 @@ from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
-from scaler.object_storage.server import StorageServer
-from scaler.object_storage.spill import spill_space
+from scaler.object_storage.server import StorageServer, spill_space
 from scaler.object_storage.spilling import StorageLimits
 from scaler.object_storage.transfers import SOURCE_SECONDS
 from scaler.protocol import messages as m

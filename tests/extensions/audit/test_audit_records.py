@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.core import MAX_AUDIT_TEXT, MAX_COUNTED, Audit, AuditChange
 from scaler.extensions.audit.rows import AuditRow
-from scaler.extensions.audit.settings import AuditSettings
 from scaler.net.connection import Closed, Opened
 from scaler.net.identity import Identity
 from scaler.protocol.messages import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from scaler.extensions.costs import CostSettings
 from scaler.extensions.costs.core import Costs, SpendingLedger
-from scaler.extensions.costs.settings import CostSettings
 from scaler.policy.view import ScalingPolicy
 from tests.unit.scheduler.driver import Cluster
 

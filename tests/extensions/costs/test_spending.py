@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from scaler.extensions.costs import parse_spend_limit
 from scaler.extensions.costs.core import SpendingLedger, cost_of_work, task_charge
-from scaler.extensions.costs.settings import parse_spend_limit
 from scaler.needs import Needs, Offers
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 

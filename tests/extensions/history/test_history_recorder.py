@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from scaler.extensions.history import HistorySettings
 from scaler.extensions.history.files import HistoryFiles
-from scaler.extensions.history.settings import HistorySettings
 from scaler.monitor.rows import decode
 from scaler.net.identity import Identity
 from scaler.protocol.history_rows import ClusterHistory

@@ -22,7 +22,7 @@ from scaler.errors import ConfigError, UsageError
 from scaler.monitor.web.page import load_token, tls_of
 from scaler.net.access import Access
 from scaler.net.server_access import ServerAccess
-from scaler.object_storage.spill import SpillSpace, spill_space
+from scaler.object_storage.server import SpillSpace, spill_space
 from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
 from scaler.protocol.messages import Role, Server

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from scaler.monitor.web.server import CONTENT_TYPES, STATIC, folders
+from scaler.monitor.web.server import CONTENT_TYPES, STATIC, Files
 from tests.unit.monitor.web_rig import ask
 
 FILES = {
     "of an extension" if folder != STATIC else path.suffix: (folder, path)
-    for folder in folders()
+    for folder in map(Path, Files().all_directories)
     for path in folder.rglob("*")
     if path.is_file()
 }
