@@ -41,9 +41,7 @@ def check_server_address(text: str) -> str:
     """Return an address to connect to unchanged. Raises UsageError for an address that only a listener can use."""
     found = _TCP.fullmatch(check_address(text))
     if found is not None and int(found["port"]) == 0:
-        raise UsageError(
-            f"address {text!r}: port 0 means any free one, to listen on; give the port that the server has"
-        )
+        raise UsageError(f"address {text!r}: port 0 means any free one, to listen on; give the server's port")
     if found is not None and found["host"] == "*":
         raise UsageError(f"address {text!r}: * means every address of a host, to listen on; give the server's host")
     return text
@@ -64,9 +62,7 @@ def monitor_address_beside(bind_address: str) -> str:
     if port == 0:
         return bind_address
     if port + MONITOR_PORT_OFFSET > MAX_PORT:
-        raise UsageError(
-            f"no port is left for monitors {MONITOR_PORT_OFFSET} above {bind_address}: set monitor_address"
-        )
+        raise UsageError(f"no port is left for monitors above {bind_address}: set monitor_address")
     return f"tcp://{found['host']}:{port + MONITOR_PORT_OFFSET}"
 
 

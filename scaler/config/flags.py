@@ -6,6 +6,7 @@ import argparse
 import textwrap
 import typing
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from scaler._version import __version__
@@ -74,12 +75,8 @@ def add_file(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=program,
-        description=purpose,
-        allow_abbrev=False,
-        formatter_class=lambda prog: _Help(prog, max_help_position=_HELP_COLUMN),
-    )
+    help_of = partial(_Help, max_help_position=_HELP_COLUMN)
+    parser = _Parser(prog=program, description=purpose, allow_abbrev=False, formatter_class=help_of)
     parser.add_argument("--version", action="version", version=f"scaler {__version__}")
     return parser
 
@@ -116,15 +113,9 @@ class _Parser(argparse.ArgumentParser):
 class _Once(argparse.Action):
     """Stores a flag's value, and rejects a second one under any of its names."""
 
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, flag: str | None = None) -> None:
         if hasattr(namespace, self.dest):
-            raise UsageError(f"{option_string} is given twice: {getattr(namespace, self.dest)!r} and {values!r}")
+            raise UsageError(f"{flag} is given twice: {getattr(namespace, self.dest)!r} and {values!r}")
         setattr(namespace, self.dest, values)
 
 

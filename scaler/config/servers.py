@@ -7,21 +7,11 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Self, cast
 
+from scaler.config import values as v
 from scaler.config.addresses import monitor_address_beside
 from scaler.config.compatibility import OF_OBJECT_STORAGE_ADDRESS, OF_POLICY_CONTENT, OF_SCHEDULER_ADDRESS
 from scaler.config.security import SecurityConfig
 from scaler.config.setting import LoggingConfig, Setting, SettingsModel
-from scaler.config.values import (
-    Address,
-    EventLoop,
-    Limit,
-    LimitOrNone,
-    Name,
-    Names,
-    Seconds,
-    SecondsOrNone,
-    ServerAddress,
-)
 from scaler.host import default_memory_limit_bytes
 from scaler.plugins import extensions, load
 
@@ -33,7 +23,7 @@ class SpillConfig(SettingsModel):
     spill_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
     """Directory for objects that do not fit in memory, least recently used first. The files have no names and disappear
     with the process."""
-    spill_limit_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
+    spill_limit_bytes: Annotated[v.Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Maximum bytes in spill_directory; -1: until the disk is full."""
 
     def check(self) -> None:
@@ -48,16 +38,16 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
 
     section = "object_storage_server"
 
-    bind_address: Annotated[Address, Setting(positional=True, aliases=OF_OBJECT_STORAGE_ADDRESS, metavar="ADDRESS")]
+    bind_address: Annotated[v.Address, Setting(positional=True, aliases=OF_OBJECT_STORAGE_ADDRESS, metavar="ADDRESS")]
     """Address to listen on: tcp://host:port or ipc://path."""
-    memory_limit_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
-        default_factory=default_memory_limit_bytes
+    memory_limit_bytes: Annotated[v.Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = (
+        field(default_factory=default_memory_limit_bytes)
     )
     """Maximum bytes of objects in memory; -1: no limit. Above it, a new object waits 5 seconds for space, then is
     refused."""
-    max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
+    max_object_bytes: Annotated[v.Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Maximum size of one object; -1: no limit."""
-    cache_limit_bytes: Annotated[LimitOrNone, Setting(metavar="BYTES")] = 1024**3
+    cache_limit_bytes: Annotated[v.LimitOrNone, Setting(metavar="BYTES")] = 1024**3
     """Maximum bytes of cached results, which count toward the object limits. The least recently used results are
     evicted first. 0: disable the cache; -1: no limit."""
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
@@ -74,7 +64,7 @@ class ExtensionNames(SettingsModel):
 
     section = "scheduler"
 
-    extensions: Annotated[Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
+    extensions: Annotated[v.Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
     """Built-in extensions to disable (-NAME), and installed ones to enable (NAME). As a flag: --extensions=-NAME."""
 
 
@@ -84,46 +74,46 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
 
     section = "scheduler"
 
-    bind_address: Annotated[Address, Setting(positional=True, aliases=OF_SCHEDULER_ADDRESS, metavar="ADDRESS")]
+    bind_address: Annotated[v.Address, Setting(positional=True, aliases=OF_SCHEDULER_ADDRESS, metavar="ADDRESS")]
     """Address for clients, workers, and worker managers: tcp://host:port or ipc://path."""
     object_storage_address: Annotated[
-        ServerAddress | None,
+        v.ServerAddress | None,
         Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS"),
     ] = None
     """Address at which the scheduler reaches the object storage."""
     advertised_object_storage_address: Annotated[
-        ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
+        v.ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
     ] = None
     """Address at which clients and workers reach the object storage, if different from the scheduler's. With the host
     0.0.0.0, each peer uses the host at which it reaches the scheduler."""
     monitor_address: Annotated[
-        Address,
+        v.Address,
         Setting("-ma", default_text="two ports above bind_address, or .monitor after its path", metavar="ADDRESS"),
     ] = ""
     """Address for monitors."""
     protected: Annotated[bool, Setting("-p")] = True
     """Refuse shutdown requests from clients."""
-    max_number_of_tasks_waiting: Annotated[Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
+    max_number_of_tasks_waiting: Annotated[v.Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
     """Maximum unfinished tasks of all clients together. Tasks above the limit are rejected."""
-    max_tasks_per_client: Annotated[Limit, Setting(metavar="COUNT")] = 10_000_000
+    max_tasks_per_client: Annotated[v.Limit, Setting(metavar="COUNT")] = 10_000_000
     """Maximum unfinished tasks per key. Tasks above the limit are rejected. -1: no limit."""
     max_bytes_per_client: Annotated[
-        Limit, Setting(default_text="a quarter of the machine's memory", metavar="BYTES")
+        v.Limit, Setting(default_text="a quarter of the machine's memory", metavar="BYTES")
     ] = field(default_factory=lambda: default_memory_limit_bytes() // 2)
     """Maximum bytes of arguments, functions, and results that the scheduler itself holds per key; -1: no limit. All
     keys together may use half of the machine's memory, or this limit if it is larger."""
-    client_timeout_seconds: Annotated[Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
+    client_timeout_seconds: Annotated[v.Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
     """Time without contact after which a client is lost. Its tasks are cancelled, and its objects are released after
     object_retention_seconds."""
-    worker_timeout_seconds: Annotated[Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
+    worker_timeout_seconds: Annotated[v.Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
     """Time without contact after which a worker is lost. Its tasks are rescheduled on other workers."""
-    object_retention_seconds: Annotated[SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
+    object_retention_seconds: Annotated[v.SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
     """How long to keep the objects of a lost client, in case the client reconnects."""
-    session_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 604_800.0
+    session_retention_seconds: Annotated[v.Seconds, Setting(metavar="SECONDS")] = 604_800.0
     """How long to keep an unused durable session after its last task has ended."""
-    event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
+    event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"
     """Event loop: Python's own (builtin) or uvloop."""
-    policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"
+    policy_engine_type: Annotated[v.Name, Setting("-et", metavar="NAME")] = "simple"
     """Scaling policy: simple, waterfall_v1, target_v1, or one installed under scaler.scaling_policies."""
     policy_content: Annotated[
         str, Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT")

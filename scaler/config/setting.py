@@ -148,14 +148,12 @@ def _described(model: Any) -> dict[str, Described]:
         for name in inspect.get_annotations(home):
             if name not in fields or name in found:
                 continue
-            annotation = hints[name]
-            rules = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is Annotated else ()
-            base = typing.get_args(annotation)[0] if rules else annotation
+            hint = hints[name]
+            rules = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+            base = typing.get_args(hint)[0] if rules else hint
             setting = next((rule for rule in rules if isinstance(rule, Setting)), Setting())
             field = fields[name]
-            found[name] = Described(
-                name, annotation, base, setting, field.default, is_required(field), group_title(home)
-            )
+            found[name] = Described(name, hint, base, setting, field.default, is_required(field), group_title(home))
     return found
 
 

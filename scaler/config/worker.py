@@ -8,20 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
+from scaler.config import values as v
 from scaler.config.setting import LoggingConfig, Setting, SettingsModel
-from scaler.config.values import (
-    Bytes,
-    Capabilities,
-    Compression,
-    Count,
-    CountOrNone,
-    EventLoop,
-    Names,
-    Preload,
-    Seconds,
-    SecondsOrNone,
-    ServerAddress,
-)
 from scaler.errors import ConfigError
 from scaler.interpreter import HASH_SEED
 
@@ -38,36 +26,36 @@ class ProcessorSettings(SettingsModel):
     host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
     """Name that groups workers of one machine into a separate host with its own object store. Without a name, all
     workers of a machine share one store, or the object storage if it runs there."""
-    store_memory_limit_bytes: Annotated[Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
+    store_memory_limit_bytes: Annotated[v.Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
     """Memory limit of a host's object store; 0: a third of the host's memory."""
     store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
     """Directory to which a host's store spills objects that exist nowhere else, up to half of the free disk space. The
     files have no names. auto: the first of TMPDIR, /tmp, and /var/tmp that is not in memory; empty: never spill."""
     memory_limit_bytes: Annotated[
-        Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
+        v.Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
     ] = 0
     """Memory limit for all processors of a worker. Above it, the largest processor is killed with its task. Shared
     memory does not count. 0: in a container or cgroup with a limit, kills a processor if it is the largest process when
     memory runs out."""
-    processor_memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
+    processor_memory_limit_bytes: Annotated[v.Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
     """Memory limit for a processor and its child processes. Above it, the processor is killed with its task. Shared
     memory does not count. 0: no limit."""
-    max_tasks_per_processor: Annotated[CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
+    max_tasks_per_processor: Annotated[v.CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
     """Replace a processor after this many tasks; 0: no limit."""
-    max_processor_memory_growth: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
+    max_processor_memory_growth: Annotated[v.Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
     """Replace a processor, between tasks, once it uses this many bytes more than after its first task; 0: no limit."""
-    max_suspended_tasks: Annotated[Count, Setting(metavar="COUNT")] = 1000
+    max_suspended_tasks: Annotated[v.Count, Setting(metavar="COUNT")] = 1000
     """Maximum tasks of a worker that may wait for their own subtasks at a time; each occupies a processor of 9 MB.
     Further tasks fail with TaskRejectedError."""
     hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
     """Stop suspended processors with SIGSTOP. By default their threads keep running while the task waits."""
-    requirements: Annotated[Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
+    requirements: Annotated[v.Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
     """Packages that tasks import, such as numpy>=2, or @PATH for a file with one requirement per line. Each host
     installs them once into ~/.cache/scaler/requirements, with uv or else pip."""
-    preload_timeout_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
+    preload_timeout_seconds: Annotated[v.SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
     """Time limit for preload in a processor, which is then killed and replaced. After three consecutive timeouts, the
     worker returns its tasks and exits. 0: no limit."""
-    profile_interval_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 0.1
+    profile_interval_seconds: Annotated[v.SecondsOrNone, Setting(metavar="SECONDS")] = 0.1
     """Sampling interval for profiles of functions and tasks; 0: no profiles."""
 
 
@@ -76,24 +64,26 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     """Workers."""
 
     object_storage_address: Annotated[
-        ServerAddress | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
+        v.ServerAddress | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
     ] = None
     """Address at which workers reach the object storage."""
-    per_worker_capabilities: Annotated[Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
+    per_worker_capabilities: Annotated[v.Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
         field(default_factory=dict)
     )
     """Capabilities that each worker offers to tasks, such as linux,cpu=4,gpu=1."""
-    per_worker_task_queue_size: Annotated[Count, Setting("-wtqs", metavar="COUNT")] = 1000
+    per_worker_task_queue_size: Annotated[v.Count, Setting("-wtqs", metavar="COUNT")] = 1000
     """Maximum number of tasks queued behind the running one of a worker; fewer when tasks are long."""
-    heartbeat_interval_seconds: Annotated[Seconds, Setting("-his", metavar="SECONDS")] = 2.0
+    heartbeat_interval_seconds: Annotated[v.Seconds, Setting("-his", metavar="SECONDS")] = 2.0
     """Interval between heartbeats of workers and worker managers. Must be well below the scheduler's timeout."""
-    task_timeout_seconds: Annotated[SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = 0.0
+    task_timeout_seconds: Annotated[v.SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = (
+        0.0
+    )
     """Time limit for a task; 0: no limit."""
-    death_timeout_seconds: Annotated[Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
+    death_timeout_seconds: Annotated[v.Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
     """A worker exits after this long without contact to the scheduler, or without work while its manager is away."""
-    preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
+    preload: Annotated[v.Preload | None, Setting(metavar="CALL")] = None
     """Function to call in each processor, service, or job before its first task: module.path:function(literals)."""
-    event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
+    event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"
     """Event loop: Python's own (builtin) or uvloop."""
 
 
@@ -103,7 +93,7 @@ class WorkerConfig(WorkerSettings):
 
     scheduler_address: str
     insecure_no_auth: bool = False
-    compression: Compression = "auto"
+    compression: v.Compression = "auto"
     worker_manager_id: str
     unit_id: str
     """Empty if unit_id_from names another source."""

@@ -21,40 +21,15 @@ from scaler.net.connector import SocketConnector
 from scaler.net.questions import Questions
 from scaler.net.versions import own_hello
 from scaler.plugins import FoundTable
+from scaler.protocol import messages as m
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.history_rows import ClusterHistory
-from scaler.protocol.messages import (
-    ClusterRead,
-    Explain,
-    Explained,
-    FindHistory,
-    FindObjects,
-    FindTasks,
-    HistoryFound,
-    Inquiry,
-    MonitorEvents,
-    MonitorStatus,
-    ObjectsFound,
-    Profiled,
-    ReadCluster,
-    ReadLog,
-    ReadProfile,
-    ReadTable,
-    RefusalReason,
-    Refused,
-    Reply,
-    Role,
-    Server,
-    TableRead,
-    TaskLog,
-    TasksFound,
-)
 from scaler.protocol.monitor_rows import TaskRow
 from scaler.stack_profile import read_document
 
 HISTORY_SECONDS = 30.0
 """Timeout of a history question. The scheduler reads a month of history from files in the background."""
-_AnswerT = TypeVar("_AnswerT", bound=Reply)
+_AnswerT = TypeVar("_AnswerT", bound=m.Reply)
 
 
 class Asking:
@@ -82,38 +57,38 @@ class Asking:
 
     async def read(self) -> None:
         """Update the model, as far as the client's key may see. Raises UnreachableError on timeout or a bad answer."""
-        found = await self._ask(ReadCluster(), ClusterRead)
+        found = await self._ask(m.ReadCluster(), m.ClusterRead)
         try:
-            self.model.apply(MonitorStatus(found.status))
-            self.model.apply(MonitorEvents(found.events))
+            self.model.apply(m.MonitorStatus(found.status))
+            self.model.apply(m.MonitorEvents(found.events))
         except ProtocolError as error:
             raise UnreachableError(f"{self.address} did not send the cluster's state: {error}"[:200]) from None
 
     async def explain(self, task_id: str) -> str:
         """Explain why a task waits or how it ended. Raises UsageError for a malformed id, and UnreachableError."""
-        return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
+        return (await self._ask(m.Explain(task_id_of(task_id)), m.Explained)).text
 
-    async def log(self, task_id: str) -> TaskLog:
+    async def log(self, task_id: str) -> m.TaskLog:
         """Return the output of a task. Raises as `explain` does."""
-        return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
+        return await self._ask(m.ReadLog(task_id_of(task_id)), m.TaskLog)
 
     async def find(self, search: str) -> list[TaskRow]:
         """Find tasks by id prefix or part of a name. Raises UnreachableError on timeout or for an unreadable answer."""
-        found = await self._ask(FindTasks(search), TasksFound)
+        found = await self._ask(m.FindTasks(search), m.TasksFound)
         at = self.model.status.at
         with self._decoding("list of tasks"):
             return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
 
     async def objects(self, most: int) -> list[ObjectRow]:
         """Return the largest objects with all their holders. Raises as `find` does."""
-        found = await self._ask(FindObjects([], most), ObjectsFound)
+        found = await self._ask(m.FindObjects([], most), m.ObjectsFound)
         with self._decoding("list of objects"):
             return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
 
     async def history(self, since: float, until: float) -> ClusterHistory:
         """Return the history between two times (unix seconds). Raises as `find` does."""
         seconds = max(HISTORY_SECONDS, self._timeout_seconds)
-        found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
+        found = await self._ask(m.FindHistory(since, until), m.HistoryFound, seconds)
         with self._decoding("history"):
             return decode(ClusterHistory, json.loads(found.json))
 
@@ -129,7 +104,7 @@ class Asking:
             if name not in self.tables.split():
                 text = f"the scheduler at {self.address} has no table {name!r}: its extension is not switched on there"
                 raise RefusedError(f"{text}, or the scheduler is older")
-            found = await self._ask(ReadTable(name, search, most), TableRead)
+            found = await self._ask(m.ReadTable(name, search, most), m.TableRead)
             return [*decode_list(table.kind, json.loads(found.json))]
 
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
@@ -138,7 +113,7 @@ class Asking:
         Raises as `find` does, and UsageError for a malformed id.
         """
         task = task_id_of(task_id) if task_id else b""
-        found = await self._ask(ReadProfile(task, function), Profiled)
+        found = await self._ask(m.ReadProfile(task, function), m.Profiled)
         with self._decoding("profile"):
             document: dict[str, Any] = json.loads(found.json)
             if document["of"]:
@@ -152,7 +127,7 @@ class Asking:
         except MALFORMED as error:
             raise UnreachableError(f"{self.address} sent no {what}: {error!r}"[:200]) from None
 
-    async def _ask(self, question: Inquiry, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
+    async def _ask(self, question: m.Inquiry, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
         seconds = self._timeout_seconds if seconds is None else seconds
         try:
             with self._questions.asking(question) as future:
@@ -196,17 +171,17 @@ class MonitorConnection(Asking):
         self._first_at = math.inf
         self._storage_answered = asyncio.Event()
         """Set by the first state with newer figures of the object storage."""
-        self._refused: Refused | None = None
+        self._refused: m.Refused | None = None
         self._malformed = 0
         """Number of unreadable documents. Only the first is logged."""
         credential = access.credential
-        is_client = credential is not None and credential.role == Role.CLIENT
+        is_client = credential is not None and credential.role == m.Role.CLIENT
         self._connector: Connector = SocketConnector(
             address,
             peer=new_peer_id(),
-            hello=own_hello(Role.CLIENT if is_client else Role.MONITOR),
+            hello=own_hello(m.Role.CLIENT if is_client else m.Role.MONITOR),
             on_events=self._on_events,
-            keys=access.to(Server.SCHEDULER, address),
+            keys=access.to(m.Server.SCHEDULER, address),
             compression=access.compression,
         )
         super().__init__(address, Questions(self._connector.send), timeout_seconds)
@@ -221,7 +196,7 @@ class MonitorConnection(Asking):
     def last_error(self) -> str:
         """Why the scheduler is not connected. Empty while connected."""
         if self._refused is not None:
-            hint = f"; {WHICH_ADDRESS}" if self._refused.reason is RefusalReason.ROLE else ""
+            hint = f"; {WHICH_ADDRESS}" if self._refused.reason is m.RefusalReason.ROLE else ""
             return f"{self.address} refused this monitor: {self._refused.text}{hint}"
         return "" if self.connected else f"no scheduler answers at {self.address} ({self._connector.last_error})"
 
@@ -257,26 +232,26 @@ class MonitorConnection(Asking):
                 self._on_change()
             await asyncio.sleep(READ_SECONDS)
 
-    def _apply(self, document: MonitorStatus | MonitorEvents) -> None:
+    def _apply(self, document: m.MonitorStatus | m.MonitorEvents) -> None:
         try:
             self.model.apply(document)
         except ProtocolError as error:
             self._malformed += 1
             if self._malformed == 1:
                 _log.warning("%s: dropped: %s", self.address, error)
-        if isinstance(document, MonitorStatus):
+        if isinstance(document, m.MonitorStatus):
             self._first_at = min(self._first_at, self.model.status.at)
             if self.model.status.storage.at > self._first_at:
                 self._storage_answered.set()
-        if self.model.has_past or (self._malformed and isinstance(document, MonitorEvents)):
+        if self.model.has_past or (self._malformed and isinstance(document, m.MonitorEvents)):
             self._answered.set()
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
-                case Received(message=MonitorStatus() | MonitorEvents() as document):
+                case Received(message=m.MonitorStatus() | m.MonitorEvents() as document):
                     self._apply(document)
-                case Received(message=Reply() as answer):
+                case Received(message=m.Reply() as answer):
                     self._questions.answered(answer)
                 case Welcomed(welcome):
                     self.tables = welcome.tables

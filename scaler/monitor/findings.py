@@ -139,9 +139,7 @@ def _short_tasks(window: _Window) -> list[FindingRow]:
         f"{counted(ran.ended, 'task')} of {called(name)} ended in {window.past} and took {_time(mean)} on average: "
         f"{100 * lost / window.slots:.0f} % of the time of {counted(window.slots, 'slot')} went by between tasks."
     )
-    advice = (
-        "Call it with client.map without a chunk_size, which sends many calls as one task, or do more in each call."
-    )
+    advice = "Call it with client.map without a chunk_size, which sends many calls as one task, or do more per call."
     return [FindingRow("short_tasks", name, text, advice, MAP_PAGE, lost)]
 
 
@@ -240,9 +238,7 @@ def _failing_workers(window: _Window) -> Iterator[FindingRow]:
     for row in window.last.workers:
         if row.failures_heat == row.heat == FAILING_HEAT:
             text = f"Worker {row.name}: {row.fault}."
-            advice = (
-                "Look at the errors of its tasks and at the log of its host: disk, memory, modules; then replace it."
-            )
+            advice = "Look at its tasks' errors and at its host's log: disk, memory, modules; then replace it."
             page = "docs/troubleshooting.md#failures"
             yield FindingRow("failing_worker", row.name, text, advice, page, float(row.slots))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaler.errors import UsageError, nearest
@@ -170,13 +171,7 @@ _DECLARED = (
         parameters=(limit(MAX_OBJECTS, 50, "the largest come first"),),
     ),
     Table(
-        "tasks",
-        "The latest tasks",
-        TaskRow,
-        _tasks,
-        _TASK_PARAMETERS,
-        ("kept", lambda model: model.task_count),
-        task_view,
+        "tasks", "The latest tasks", TaskRow, _tasks, _TASK_PARAMETERS, ("kept", attrgetter("task_count")), task_view
     ),
     Table("findings", "Suggested changes, with evidence", FindingRow, lambda asking: findings(asking.model)),
     _noted("decisions", "Decisions of the scaling policy"),

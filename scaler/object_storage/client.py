@@ -18,17 +18,8 @@ from scaler.net.connection import ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
 from scaler.net.wakeups import Wakeups
+from scaler.object_storage import requests as r
 from scaler.object_storage.layout import views_of
-from scaler.object_storage.requests import (
-    ByteRange,
-    CallEnded,
-    GetCall,
-    PutCall,
-    Requests,
-    RequestsInput,
-    SendRequest,
-    StorageCall,
-)
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
 from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role, Server, StorageReply
@@ -66,9 +57,9 @@ class StorageClient:
         """Start connecting. owner_token: from a client's Welcome. Raises UsageError on a malformed address."""
         self.address = address
         self._loop = asyncio.get_running_loop()
-        self._requests = Requests(address, timeout_seconds, self._loop.time(), get_timeout_seconds)
-        self._inputs: list[RequestsInput] = []
-        self._futures: dict[StorageCall, asyncio.Future[Any]] = {}
+        self._requests = r.Requests(address, timeout_seconds, self._loop.time(), get_timeout_seconds)
+        self._inputs: list[r.RequestsInput] = []
+        self._futures: dict[r.StorageCall, asyncio.Future[Any]] = {}
         self._wakeups = Wakeups(self._loop, self._step)
         self._is_closed = False
         self._heard_at = self._loop.time()
@@ -90,7 +81,7 @@ class StorageClient:
         is_sharing = self._requests.is_sharing
         may_share = is_supported() if is_sharing is None else is_sharing
         if self._is_closed or size < MIN_SHARED_BYTES or not may_share:
-            return self._begin(PutCall(object_id, views))
+            return self._begin(r.PutCall(object_id, views))
         return self._loop.create_task(self._put_shared(object_id, views, size))
 
     @property
@@ -112,11 +103,11 @@ class StorageClient:
         return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
-        return self._begin(GetCall(object_id, deadline_seconds))
+        return self._begin(r.GetCall(object_id, deadline_seconds))
 
-    def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[ByteRange]:
+    def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[r.ByteRange]:
         """Get a byte range of an existing object; size 0: everything from offset on."""
-        return self._begin(GetCall(object_id, 0.0, True, offset, size))
+        return self._begin(r.GetCall(object_id, 0.0, True, offset, size))
 
     def close(self) -> None:
         """Close the connection. Pending calls fail with ClientClosedError. Idempotent."""
@@ -133,7 +124,7 @@ class StorageClient:
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> SharedMemory | None:
         if self._requests.is_sharing is None or size_bytes > MAX_ATTACHED_BYTES:
             # Announce objects larger than a message first, so that memory is allocated only once there is space.
-            await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
+            await self._begin(r.PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
         memory = None
         if self._requests.is_sharing:
             with contextlib.suppress(OSError):  # no shared memory or descriptors left; sending frames needs neither
@@ -141,11 +132,11 @@ class StorageClient:
                     memory = SharedMemory.written(parts)
                 else:
                     memory = await self._loop.run_in_executor(None, SharedMemory.written, parts)
-        call = PutCall(object_id, parts, memory)
+        call = r.PutCall(object_id, parts, memory)
         await self._begin(call)
         return memory if call.memory is not None else None
 
-    def _begin(self, call: StorageCall) -> asyncio.Future[Any]:
+    def _begin(self, call: r.StorageCall) -> asyncio.Future[Any]:
         if len(self._futures) >= MAX_CALLS:
             raise LimitError(f"at most {MAX_CALLS} calls to the object storage at a time")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -169,9 +160,9 @@ class StorageClient:
         inputs, self._inputs = self._inputs, []
         for command in self._requests.step(inputs, self._loop.time()):
             match command:
-                case SendRequest(message, attachments, memory):
+                case r.SendRequest(message, attachments, memory):
                     self._connector.send(message, attachments, () if memory is None else (memory,))
-                case CallEnded(call, outcome):
+                case r.CallEnded(call, outcome):
                     future = self._futures.pop(call)
                     if isinstance(outcome, ScalerError):
                         _fail(future, outcome)

@@ -480,9 +480,8 @@ class StorageCore:
             self._drop_copies(coming_bytes + size_bytes)
             has_room = self.objects.surplus(coming_bytes + size_bytes) <= 0
             if has_room and not self.objects.disk_failure and not self.objects.is_forgotten(object_id):
-                self._kept[object_id] = (
-                    size_bytes  # otherwise, the fetch ends with this step and the scheduler is informed
-                )
+                # Otherwise, the fetch ends with this step, and the scheduler is informed.
+                self._kept[object_id] = size_bytes
                 coming_bytes += size_bytes
 
     def _keep(self, object_id: bytes, body: Body) -> None:

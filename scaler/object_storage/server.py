@@ -34,16 +34,9 @@ from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
 from scaler.net.wakeups import Wakeups
 from scaler.object_storage import commands as c
+from scaler.object_storage import exchange as x
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
-from scaler.object_storage.exchange import (
-    FROM_SCHEDULER,
-    REPORT_SECONDS,
-    FromScheduler,
-    PutReports,
-    SchedulerOpened,
-    WrittenByStore,
-)
 from scaler.object_storage.mapped_files import write_segment
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
@@ -172,7 +165,7 @@ class StorageServer:
         self._scheduler = b""
         self._is_known = False
         """Other stores exist, and the scheduler has this storage's wanted objects."""
-        self._put_reports = PutReports(lambda object_id: self._core.objects.body(object_id) is not None)
+        self._put_reports = x.PutReports(lambda object_id: self._core.objects.body(object_id) is not None)
         self._report_timer: asyncio.TimerHandle | None = None
         self._wakeups = Wakeups(self._loop, lambda: self._on_events(()))
         self._peak_bytes = 0
@@ -264,7 +257,7 @@ class StorageServer:
             self.transfers.take(exchanged)
         for event in events:
             match event:
-                case Received(_, message) if isinstance(message, FROM_SCHEDULER):
+                case Received(_, message) if isinstance(message, x.FROM_SCHEDULER):
                     self.scheduler_says(message)
                 case Received(_, m.ObjectsHeld() as held) if self._backend is not None:
                     self._backend.add(zip(held.ids, held.sizes, strict=True))
@@ -276,7 +269,7 @@ class StorageServer:
                 case Opened(peer, m.Hello(role=m.Role.SCHEDULER)):
                     self._scheduler_opened(peer)
         if self._put_reports and self._report_timer is None:
-            self._report_timer = self._loop.call_later(REPORT_SECONDS, self._report_put)
+            self._report_timer = self._loop.call_later(x.REPORT_SECONDS, self._report_put)
         self.transfers.go_on()
         self._wakeups.at(self._core.wake_at)
         used_bytes = self._core.objects.used_bytes
@@ -316,18 +309,18 @@ class StorageServer:
         put, dropped = self._put_reports.take()
         self.transfers.take([*(c.ReportPut(*row) for row in put), *([c.ReportDropped(dropped)] if dropped else [])])
 
-    def scheduler_says(self, message: FromScheduler) -> None:
+    def scheduler_says(self, message: x.FromScheduler) -> None:
         if isinstance(message, m.StoresChanged) and not self._is_known:
             self._report_put()
             self._is_known = self._core.fetches = True
             in_backend = [] if self._backend is None else self._backend.held()
-            self.transfers.take([SchedulerOpened([], in_backend)])
+            self.transfers.take([x.SchedulerOpened([], in_backend)])
         self.transfers.take([message])
 
     def _on_written(self, rows: list[tuple[bytes, int]]) -> None:
         self._on_events([c.WrittenToBackend([object_id for object_id, _ in rows])])
         if self._is_known:
-            self.transfers.take([WrittenByStore(rows)])
+            self.transfers.take([x.WrittenByStore(rows)])
 
     def _scheduler_opened(self, peer: bytes) -> None:
         """Report all large objects to a scheduler that has no state of this storage."""

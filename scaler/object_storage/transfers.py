@@ -13,19 +13,10 @@ from scaler.grammar import counted
 from scaler.ids import show
 from scaler.logs import RateLimitedLog
 from scaler.object_storage import commands as c
+from scaler.object_storage import exchange as x
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
-from scaler.object_storage.exchange import (
-    ChunkRun,
-    Exchange,
-    ExchangeInput,
-    Fetched,
-    NotFetched,
-    RunCame,
-    RunFailed,
-    WrittenByStore,
-)
 from scaler.object_storage.layout import assemble
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, GrowingMemory
@@ -54,7 +45,7 @@ class Transfers:
         tell: Callable[[Message], None],
         connect: Callable[[StoreAddress | None], StorageClient],
     ) -> None:
-        self.exchange = Exchange()
+        self.exchange = x.Exchange()
         self._core = core
         self._feed = feed
         self._tell = tell
@@ -65,8 +56,8 @@ class Transfers:
         self._pushes: set[asyncio.Task[None]] = set()
         self._memories: dict[bytes, GrowingMemory] = {}
         self._small: dict[bytes, Body] = {}
-        self._delayed: list[ChunkRun] = []
-        self._left: dict[ChunkRun, set[int]] = {}
+        self._delayed: list[x.ChunkRun] = []
+        self._left: dict[x.ChunkRun, set[int]] = {}
         """Missing chunks of active runs. A run requested again gets a new set."""
         self._heard: dict[int, tuple[object, float]] = {}
         """Last progress value of each active source, and the time of its last change."""
@@ -74,7 +65,7 @@ class Transfers:
         self._look_timer: asyncio.TimerHandle | None = None
         self._failures = RateLimitedLog(_log, logging.WARNING, self._loop)
 
-    def take(self, inputs: Sequence[ExchangeInput]) -> None:
+    def take(self, inputs: Sequence[x.ExchangeInput]) -> None:
         for item in inputs:
             if isinstance(item, SoleCopies):
                 self._core.keep(item.ids)
@@ -84,12 +75,12 @@ class Transfers:
             match command:
                 case Message():
                     self._tell(command)
-                case ChunkRun():
+                case x.ChunkRun():
                     if not self._get_with_room(command):
                         self._loop.call_soon(self._feed, ())  # allows the core to spill in its next step
-                case Fetched(object_id):
+                case x.Fetched(object_id):
                     self._fetched(object_id)
-                case NotFetched(object_id, text):
+                case x.NotFetched(object_id, text):
                     self._forget(object_id)
                     if text:
                         self._feed([c.ObjectNotFetched(object_id, text)])
@@ -131,14 +122,14 @@ class Transfers:
             if not run.source or run.source in self.exchange.stores:
                 self._get_with_room(run)
 
-    def _get_with_room(self, run: ChunkRun) -> bool:
+    def _get_with_room(self, run: x.ChunkRun) -> bool:
         if run.id not in self._memories and not self._core.has_room_for(run.id, run.size_bytes):
             self._delayed.append(run)
             return False
         self._get(run)
         return True
 
-    def _get(self, run: ChunkRun) -> None:
+    def _get(self, run: x.ChunkRun) -> None:
         """Request the chunks of a run. A small object, or one of unknown size, is requested in one piece."""
         backend = self.exchange.backend
         if backend is not None and backend.number == run.source:
@@ -161,7 +152,7 @@ class Transfers:
 
     def _chunk_ended(
         self,
-        run: ChunkRun,
+        run: x.ChunkRun,
         left: set[int],
         number: int,
         source: StorageClient | BackendClient,
@@ -178,7 +169,7 @@ class Transfers:
             left.discard(number)
             if not left:
                 del self._left[run]
-                self.take([RunCame(run, sum(future.result().parts))])
+                self.take([x.RunCame(run, sum(future.result().parts))])
             return
         del self._left[run]
         if not isinstance(error, ScalerError):
@@ -192,7 +183,7 @@ class Transfers:
         # to it.
         is_out_of_reach = not source.connected or isinstance(error, RefusedError | UnreachableError | UsageError)
         is_unreachable = run.source != OBJECT_STORAGE and is_out_of_reach
-        self.take([RunFailed(run, is_unreachable)])
+        self.take([x.RunFailed(run, is_unreachable)])
 
     def _look_later(self) -> None:
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look, self._loop.time() + LOOK_SECONDS)
@@ -215,16 +206,14 @@ class Transfers:
             self._look_later()
 
     def _give_up(self, number: int) -> None:
-        failed = [run for run in self._left if run.source == number]
-        for run in failed:
+        runs = [run for run in self._left if run.source == number]
+        for run in runs:
             del self._left[run]
         self._sources.pop(number).close()
-        self._failures.add(
-            f"store {number} has sent nothing for {SOURCE_SECONDS:g} s: {counted(len(failed), 'run')} failed"
-        )
-        self.take([RunFailed(run, is_unreachable=True) for run in failed])
+        self._failures.add(f"store {number} sent nothing for {SOURCE_SECONDS:g} s: {counted(len(runs), 'run')} failed")
+        self.take([x.RunFailed(run, is_unreachable=True) for run in runs])
 
-    def _write(self, run: ChunkRun, number: int, found: ByteRange) -> BaseException | None:
+    def _write(self, run: x.ChunkRun, number: int, found: ByteRange) -> BaseException | None:
         size = sum(found.parts)
         if run.size_bytes and size != run.size_bytes:
             return ObjectLostError(f"its size is {size}, not {run.size_bytes}")
@@ -282,7 +271,7 @@ class Transfers:
             except ScalerError as error:
                 self._failures.add(f"object {show(object_id)} is not in the backend: {error}")
             else:
-                self.take([WrittenByStore([(object_id, size)])])
+                self.take([x.WrittenByStore([(object_id, size)])])
                 return
         try:
             await self._source(OBJECT_STORAGE).put(object_id, assemble(body.parts, frames))
@@ -296,5 +285,5 @@ class Transfers:
             self.take([c.ReportPut(object_id, body.size_bytes)])
 
 
-def _comes_at_once(run: ChunkRun) -> bool:
+def _comes_at_once(run: x.ChunkRun) -> bool:
     return not run.size_bytes or (run.is_whole and run.size_bytes < MIN_SHARED_BYTES)

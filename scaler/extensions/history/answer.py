@@ -8,18 +8,7 @@ from collections.abc import Iterable
 from heapq import nlargest, nsmallest
 from operator import attrgetter
 
-from scaler.extensions.history.minutes import (
-    ENDED,
-    FAILED,
-    MAX_POINTS,
-    SCALING,
-    SKIPPED,
-    STARTED,
-    MinuteRow,
-    Row,
-    thinned,
-    typical,
-)
+from scaler.extensions.history import minutes as records
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import MAX_CONTROL_BYTES
 from scaler.protocol.monitor_rows import FailureRow
@@ -35,23 +24,23 @@ POINTS_BYTES = 480 * 1024
 EVENTS_BYTES = 256 * 1024
 FAILURES_BYTES = 96 * 1024
 FUNCTIONS_BYTES = 64 * 1024
-_FIRST, _LAST = (STARTED, ENDED, SCALING), ("joined", "left", SKIPPED)
+_FIRST, _LAST = (records.STARTED, records.ENDED, records.SCALING), ("joined", "left", records.SKIPPED)
 """When there are too many events, kept in this order: _FIRST, incidents, _LAST."""
 
 
-def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> bytes:
+def answer(rows: Iterable[records.Row], since: float, until: float, oldest: float) -> bytes:
     """Return the HistoryFound document with the records of a time range. oldest: time of the first record overall."""
-    minutes: list[MinuteRow] = []
+    minutes: list[records.MinuteRow] = []
     events: list[EventRow] = []
     failed: dict[tuple[str, str], FailureRow] = {}
     functions: defaultdict[str, _Times] = defaultdict(_Times)
     for row in rows:
         match row:
-            case MinuteRow():
+            case records.MinuteRow():
                 minutes.append(row)
             case FunctionTimesRow():
                 functions[row.function].add(row)
-            case EventRow(kind=kind) if kind == FAILED:
+            case EventRow(kind=kind) if kind == records.FAILED:
                 group = row.subject, pattern(row.text)
                 text, function = row.text[:MAX_ANSWERED_TEXT], row.subject[:MAX_ANSWERED_TEXT]
                 failure = FailureRow("", row.times, text, function, row.at, row.at)
@@ -73,9 +62,9 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
     return f"{{{head}{parts}}}".encode()
 
 
-def _points(minutes: list[MinuteRow]) -> str:
-    most = MAX_POINTS
-    while len(text := table(PointRow._fields, thinned(minutes, most), MAX_CONTROL_BYTES)) > POINTS_BYTES:
+def _points(minutes: list[records.MinuteRow]) -> str:
+    most = records.MAX_POINTS
+    while len(text := table(PointRow._fields, records.thinned(minutes, most), MAX_CONTROL_BYTES)) > POINTS_BYTES:
         most //= 2
     return text
 
@@ -110,6 +99,6 @@ class _Times:
             function=function[:MAX_ANSWERED_TEXT],
             ended=self._ended,
             failed=self._failed,
-            p50_seconds=typical(self._p50.items()) or 0.0,
-            p95_seconds=typical(self._p95.items()) or 0.0,
+            p50_seconds=records.typical(self._p50.items()) or 0.0,
+            p95_seconds=records.typical(self._p95.items()) or 0.0,
         )

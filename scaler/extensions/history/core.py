@@ -10,19 +10,8 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from scaler.config.servers import SchedulerConfig
+from scaler.extensions.history import minutes as records
 from scaler.extensions.history.answer import answer
-from scaler.extensions.history.minutes import (
-    ENDED,
-    SCALING,
-    SCHEDULER,
-    STARTED,
-    Before,
-    FunctionTimes,
-    MinuteRow,
-    Minutes,
-    Row,
-    within,
-)
 from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
@@ -142,7 +131,7 @@ class Asked(NamedTuple):
     """A question about a time that may precede the memory. recent: the records from `first` on."""
 
     question: FindHistory
-    recent: list[Row]
+    recent: list[records.Row]
     first: float
 
 
@@ -198,14 +187,14 @@ class History(SchedulerPart):
         self.ended = EndedTasks()
         self._has_files = bool(config.state_directory)
         self._began_at = 0.0
-        self._rows: deque[MinuteRow | FunctionTimesRow] = deque()
+        self._rows: deque[records.MinuteRow | FunctionTimesRow] = deque()
         self._events: deque[EventRow] = deque(maxlen=MEMORY_EVENTS)
-        self._before = Before()
+        self._before = records.Before()
         self._p50_before: Mapping[str, float] = {}
         """Median durations (seconds) by function, from about a day earlier or from the previous run."""
         self._measured = ProcessMeasured()
-        self._minutes: Minutes | None = None
-        self._functions: FunctionTimes | None = None
+        self._minutes: records.Minutes | None = None
+        self._functions: records.FunctionTimes | None = None
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
         commands: list[Command] = []
@@ -223,13 +212,13 @@ class History(SchedulerPart):
                 case Noted("started"):
                     self._begin(now)
                 case Noted("ended"):
-                    self._note(now.unix, ENDED, SCHEDULER, "")
+                    self._note(now.unix, records.ENDED, records.SCHEDULER, "")
                     commands += self._sample(now.unix, is_last=True)
                 case Incident(kind, subject, text):
                     self._note(now.unix, kind, subject, text)
                 case ScalingDecided(manager_id, units, draining, reason):
                     text = f"{counted(units, 'unit')}, and {draining} draining: {reason}"
-                    self._note(now.unix, SCALING, manager_id, text)
+                    self._note(now.unix, records.SCALING, manager_id, text)
         return commands
 
     def on_time(self, now: Now) -> Iterable[Command]:
@@ -245,10 +234,10 @@ class History(SchedulerPart):
         if sees is not every_key:
             return Unanswered(NOT_A_MONITOR.format(client.identity.key, " or ".join(sorted(client.identity.roles))))
         first = self._memory_from(at)
-        known: Iterable[Row] = chain(self._events, self._rows)
+        known: Iterable[records.Row] = chain(self._events, self._rows)
         if self._minutes is not None and self._functions is not None:
             known = chain(known, self._minutes.present(at, self._figures()), self._functions.present(at))
-        recent = [row for row in within(known, question.since, question.until) if row.at >= first]
+        recent = [row for row in records.within(known, question.since, question.until) if row.at >= first]
         if self._has_files:
             return Perform("history", Asked(question, recent, first))
         return HistoryFound(question.since, question.until, answer(recent, question.since, question.until, first))
@@ -262,9 +251,9 @@ class History(SchedulerPart):
 
     def _begin(self, now: Now) -> None:
         at = self._began_at = round(now.unix, 3)
-        self._minutes = Minutes(at, self._figures())
-        self._functions = FunctionTimes(at, self.cluster)
-        self._note(at, STARTED, SCHEDULER, "")
+        self._minutes = records.Minutes(at, self._figures())
+        self._functions = records.FunctionTimes(at, self.cluster)
+        self._note(at, records.STARTED, records.SCHEDULER, "")
         self.next_at = now.clock + SAMPLE_SECONDS
 
     def _note(self, at: float, kind: str, subject: str, text: str) -> None:
@@ -272,7 +261,7 @@ class History(SchedulerPart):
             self._minutes.event(at, kind, subject, text)
 
     @staticmethod
-    def _note_failures(minutes: Minutes, ended: TasksEnded) -> None:
+    def _note_failures(minutes: records.Minutes, ended: TasksEnded) -> None:
         for index in ended.failure_records:
             if ended.outcomes[index] in _FAILED:
                 line = ended.failure(index).text.partition("\n")[0]
@@ -301,14 +290,14 @@ class History(SchedulerPart):
             self._rows.popleft()
         return [Perform("history", rows)] if rows and self._has_files else []
 
-    def _figures(self) -> MinuteRow:
+    def _figures(self) -> records.MinuteRow:
         state = self.cluster
         ended = state.counts.ended
         workers = state.workers.values()
         living = state.living_tasks + state.counts.more
         running = sum(min(worker.slots, worker.busy) for worker in workers)
         suspended = sum(len(worker.blocked) for worker in workers)
-        return MinuteRow(
+        return records.MinuteRow(
             at=0.0,
             seconds=0.0,
             done=ended[Outcome.SUCCESS],

@@ -140,9 +140,7 @@ def _files(directory: Path) -> list[Path]:
 
 def _with_ends(files: Sequence[Path]) -> list[tuple[Path, float]]:
     following = [*map(_began_at, files[1:]), math.inf]
-    return [
-        (path, min(_began_at(path) + FILE_SECONDS, next_at)) for path, next_at in zip(files, following, strict=False)
-    ]
+    return [(path, min(_began_at(path) + FILE_SECONDS, end)) for path, end in zip(files, following, strict=False)]
 
 
 def _began_at(path: Path) -> float:

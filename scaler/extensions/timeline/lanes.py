@@ -118,13 +118,8 @@ _TIMES = (
     number("since", "Start time (Unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
     number("until", "End time (Unix seconds); 0: now.", "number", 0, 1e15, 0.0),
 )
-_LANE = {
-    "worker": str,
-    "lane": int,
-    "manager": str,
-    "gone": bool,
-    "bars": [(float, float, str, int, int, float, int, float)],
-}
+_BAR = (float, float, str, int, int, float, int, float)
+_LANE = {"worker": str, "lane": int, "manager": str, "gone": bool, "bars": [_BAR]}
 _TIMELINE = {
     "at": float,
     "since": float,

@@ -77,9 +77,7 @@ class TopApp(App[None]):
         self._panels_part, self._keys_part, self._totals_part = _texts("panels", "keys", "totals")
         self._head_part, self._side_part, self._strip_part, self._state_part = _texts("head", "side", "strip", "state")
         self._workers_part = Lines(id="workers")
-        self._filter_part = Input(
-            id="filter", placeholder="part of a name; enter keeps it, escape clears it", compact=True
-        )
+        self._filter_part = Input(id="filter", placeholder="part of a name; enter keeps, escape clears", compact=True)
         self._drawn: object = None
         self._reported_at = time.monotonic()
         self._reported: Status | None = None

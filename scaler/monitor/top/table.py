@@ -192,10 +192,8 @@ def table_of(
         *fixed, last = widths
         if width is None or sum(fixed) + len(_GAP) * len(fixed) + min(last, MAX_LAST_CELLS) <= width:
             break
-    aligned = [
-        _aligned(texts, column.unit, wide) for texts, (_, column), wide in zip(cells, chosen, widths, strict=True)
-    ]
-    return [formats.cut(_GAP.join(parts).rstrip(), width) for parts in zip(*aligned, strict=True)]
+    lines = [_aligned(texts, column.unit, wide) for texts, (_, column), wide in zip(cells, chosen, widths, strict=True)]
+    return [formats.cut(_GAP.join(parts).rstrip(), width) for parts in zip(*lines, strict=True)]
 
 
 def _text(column: Column, value: Any) -> str:

@@ -13,14 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
+from prometheus_client import metrics_core as p
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
@@ -72,9 +66,9 @@ class Metrics(Collector):
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._registry), headers={"Content-Type": content_type})
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[p.Metric]:
         """Yield every metric. Metrics of the scheduler start with its first report."""
-        yield InfoMetricFamily("scaler", "The web server that exports these metrics.", {"version": __version__})
+        yield p.InfoMetricFamily("scaler", "The web server that exports these metrics.", {"version": __version__})
         connection, status = self._connection(), self._model.status
         yield from _of_rows(ConnectionRow, [connection])
         if connection.age_seconds is None:
@@ -89,8 +83,8 @@ class Metrics(Collector):
         yield from self._of_cluster(status)
         yield from self._of_functions(status)
 
-    def _of_cluster(self, status: Status) -> Iterator[Metric]:
-        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    def _of_cluster(self, status: Status) -> Iterator[p.Metric]:
+        gauge, counter = p.GaugeMetricFamily, p.CounterMetricFamily
         counts = status.tasks._replace(assigned=max(0, status.tasks.assigned - status.tasks.running))
         states = ((state, getattr(counts, state)) for state in _TASK_STATES)
         yield _family(gauge, "scaler_tasks", "Unfinished tasks by state.", "state", states)
@@ -117,14 +111,14 @@ class Metrics(Collector):
 
     # -- functions with their own series, and the sums of all other functions
 
-    def _of_functions(self, status: Status) -> Iterator[Metric]:
+    def _of_functions(self, status: Status) -> Iterator[p.Metric]:
         self._admit(status)
         rows = [row for row in status.functions if row.name in self._names]
         rest = [row for row in status.functions if row.name not in self._names]
         if rest:
             rows.append(self._together(status, rows, rest))
         yield from _of_rows(FunctionRow, rows, {"function": "name"})
-        gauge = GaugeMetricFamily
+        gauge = p.GaugeMetricFamily
         tasks = [(row.name, state, getattr(row, state)) for row in rows for state in ("queued", "running")]
         text = "Unfinished tasks of a function."
         yield _family(gauge, "scaler_function_tasks", text, "function state", tasks)
@@ -138,7 +132,7 @@ class Metrics(Collector):
         yield _family(gauge, "scaler_function_memory_bytes", text, "function statistic", sizes)
         times = [(row.name, row.ended, row.seconds_total) for row in rows]
         text = "Durations of a function's tasks."
-        yield _family(SummaryMetricFamily, "scaler_function_duration_seconds", text, "function", times)
+        yield _family(p.SummaryMetricFamily, "scaler_function_duration_seconds", text, "function", times)
 
     def _admit(self, status: Status) -> None:
         if status.incarnation != self._incarnation:
@@ -165,7 +159,7 @@ class Metrics(Collector):
 
 def _of_rows(
     kind: type[NamedTuple], rows: Iterable[NamedTuple], labels: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[Metric]:
+) -> Iterator[p.Metric]:
     """Yield a metric for each column that has one: the sums of rows with equal labels. labels: columns by label."""
     for name, (column, _) in columns(kind).items():
         if not column.metric:
@@ -178,7 +172,7 @@ def _of_rows(
                 value = bool(value) if isinstance(value, str) else value  # the text of a problem, empty without one
                 key = tuple(getattr(row, each) for each in labels.values())
                 sums[key] += value / 100 if column.unit == "percent" else value
-        family = CounterMetricFamily if is_counter else GaugeMetricFamily
+        family = p.CounterMetricFamily if is_counter else p.GaugeMetricFamily
         yield _family(family, column.metric, column.help or column.title, " ".join(labels), _samples(sums))
 
 

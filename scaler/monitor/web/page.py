@@ -63,15 +63,13 @@ def tls_of(config: WebUiConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the page, or None without a certificate. Raises ConfigError for an unsuitable file."""
     if config.web_certificate_file is None or config.web_key_file is None:
         return None
-    certificate, key = local_path(config.web_certificate_file), local_path(config.web_key_file)
+    chain, key = local_path(config.web_certificate_file), local_path(config.web_key_file)
     read_private(key)  # rejects a file that other users can read
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, key, password="")
+        context.load_cert_chain(chain, key, password="")
     except OSError as error:  # also raised for errors of OpenSSL
-        raise ConfigError(
-            f"web_certificate_file {certificate}, web_key_file {key}: {error.strerror or error}"
-        ) from None
+        raise ConfigError(f"web_certificate_file {chain}, web_key_file {key}: {error.strerror or error}") from None
     return context
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CoroutineType
 from typing import Any
 
-from scaler.config.preload import parse_preload
+from scaler.config.values import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import describe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.config.preload import parse_preload
+from scaler.config.values import parse_preload
 from scaler.errors import UsageError
 
 
