@@ -82,10 +82,13 @@ class AsyncCalls(ABC):
     imap_unordered = _iterated(TaskCalls.imap_unordered)
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
-        """Call `fn` with the items of the iterables in parallel: `await` returns the list, `async for` yields each
+        """Call `fn` with the items of the iterables in parallel: `await` gives the list, `async for` yields each
         result.
 
-        Sends all items at once. options: as in `Client.imap`.
+        Args:
+            fn: the function.
+            iterables: as many iterables as the function has arguments. All items are sent at once.
+            options: as in `Client.imap`.
         """
         return self.imap(fn, *iterables, window=UNBOUNDED, **options)
 
@@ -108,12 +111,19 @@ class AsyncCalls(ABC):
 
 
 class AsyncClient(AsyncCalls):
-    """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
+    """A connection to a scheduler for one event loop, with the methods and arguments of `Client`.
 
-    Has the methods of `Client`, with the same arguments. Methods that return a future in `Client` return at once; all
-    other methods are coroutines. So one `await` returns the value: `await client.submit(f)`, `await client.map(f,
-    items)`. No call blocks the event loop: tasks beyond a limit of the scheduler wait in the client. A submit pickles
-    its arguments in the event loop, so send large arguments with `send_object` first.
+    Methods that return a future in `Client` return at once, and all other methods are coroutines: one `await` gives the
+    value. No call blocks the event loop; at a limit of the scheduler, tasks wait in the client. `submit` pickles its
+    arguments in the event loop, so send large arguments with `send_object` first.
+
+    Example:
+        ```python
+        async with AsyncClient() as client:
+            print(await client.submit(pow, 2, 10))       # 1024
+            async for value in client.map(abs, [-1, -2]):
+                print(value)                             # 1, then 2
+        ```
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
@@ -145,9 +155,11 @@ class AsyncClient(AsyncCalls):
         return AsyncView(self, options)
 
     def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsyncCompleted:
-        """Iterate with `async for` over futures in the order of completion; `add` appends futures during iteration.
+        """Iterate with `async for` over futures in the order of completion. `add` appends futures during the iteration.
 
-        timeout: seconds until the iteration raises TimeoutError.
+        Args:
+            futures: the futures to begin with.
+            timeout: seconds until the iteration raises TimeoutError.
         """
         return AsyncCompleted(futures, timeout)
 

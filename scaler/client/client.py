@@ -31,22 +31,43 @@ DEFAULT_TIMEOUT_SECONDS = 60.0
 
 @hiding_frames_of_methods()
 class Client(ClusterQuestions):
-    """A connection to a scheduler. Safe to share between threads; not between processes.
+    """A connection to a scheduler. Threads may share a client; processes may not.
 
-    Connects to the scheduler at `address`, or to the running cluster of this user with that name. Without an address:
-    inside a task, connects through the task's worker; elsewhere, to the cluster in SCALER_ADDRESS, or starts a local
-    cluster that ends with this client. n_workers: size of that cluster, by default one worker per CPU available to this
-    process or its container. timeout_seconds: maximum wait for the scheduler, for object storage, and for capacity when
-    a limit is reached. profiling, stream_output: defaults for `submit`. serializer: replaces the built-in one. name:
-    shown in monitors. credentials: file that `scaler keys add` wrote for this client, by default SCALER_CREDENTIALS;
-    not needed for a cluster of the same user on this machine. insecure_no_auth: connect without authentication and
-    encryption, by default SCALER_INSECURE_NO_AUTH. compression: of traffic between hosts: auto (where it saves time),
-    on, or off; by default SCALER_COMPRESSION, or auto. session: name of a durable session of this key. The session owns
-    the tasks and results, which outlive the client; a later client with the same session continues. One client at a
-    time uses a session. processes: False runs each call in this process and thread before `submit` returns, so that
-    breakpoints work. There is no cluster then; retries, time limits, capabilities, and resources of tasks have no
-    effect. Raises UnreachableError, RefusedError, UsageError, or ComponentError. As an argument of a task, becomes the
-    task's own client, whose tasks are children of that task.
+    Inside a task, `Client()` connects through the task's worker, and its tasks are children of that task. Elsewhere,
+    `Client()` connects to the cluster that SCALER_ADDRESS names. Without that variable, it starts a local cluster,
+    which ends with the client. A client that is passed to a task becomes the task's own client.
+
+    Args:
+        address: address of the scheduler, or name of a running cluster of this user.
+        profiling: default of the option `profiling`.
+        timeout_seconds: maximum wait for the scheduler, for the object storage, and at a limit of the scheduler.
+        serializer: replaces the built-in serializer.
+        stream_output: default of the option `stream_output`.
+        name: name of this client in monitors.
+        credentials: file written by `scaler keys add`. Default: SCALER_CREDENTIALS. Clusters of the same user on this
+            machine need none.
+        insecure_no_auth: connect without authentication and encryption. Default: SCALER_INSECURE_NO_AUTH.
+        session: name of a durable session. It keeps its tasks and results when the client ends, and the next client
+            with this name and key continues it. One client at a time uses a session.
+        compression: compression of traffic between hosts: "auto" (where it saves time), "on", or "off". Default:
+            SCALER_COMPRESSION, or "auto".
+        processes: if False, `submit` runs the call in this thread before it returns, so that breakpoints work. There is
+            no cluster then, and retries, time limits, capabilities, and resources have no effect.
+        n_workers: workers of the local cluster. Default: one for each CPU that this process or its container may use.
+
+    Raises:
+        UnreachableError: No scheduler answers.
+        RefusedError: The scheduler refuses this client.
+        UsageError: An argument is invalid.
+        ComponentError: The local cluster cannot start.
+
+    Example:
+        ```python
+        with Client() as client:
+            future = client.submit(pow, 2, 10)
+            print(future.result())                       # 1024
+            print(client.map(abs, [-1, -2]))             # [1, 2]
+        ```
     """
 
     _how_to_send = "pass it to submit as an argument, or inside one, and the task gets its own client"
@@ -123,10 +144,18 @@ class Client(ClusterQuestions):
     # -- tasks
 
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
-        """Send an object once; return a reference for the arguments of any number of tasks.
+        """Send an object once, and use it in any number of tasks. The cluster keeps it until `clear` or `disconnect`.
 
-        The cluster keeps the object until `clear` or `disconnect`. Raises SerializationError, or LimitError if the
-        object storage is full.
+        Args:
+            obj: the object.
+            name: name of the object in monitors.
+
+        Returns:
+            A reference, which is passed to tasks in place of the object.
+
+        Raises:
+            SerializationError: The object cannot be pickled.
+            LimitError: The object storage is full.
         """
         reference = self._send_object(obj, name)
         with self._futures.condition:
@@ -145,20 +174,31 @@ class Client(ClusterQuestions):
         return ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
 
     def upload(self, path: str | Path) -> None:
-        """Make a module, a package, or a wheel importable in the tasks of this client.
+        """Make a module, a package, or a wheel importable in this client's tasks.
 
-        path: a .py or .whl file, or the directory of a package. Applies to tasks submitted from now on, and to their
-        nested tasks. Replaces an earlier upload of the same name. Raises UsageError for anything else.
+        Applies to tasks submitted from now on, and to their nested tasks. Replaces an earlier upload of the same name.
+
+        Args:
+            path: a `.py` or `.whl` file, or the directory of a package.
+
+        Raises:
+            UsageError: The path is none of these.
         """
         self._check_open()
         self._templates.use_code(room("upload").with_upload(self._templates.code, path))
 
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
-        """Keep a copy of each of these results in the object storage, so that they survive the loss of their hosts.
+        """Copy results into the object storage, so that they survive the loss of the hosts that store them.
 
-        Returns at once. Each result is copied as soon as it exists, and the copy lives as long as the future. Unlike
-        Dask's `persist`, starts no task: tasks run from `submit` on. A small result (up to 32 KiB) is sent in messages
-        and is never lost with a host. Raises UsageError for anything but futures of this client, and ClientClosedError.
+        Returns at once. Each result is copied as soon as it exists, and the copy lives as long as its future. Starts no
+        task, unlike Dask's `persist`. Results of up to 32 KiB travel in messages and need no copy.
+
+        Args:
+            futures: one or several futures of this client.
+
+        Raises:
+            UsageError: An argument is not a future of this client.
+            ClientClosedError: The client is closed.
         """
         self._check_open()
         checked: list[TaskFuture] = []
@@ -173,11 +213,19 @@ class Client(ClusterQuestions):
             self._loop.persist(stored)
 
     def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:
-        """Return the futures of this client's durable session, in the order of submission.
+        """Return the futures of this client's durable session, including futures of earlier programs.
 
-        They include futures of earlier programs. name, key, tag: only tasks with this name, key, or tag. This client's
-        serializer loads the results. Raises UsageError without a session, and UnreachableError if the scheduler does
-        not answer.
+        Args:
+            name: only tasks with this name.
+            key: only the task with this key.
+            tag: only tasks with this tag.
+
+        Returns:
+            Futures in the order of submission. This client's serializer loads their results.
+
+        Raises:
+            UsageError: The client has no session.
+            UnreachableError: The scheduler does not answer.
         """
         self._check_open()
         return self._durable("futures").find(name, key, tag)
@@ -185,17 +233,20 @@ class Client(ClusterQuestions):
     # -- many futures
 
     def gather(self, futures: Any, *, return_exceptions: bool = False) -> Any:
-        """Return the values of futures in nested lists, tuples, sets, and dicts, in the same shape.
+        """Wait for futures in nested lists, tuples, sets, and dicts, and return their values in the same shape.
 
-        return_exceptions: put exceptions in the place of values. Otherwise raises the exception of the first failed
-        future.
+        Args:
+            futures: a future, or a collection of futures and other values.
+            return_exceptions: put exceptions in the place of values instead of raising the first one.
         """
         return gather(futures, return_exceptions=return_exceptions)
 
     def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsCompleted:
-        """Iterate over futures in the order of completion; `add` on the iterator appends futures during iteration.
+        """Iterate over futures in the order of completion. The iterator's `add` appends futures during the iteration.
 
-        timeout: seconds until `next` raises TimeoutError.
+        Args:
+            futures: the futures to begin with.
+            timeout: seconds until `next` raises TimeoutError.
         """
         return AsCompleted(self._futures, futures, timeout)
 
@@ -226,9 +277,10 @@ class Client(ClusterQuestions):
             self._loop.close(DISCONNECTED)
 
     def shutdown(self) -> None:
-        """Shut down the cluster (scheduler and workers), then this client.
+        """Shut down the scheduler and its workers, then this client.
 
-        Raises ProtectedError if the scheduler is protected, which is the default.
+        Raises:
+            ProtectedError: The scheduler is protected, which is the default.
         """
         self._check_open()
         answer = self._loop.ask(ShutdownCluster(), ShutdownReply)

@@ -34,14 +34,27 @@ class _Owner:
 class ScalerExecutor(Executor):
     """Runs calls on a cluster, for code that takes a `concurrent.futures.Executor`.
 
-    Safe to share between threads. As with the standard executors, the program ends only after all calls have ended.
-    asyncio accepts it in `run_in_executor`; `set_default_executor` accepts only thread pools. As an argument of a task,
-    or created inside a task without a client or an address, the executor runs children of that task. client: stays open
-    after `shutdown`; by default, the executor makes a client with the arguments of `Client`. max_workers: number of
-    workers reported to libraries that divide their work by it, by default the CPUs of this machine. Limits nothing: a
-    new local cluster starts n_workers. options: of each call, as in `submit_verbose`. For options that share a name
-    with an argument of `Client` (`timeout_seconds`, `name`, `profiling`, `stream_output`), use the dict task_options or
-    `client.executor(timeout_seconds=5)`. Raises UsageError, and the exceptions of `Client`.
+    Threads may share an executor. As with the standard executors, the program ends only after all calls have ended.
+    asyncio accepts it in `run_in_executor`; `set_default_executor` accepts only thread pools. Passed to a task, or
+    created inside a task without a client or an address, the executor runs children of that task.
+
+    Args:
+        client: use this client, which stays open after `shutdown`. Default: a client of its own.
+        max_workers: number of workers reported to libraries that divide their work by it. Limits nothing. Default: the
+            CPUs of this machine.
+        task_options: options of each call, for those that share a name with an argument of `Client`: `timeout_seconds`,
+            `name`, `profiling`, and `stream_output`.
+        options: arguments of `Client`, and options of each call as in `Client.submit_verbose`.
+
+    Raises:
+        UsageError: An argument is invalid.
+        UnreachableError: No scheduler answers.
+
+    Example:
+        ```python
+        with ScalerExecutor() as executor:
+            print(list(executor.map(pow, [2, 3], [3, 2])))   # [8, 9]
+        ```
     """
 
     @hiding_frames
@@ -98,9 +111,11 @@ class ScalerExecutor(Executor):
         return copy, (self._open_client(),)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker; return its future at once.
+        """Call `fn(*args, **kwargs)` on a worker. Returns its future at once.
 
-        Raises ClientClosedError, a RuntimeError, after `shutdown`, and the exceptions of `Client.submit`.
+        Raises:
+            ClientClosedError: The executor has been shut down. This is a RuntimeError.
+            SerializationError: The function or an argument cannot be pickled.
         """
         try:
             return self._submit(fn, args, kwargs, self._options)
@@ -125,12 +140,21 @@ class ScalerExecutor(Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Any]:
-        """Submit all calls for the items of the iterables in parallel; return an iterator over the results.
+        """Submit the calls for all items in parallel, and return an iterator over the results in order.
 
-        timeout: seconds from now until the iterator raises TimeoutError for missing results. chunksize: number of calls
-        per chunk. buffersize: maximum number of calls ahead of the results taken, as in Python 3.14; allows endless
-        iterables. An error, or closing the iterator, cancels unfinished calls. Raises UsageError, and the exceptions of
-        `submit`.
+        Args:
+            fn: the function.
+            iterables: as many iterables as the function has arguments.
+            timeout: seconds from now until the iterator raises TimeoutError for missing results.
+            chunksize: calls in a chunk.
+            buffersize: maximum number of calls ahead of the results taken, as in Python 3.14. Allows endless iterables.
+
+        Returns:
+            An iterator. An exception, or closing the iterator, cancels unfinished calls.
+
+        Raises:
+            UsageError: An argument is invalid.
+            ClientClosedError: The executor has been shut down.
         """
         check_integer("chunksize", chunksize, 1)
         if buffersize is not None:
@@ -160,11 +184,12 @@ class ScalerExecutor(Executor):
         return _until_error(values, lambda: _cancel([future for future, _ in calls]))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse further calls; with `wait`, return when all calls have ended, and then close the executor's own
-        client.
+        """Refuse further calls. Idempotent.
 
-        cancel_futures: cancel the calls that are not running. Ctrl-C ends the wait, and the program then ends without
-        waiting for these calls. Idempotent.
+        Args:
+            wait: return when all calls have ended, and close the executor's own client. Ctrl-C ends the wait, and the
+                program then ends without waiting for these calls.
+            cancel_futures: cancel calls that are not running.
         """
         self._is_shut_down = True
         if cancel_futures:

@@ -156,7 +156,17 @@ class CalledInLoop:
 
 
 class ScalerFuture(Future[Any], ABC):
-    """The future value of a task. A task with this future as an argument waits for the value and receives it."""
+    """The future value of a task, with the methods of `concurrent.futures.Future`.
+
+    A task that gets the future as an argument waits for its value. In an event loop, `await future` returns the value.
+
+    Example:
+        ```python
+        future = client.submit(pow, 2, 10)
+        client.submit(print, future)                     # a task that receives 1024
+        print(future.result(timeout=5), future.explain())
+        ```
+    """
 
     __slots__ = ()
     task_id: bytes
@@ -190,10 +200,17 @@ class ScalerFuture(Future[Any], ABC):
     # -- public methods
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the value; wait up to `timeout` seconds.
+        """Wait for the value and return it.
 
-        Raises one of: the task's own exception, a `scaler.errors.TaskError`, CancelledError, TimeoutError with the
-        reason. Fetching the reason from the scheduler takes up to a tenth of the timeout, at most 1 s.
+        Args:
+            timeout: maximum wait in seconds. Default: no limit.
+
+        Raises:
+            Exception: The exception that the task raised.
+            TaskError: The task did not run to its end, such as a WorkerLostError.
+            CancelledError: The task was cancelled.
+            TimeoutError: The task has not ended. The text says why; asking the scheduler for the reason takes up to a
+                tenth of the timeout, at most 1 s.
         """
         try:
             if self._state is PENDING:
@@ -211,9 +228,14 @@ class ScalerFuture(Future[Any], ABC):
 
     @hiding_frames
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the exception that `result` would raise, or None; wait up to `timeout` seconds.
+        """Wait for the end of the task, and return the exception that `result` would raise, or None.
 
-        Raises CancelledError or TimeoutError.
+        Args:
+            timeout: maximum wait in seconds. Default: no limit.
+
+        Raises:
+            CancelledError: The task was cancelled.
+            TimeoutError: The task has not ended.
         """
         if self._state is PENDING:
             self._wait(timeout)
@@ -270,7 +292,11 @@ class ScalerFuture(Future[Any], ABC):
     def explain(self) -> str:
         """Explain in one sentence why the task waits, what it does, or how it ended.
 
-        The scheduler keeps the last few thousand finished tasks. Raises UnreachableError and ClientClosedError.
+        The scheduler keeps the last few thousand finished tasks.
+
+        Raises:
+            UnreachableError: The scheduler does not answer.
+            ClientClosedError: The client is closed.
         """
         self._owner.check_open()
         return self._owner.explain(self)
@@ -298,7 +324,11 @@ class ScalerFuture(Future[Any], ABC):
         return len(callbacks) - len(left)
 
     def profiling_info(self) -> ProfilingInfo:
-        """Return the measurements of the task. Raises UsageError if the task has not ended."""
+        """Return the measurements of the task.
+
+        Raises:
+            UsageError: The task has not ended.
+        """
         if self._state is PENDING:
             raise UsageError("the task has not ended: call result() before profiling_info()")
         if isinstance(self._profile, tuple):

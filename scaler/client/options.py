@@ -25,7 +25,13 @@ RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseEx
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Delays that double from `base` seconds up to `cap`. jitter: maximum random share subtracted from a delay."""
+    """Delays between attempts that double with each attempt.
+
+    Args:
+        base: first delay in seconds.
+        cap: maximum delay in seconds.
+        jitter: maximum share of each delay that is subtracted at random.
+    """
 
     base: float = 1.0
     cap: float = 60.0

@@ -94,7 +94,28 @@ class PoolIterator(Iterator[Any]):
 class Pool:
     """Runs calls on a cluster, for code written for `multiprocessing.Pool`.
 
-    Safe to share between threads. Submits all work at once, and needs no `if __name__ == "__main__"`.
+    Threads may share a pool. A pool submits all work at once, and needs no `if __name__ == "__main__"`.
+
+    Args:
+        processes: start a local cluster of this many workers, which ends with the pool. Not with `client` or `address`.
+        initializer: called with `initargs` in each process before the pool's first call there. An initializer from
+            `__main__` runs once for each function of `__main__`, in that function's globals.
+        initargs: arguments of the initializer.
+        maxtasksperchild: start a local cluster that replaces each process after this many tasks. Not with `client` or
+            `address`.
+        client: use this client, which stays open.
+        address: connect to the cluster at this address. Default: as in `Client`.
+        options: options of each call, as in `Client.submit_verbose`.
+
+    Raises:
+        UsageError: An argument is invalid.
+        UnreachableError: No scheduler answers.
+
+    Example:
+        ```python
+        with Pool(4) as pool:
+            print(pool.starmap(pow, [(2, 3), (3, 2)]))   # [8, 9]
+        ```
     """
 
     def __init__(
@@ -108,14 +129,6 @@ class Pool:
         address: str | None = None,
         **options: Unpack[OptionKeywords],
     ) -> None:
-        """Use `client`, which stays open, connect to the cluster at `address`, or find a cluster as `Client()` does.
-
-        processes: start a local cluster of this many workers, which ends with the pool. maxtasksperchild: start a local
-        cluster that replaces each process after this many tasks. Neither can be combined with `client` or `address`.
-        initializer: called with `initargs` in each process before the pool's first call there; an initializer from
-        `__main__` runs once for each function of `__main__`, in that function's globals. options: of each call, as in
-        `Client.options`. Raises UsageError, and the exceptions of `Client`.
-        """
         self._state = _CLOSE  # until construction is complete: see `__del__`
         checked = options_of(options, "Pool")
         self._cluster: SchedulerClusterCombo | None = None
@@ -169,10 +182,14 @@ class Pool:
         callback: Callback | None = None,
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
-        """Call `func(*args, **kwds)` on a worker; return an AsyncResult at once.
+        """Call `func(*args, **kwds)` on a worker, and return an AsyncResult at once.
 
-        callback, error_callback: called with the value or the exception before the result is ready. They run in the
-        client's thread and must not wait.
+        Args:
+            func: the function.
+            args: arguments of the function.
+            kwds: keyword arguments of the function.
+            callback: called with the value, before the result is ready. Runs in the client's thread and must not wait.
+            error_callback: called with the exception instead.
         """
         self._check_running()
         arguments = tuple(args)
@@ -186,8 +203,13 @@ class Pool:
     def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
         """Return the list of `func(item)` of all items.
 
-        chunksize: number of calls per chunk; by default, by measurement. If items raise, all other items still run, and
-        then the exception of the first failed item is raised.
+        Args:
+            func: the function.
+            iterable: the items.
+            chunksize: calls in a chunk. Default: as many as measurements suggest.
+
+        Raises:
+            Exception: The exception of the first failed item, after all other items have run.
         """
         return list(self.map_async(func, iterable, chunksize).get())
 
@@ -221,11 +243,16 @@ class Pool:
         return self._consume(results, None, callback, error_callback)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> PoolIterator:
-        """Call `func` with each item; return an iterator over the results, in order.
+        """Call `func` with each item, and return an iterator over the results in order.
 
-        A thread takes all items from the iterable at once, so the iterable must be finite. chunksize: as in `map`.
-        `next` raises the exception of a failed item in the item's turn, and an exception of the iterable after the
-        results of earlier items.
+        Args:
+            func: the function.
+            iterable: a finite iterable. A thread takes all its items at once.
+            chunksize: as in `map`.
+
+        Returns:
+            An iterator. `next` raises the exception of a failed item when its turn comes, and an exception of the
+            iterable after the results of earlier items.
         """
         return self._iterate("imap", func, iterable, chunksize)
 

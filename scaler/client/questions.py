@@ -42,8 +42,12 @@ class ClusterQuestions(TaskCalls):
     def explain(self, future: ScalerFuture | None = None) -> str:
         """Explain in one sentence why a task waits, what it does, or how it ended.
 
-        Without a future, explains the oldest unfinished task of this client. The scheduler keeps the last few thousand
-        finished tasks. Raises UnreachableError if the scheduler does not answer.
+        Args:
+            future: the task. Default: the oldest unfinished task of this client. The scheduler keeps the last few
+                thousand finished tasks.
+
+        Raises:
+            UnreachableError: The scheduler does not answer.
         """
         self._check_open()
         if future is None:
@@ -58,11 +62,18 @@ class ClusterQuestions(TaskCalls):
     def logs(self, *, worker: str = "") -> answers.LogTable: ...
 
     def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> answers.TaskOutput | answers.LogTable:
-        """Return the output of a task so far, with control characters escaped; `str` of the result joins both streams.
+        """Return what a task has printed so far, or the log records of workers.
 
-        The scheduler keeps the head and tail of a long output, and only the most recent outputs. Without a future,
-        returns the workers' own log records of level WARNING and above, newest first. worker: limit to the worker with
-        this name or id. Raises UnreachableError if the scheduler does not answer.
+        Args:
+            future: the task. The scheduler keeps the beginning and the end of a long output, and only recent outputs.
+                Default: the workers' own log records from level WARNING on, newest first.
+            worker: name or id of the only worker whose records are returned.
+
+        Returns:
+            The output with control characters escaped, or a table of records. `str` of an output joins both streams.
+
+        Raises:
+            UnreachableError: The scheduler does not answer.
         """
         self._check_open()
         if future is None:
@@ -75,10 +86,18 @@ class ClusterQuestions(TaskCalls):
         return answers.TaskOutput(stdout, stderr, log.truncated_bytes)
 
     def who_has(self, future: ScalerFuture | ObjectReference) -> list[answers.Holder]:
-        """Return the hosts that store the value of a future or sent object, and its size in bytes.
+        """Return the hosts that store a value, and its size in bytes.
 
-        Empty for an unfinished or failed task, and for a small value, which is sent in messages. Raises UsageError for
-        any other argument, and UnreachableError if the scheduler does not answer.
+        Args:
+            future: a future, or the reference of a sent object.
+
+        Returns:
+            A row for each host. No rows for an unfinished or failed task, and for a small value, which travels in
+            messages.
+
+        Raises:
+            UsageError: The argument is neither a future nor a reference.
+            UnreachableError: The scheduler does not answer.
         """
         self._check_open()
         identifier = getattr(future, "_reference_id", None)
@@ -91,10 +110,18 @@ class ClusterQuestions(TaskCalls):
         ]
 
     def objects(self, limit: int = 100) -> list[answers.LargeObject]:
-        """Return the largest objects (1 MiB and more) of this client's key with their hosts, largest first.
+        """Return the largest objects of this client's key, largest first. A client with an admin's key gets those of
+        all keys.
 
-        An admin's client sees the objects of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
-        and UnreachableError if the scheduler does not answer.
+        Args:
+            limit: maximum number of rows, up to 1,000.
+
+        Returns:
+            Objects of 1 MiB and more, with the hosts that store them.
+
+        Raises:
+            UsageError: The limit is invalid.
+            UnreachableError: The scheduler does not answer.
         """
         self._check_open()
         check_integer("limit", limit, 1, MAX_ROWS)
@@ -108,12 +135,16 @@ class ClusterQuestions(TaskCalls):
         ]
 
     def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> answers.TaskProfile:
-        """Return a sampling profile of a task, or of all tasks of a function (given by name); `print` it for hot
-        frames.
+        """Return a sampling profile. `print` shows its hottest frames.
 
-        A task too short for a profile of its own returns the profile of its function. For a running task, waits for the
-        first samples. seconds: sample the next seconds, or until the task ends; 0: return all samples so far. Raises
-        UsageError, and UnreachableError if the scheduler does not answer.
+        Args:
+            of: a task, or the name of a function, for all its tasks. A task that is too short for a profile of its own
+                returns the profile of its function. For a running task, waits for the first samples.
+            seconds: sample for this long, or until the task ends. 0: return all samples so far.
+
+        Raises:
+            UsageError: An argument is invalid.
+            UnreachableError: The scheduler does not answer.
         """
         self._check_open()
         check_seconds("seconds", seconds, "requests all samples so far")
@@ -142,40 +173,67 @@ class ClusterQuestions(TaskCalls):
         return answers.TaskProfile(document["name"], document["of"], stacks)
 
     def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-        """Write a failed task into a file: function, arguments, inputs, environment, output, traceback.
+        """Write a failed task into a file that `scaler replay PATH` runs: function, arguments, inputs, environment,
+        output, and traceback. The file contains the values that the task received.
 
-        task: as in `replay`. `scaler replay PATH` runs the task from a shell. The file contains the values that the
-        task received. Raises UsageError, also if the file cannot be written, and ObjectLostError that names the missing
-        input.
+        Args:
+            task: as in `replay`.
+            path: the new file.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UsageError: The scheduler no longer has the task, or the file cannot be written.
+            ObjectLostError: An input is gone; the text names it.
         """
         self._check_open()
         written: Path = room("bundle").write_bundle(self._loop, task, path)
         return written
 
     def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
-        """Run a failed task in this process with its inputs; return its value or raise its exception.
+        """Run a failed task in this process, with its inputs. For `map`, runs the chunk up to the failing item.
 
-        task: a future, or a task id as bytes or hexadecimal text. The task may belong to another client, even a
-        disconnected one. The scheduler keeps the last 1,000 failed tasks. pdb: open the debugger where the exception is
-        raised. For `map`, the chunk runs up to the failing item. Raises UsageError for a task that the scheduler no
-        longer has, ObjectLostError that names the missing input, and SerializationError.
+        Args:
+            task: a future, or the id of a task as bytes or hexadecimal text. It may belong to another client, even to a
+                disconnected one. The scheduler keeps the last 1,000 failed tasks.
+            pdb: open the debugger where the exception is raised.
+
+        Returns:
+            The value of the task, if it succeeds this time.
+
+        Raises:
+            UsageError: The scheduler no longer has the task.
+            ObjectLostError: An input is gone; the text names it.
+            SerializationError: The task cannot be loaded here.
         """
         self._check_open()
         return room("bundle").replay_task(self._loop, task, pdb=pdb)
 
     def cluster(self) -> answers.ClusterSnapshot:
-        """Return workers, managers, clients, functions, tasks, storage, and scheduler, with the rows of the web page.
+        """Return the state of the cluster: workers, managers, clients, functions, tasks, storage, and scheduler.
 
-        Each list has `to_pandas()`. Raises UnreachableError and RefusedError, like `tasks`, `report`, and
-        `wait_for_workers`, and UsageError inside a task.
+        Returns:
+            Lists with the rows of the web page. Each list has `to_pandas()`.
+
+        Raises:
+            UnreachableError: The scheduler does not answer.
+            RefusedError: The scheduler refuses this client as a monitor.
+            UsageError: Called inside a task.
         """
         return self._ask("cluster", answers.ClusterSnapshot)
 
     def table(self, name: str, /, **parameters: Any) -> answers.RowTable[Any]:
-        """Return the rows of a table by its name: `client.table("tasks", state="failed", limit=5)`.
+        """Return the rows of a table: `client.table("tasks", state="failed", limit=5)`.
 
-        `scaler show` lists the tables, and `scaler show NAME -h` the parameters of a table. The documentation of the
-        web API lists the columns. Raises UsageError for unknown names, and otherwise the exceptions of `cluster`.
+        Args:
+            name: name of the table. `scaler show` lists all tables.
+            parameters: parameters of the table. `scaler show NAME -h` lists them.
+
+        Raises:
+            UsageError: The name or a parameter is unknown.
+            UnreachableError: The scheduler does not answer.
+            RefusedError: The scheduler refuses this client as a monitor.
         """
         return self._ask("table", answers.RowTable, name, parameters)
 
@@ -184,23 +242,47 @@ class ClusterQuestions(TaskCalls):
     ) -> answers.HistorySnapshot:
         """Return what happened between two times, across restarts if the scheduler has a state_directory.
 
-        start, end: datetimes (local if without a time zone) or unix seconds; by default the last 24 hours. The lists of
-        the snapshot have `to_pandas()`. Raises UsageError for invalid times, and otherwise the exceptions of `cluster`.
+        Args:
+            start: a datetime (local if it has no time zone), or Unix seconds. Default: 24 hours ago.
+            end: as `start`. Default: now.
+
+        Returns:
+            Lists, each with `to_pandas()`.
+
+        Raises:
+            UsageError: A time is invalid.
+            UnreachableError: The scheduler does not answer.
+            RefusedError: The scheduler refuses this client as a monitor.
         """
         return self._ask("history", answers.HistorySnapshot, start, end)
 
     def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> answers.TaskTable:
-        """Return the tasks with this name or tag, of any client of the key, newest first; by default all known tasks.
+        """Return the known tasks of this client's key, newest first.
 
-        state: `running`, `failed` (in any way), or the name of an outcome such as `done`.
+        Args:
+            name: only tasks with this name.
+            state: `running`, `failed` (in any way), or the name of an outcome such as `done`.
+            tag: only tasks with this tag.
+
+        Raises:
+            UnreachableError: The scheduler does not answer.
+            RefusedError: The scheduler refuses this client as a monitor.
         """
         return self._ask("tasks", answers.TaskTable, name, state, tag)
 
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
-        """Cancel this client's unfinished tasks with this name or tag; return their number.
+        """Cancel this client's unfinished tasks with a name or a tag, or in a durable session those of the whole
+        session.
 
-        tag: one of `tags`, or the `tag` of `submit_verbose`; in a durable session, cancels the tasks of the whole
-        session. Raises UsageError unless exactly one argument is given.
+        Args:
+            name: name of the tasks.
+            tag: one of the `tags` of the tasks, or their `tag` of `submit_verbose`.
+
+        Returns:
+            The number of cancelled tasks.
+
+        Raises:
+            UsageError: Both arguments are given, or none.
         """
         self._check_open()
         if (name is None) == (tag is None):
@@ -223,11 +305,23 @@ class ClusterQuestions(TaskCalls):
         timeout: float | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Call `fn(*args, **kwargs)` once on every worker; return each value or exception by worker id.
+        """Call `fn(*args, **kwargs)` once on every worker. Each call waits for a free slot of its worker, ahead of
+        other tasks.
 
-        Each call waits for a free slot of its worker, ahead of other tasks, and runs at most once. workers: ids of rows
-        of `cluster().workers`. timeout: seconds for all calls together; the result of a late worker is a TimeoutError.
-        Raises UsageError for workers that are not connected, and otherwise the exceptions of `cluster`.
+        Args:
+            fn: the function.
+            args: arguments of the function.
+            workers: ids of the workers to call it on (the rows of `cluster().workers` have them). Default: all.
+            timeout: seconds for all calls together.
+            kwargs: keyword arguments of the function.
+
+        Returns:
+            A value or an exception for each worker, by its id. A worker that is late has a TimeoutError.
+
+        Raises:
+            UsageError: A worker is not connected.
+            UnreachableError: The scheduler does not answer.
+            RefusedError: The scheduler refuses this client as a monitor.
         """
         here = [row.id for row in self.cluster().workers if row.connected and not row.draining]
         wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))
@@ -247,11 +341,19 @@ class ClusterQuestions(TaskCalls):
         return {worker: _outcome(future, future in late) for worker, future in futures.items()}
 
     def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
-        """Stop workers, so that their managers start new ones if needed; return the ids of the stopped workers.
+        """Stop workers. Their managers start new ones if they are needed.
 
-        workers: ids of rows of `cluster().workers`; None: all. graceful: running tasks finish first, and queued tasks
-        move to other workers. Otherwise running tasks are lost and retried as their options allow. Raises UsageError
-        without an admin's credential in a cluster with keys, and UnreachableError.
+        Args:
+            workers: ids of the workers (the rows of `cluster().workers` have them). Default: all.
+            graceful: running tasks finish first, and queued tasks move to other workers. If False, running tasks are
+                lost and retried as their options allow.
+
+        Returns:
+            The ids of the stopped workers.
+
+        Raises:
+            UsageError: The cluster has keys, and this client's key is not an admin's.
+            UnreachableError: The scheduler does not answer.
         """
         self._check_open()
         try:
@@ -266,10 +368,14 @@ class ClusterQuestions(TaskCalls):
         return [each.hex() for each in answer.workers]
 
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
-        """Return once this many workers are connected.
+        """Wait until this many workers are connected. Returns at once with `processes=False`.
 
-        A worker that runs two tasks at once counts twice, as in `n_workers`. Returns at once with `processes=False`.
-        Raises TimeoutError with the number of connected workers, and the reason if none is connected.
+        Args:
+            count: number of workers. A worker that runs two tasks at once counts twice, as in `n_workers`.
+            timeout: maximum wait in seconds.
+
+        Raises:
+            TimeoutError: Too few workers are connected. The text has their number, and the reason if there are none.
         """
         _waited(self._workers(count, timeout))
 

@@ -77,14 +77,24 @@ class TaskCalls(ArgumentOnly):
     _is_inside_task: bool
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker; return its future at once.
+        """Call `fn(*args, **kwargs)` on a worker. Returns at once.
 
-        Futures and object references in the arguments, at any depth, become their values. All keywords go to the
-        function; set options with `options`: `client.options(retries=5).submit(fn, 1)`. Exception: `profiling` measures
-        the task. To pass a keyword argument of this name to the function, use `options` or `submit_verbose`.
+        All keyword arguments go to the function, except `profiling` and, in a durable session, `key`. Set options with
+        `options`: `client.options(retries=5).submit(fn, 1)`.
 
-        In a durable session, `key` names the task. If the session has a task with this key that has not failed, its
-        future is returned and nothing runs. To pass a keyword argument `key` to the function, use `submit_verbose`.
+        Args:
+            fn: the function.
+            args: arguments of the function. Futures and object references, at any depth, become their values.
+            kwargs: keyword arguments of the function, and `profiling` and `key` as in `submit_verbose`. To pass
+                arguments of these names to the function, use `submit_verbose`.
+
+        Returns:
+            The future of the call. If the session has a task with this key that has not failed, its future.
+
+        Raises:
+            SerializationError: The function or an argument cannot be pickled.
+            LimitError: The scheduler or the object storage had no room for `timeout_seconds`.
+            ClientClosedError: The client is closed.
         """
         key = None
         options = self._options
@@ -110,24 +120,46 @@ class TaskCalls(ArgumentOnly):
         cache: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker, with options; return its future at once.
+        """Call `fn(*args, **kwargs)` on a worker, with options. Returns at once.
 
-        memory, cpus, gpu: resources reserved on the worker while the task runs. memory: bytes, or text such as "8GB"
-        (1000s) or "8GiB" (1024s). cpus: share of the worker's slots, at least one slot. gpu: whole GPUs, or a fraction
-        of a shared one; CUDA_VISIBLE_DEVICES names them. capabilities: requirements for the worker, such as {"linux":
-        None, "licences": 2}. priority: higher runs first.
+        Args:
+            fn: the function.
+            args: arguments of the function. Futures and object references, at any depth, become their values.
+            kwargs: keyword arguments of the function.
+            key: name of the task within a durable session. If the session has a task with this key that has not failed,
+                returns its future, and nothing runs.
+            tag: another tag, by which `futures` finds the task in a durable session.
+            cache: return the cached result of an equal call, as `cache` does.
+            options: options of the task:
 
-        retries: number of further attempts after an exception of retry_on: exception types, or a function that takes
-        the exception and runs on the worker. retry_delay: seconds before the next attempt, `Exponential(...)`, or a
-        function of the number of the failed attempt. losses: number of further attempts after the loss of the worker or
-        process, by default the value of retries. retries=0: the task starts at most once. timeout_seconds: time limit
-        of one attempt; 0: none.
+                - memory: bytes reserved on the worker, as a number or a text such as "8GB" (powers of 1000) or "8GiB"
+                  (powers of 1024).
+                - cpus: part of the worker's slots, at least one slot.
+                - gpu: number of whole GPUs, or a fraction of a shared one. CUDA_VISIBLE_DEVICES names them.
+                - capabilities: requirements for the worker, such as `{"linux": None, "licences": 2}`.
+                - priority: tasks with a higher number run first.
+                - retries: number of further attempts after an exception that `retry_on` selects. With 0, the task
+                  starts at most once.
+                - retry_on: exception types, or a function that gets the exception and runs on the worker.
+                - retry_delay: seconds before the next attempt, `Exponential(...)`, or a function of the number of the
+                  failed attempt.
+                - losses: number of further attempts after the worker or its process was lost. Default: `retries`.
+                - timeout_seconds: time limit of one attempt. 0: none.
+                - name: name of the task in monitors. Default: the function's name.
+                - tags: names for which monitors show a progress bar, and which `cancel` takes.
+                - stream_output: print the output of the task here.
+                - expected_seconds: estimated run time, for scaling until the first task has finished. 0: the median of
+                  the cluster.
+                - profiling: measure CPU time and peak memory for `ScalerFuture.profiling_info`.
 
-        name: shown in monitors instead of the function's name. tags: monitors show a bar for each tag, and `cancel`
-        takes a tag. stream_output: print the task's output here. expected_seconds: estimated run time, used for scaling
-        until the first task finishes; 0: the cluster's median. key: key of the task in a durable session, as in
-        `submit`. tag: an additional tag, which `futures` takes in a durable session. cache: as in `cache`. Raises
-        UsageError for invalid options.
+        Returns:
+            The future of the call.
+
+        Raises:
+            UsageError: An option is invalid.
+            SerializationError: The function or an argument cannot be pickled.
+            LimitError: The scheduler or the object storage had no room for `timeout_seconds`.
+            ClientClosedError: The client is closed.
         """
         carried = self._options_of(options, "submit_verbose")
         check_call(args, kwargs)
@@ -140,27 +172,40 @@ class TaskCalls(ArgumentOnly):
         return self._submit(fn, tuple(args), dict(kwargs or {}), carried, key, tag)
 
     def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
-        """Return a view of this client that submits with these options (see `submit_verbose`).
+        """Return a view of this client that submits with these options. The view closes with the client.
 
-        The view closes with the client. Options of a single call override the view's. Raises UsageError for invalid
-        options.
+        Args:
+            options: options as in `submit_verbose`. Options of a single call override them.
+
+        Raises:
+            UsageError: An option is invalid.
         """
         self._check_open()
         return ClientView(self._whole, {**self._given, **options})
 
     def executor(self, *, max_workers: int | None = None, **options: Unpack[OptionKeywords]) -> Executor:
-        """Return a `concurrent.futures` executor that submits with these options. Closing it leaves the client open."""
+        """Return a `concurrent.futures` executor on this client. Closing the executor leaves the client open.
+
+        Args:
+            max_workers: number of workers that the executor reports to libraries.
+            options: options of each call, as in `submit_verbose`.
+        """
         given: OptionKeywords = {**self._given, **options}
         executor: Executor = room("executor").ScalerExecutor(self._whole, max_workers=max_workers, task_options=given)
         return executor
 
     def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Return the future of `fn(*args, **kwargs)`, already finished if a client of this key has cached the call.
+        """Call `fn(*args, **kwargs)`, or return the result of an equal call that a client of this key has cached.
 
-        Otherwise submits the call and keeps the result in the object storage, up to its `cache_limit_bytes`, even after
-        this client disconnects. The cache key covers the values of the arguments, the code of the function, and all
-        code it refers to outside of installed packages; the function must depend on nothing else. Exceptions are not
-        cached. Raises UsageError for arguments that are futures or were sent with `send_object`.
+        The object storage keeps the result, up to its `cache_limit_bytes`, even after this client disconnects. Calls
+        are equal if the values of the arguments, the code of the function, and all code it refers to outside of
+        installed packages are equal. The function must depend on nothing else. Exceptions are not cached.
+
+        Returns:
+            The future of the call, already finished if the result was cached.
+
+        Raises:
+            UsageError: An argument is a future, or was sent with `send_object`.
         """
         return self._cached(fn, [(args, kwargs)], self._options)[0]
 
@@ -177,14 +222,25 @@ class TaskCalls(ArgumentOnly):
     ) -> list[Any]:
         """Call `fn` with the items of the iterables in parallel, and return the results in order.
 
-        Short calls are sent in chunks, of a measured size or of chunk_size calls, and the calls of a chunk run in
-        sequence. Raises the exception of the first failed item, with a note that names the item (and `item_index`);
-        return_exceptions puts exceptions in the list instead. progress shows a tqdm bar, on stderr or in a notebook.
-        options: as in `submit_verbose`, for each call. With retries=0, retry_on, or timeout_seconds, each chunk has one
-        call.
+        Short calls travel in chunks, and the calls of a chunk run in sequence.
 
-        keys: one per item, in a durable session; each item is a task with a key, as in `submit`. cache: each item is a
-        task, cached as in `cache`. With keys or cache, an exception does not cancel the other items.
+        Args:
+            fn: the function.
+            iterables: as many iterables as the function has arguments.
+            chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, `retry_on`, or
+                `timeout_seconds`, a chunk always has one call.
+            return_exceptions: put exceptions into the list instead of raising the first one.
+            progress: show a tqdm bar, on stderr or in a notebook.
+            keys: a key for each item, in a durable session. Each item is then a task with a key, as in `submit`.
+            cache: each item is a task, cached as in `cache`.
+            options: options of each call, as in `submit_verbose`.
+
+        Returns:
+            A list with a result for each item.
+
+        Raises:
+            Exception: The exception of the first failed item, with its `item_index` and a note that names the item.
+                Unfinished items are cancelled, except with `keys` or `cache`.
         """
         carried = self._options_of(options, "map")
         if keys is not None or cache:
@@ -220,18 +276,24 @@ class TaskCalls(ArgumentOnly):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> ResultIterator:
-        """Call `fn` with the items of the iterables in parallel; iterate over the results in order.
+        """Call `fn` with the items of the iterables in parallel, and iterate over the results in order.
 
-        Sends the first items at once: up to 64, or one of a slow iterable. Iterables may be endless: `next` takes
-        further items, in the thread that calls it. window: maximum number of items ahead of the results taken so far.
-        By default, the window starts at 64 and doubles, up to 32,768, whenever `next` waits while workers are free. An
-        iterable that needs a result before it yields the next item needs window=1.
+        The iterables may be endless. Sends up to 64 items at once, or one of a slow iterable; `next` takes further
+        items, in the thread that calls it. Threads may share the iterator. Closing or dropping it cancels unfinished
+        items.
 
-        chunk_size: as in `map`; by default, items of a slow iterable are sent in partial chunks. `next` raises the
-        exception of a failed item, with its `item_index`, in the item's turn, and can be called again for later items;
-        return_exceptions yields exceptions as results instead. An exception of an iterable follows the results of
-        earlier items. Closing or dropping the iterator cancels unfinished items. Threads may share the iterator.
-        progress shows a bar of finished items, whether taken or not. options: as in `map`.
+        Args:
+            fn: the function.
+            iterables: as many iterables as the function has arguments.
+            chunk_size: as in `map`. By default, items of a slow iterable travel in partial chunks.
+            window: maximum number of items ahead of the results taken so far. Default: 64, doubled up to 32,768
+                whenever `next` waits while workers are free. An iterable that needs a result before its next item needs
+                a window of 1.
+            return_exceptions: yield exceptions as results. Otherwise `next` raises the exception of a failed item, with
+                its `item_index`, when its turn comes, and can be called again. An exception of an iterable follows the
+                results of earlier items.
+            progress: show a bar of finished items, whether taken or not.
+            options: options of each call, as in `submit_verbose`.
         """
         carried = self._options_of(options, "imap")
         return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, carried)._start()
@@ -261,14 +323,24 @@ class TaskCalls(ArgumentOnly):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> dict[Key, Any]:
-        """Compute these keys of a graph and their dependencies; return the keys with their values.
+        """Compute keys of a graph and what they depend on.
 
-        A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values; otherwise, progress shows a bar of finished computations. options: as in `submit_verbose`,
-        for each computation. node_options: options by key, which override options:
-        `{"train": {"memory": "8GB", "retries": 5}}`. chunk_size: maximum number of inner computations per task; by
-        default, only short computations of large graphs are grouped, by measurement. Raises UsageError for missing
-        keys and cycles, before anything is sent.
+        Args:
+            graph: a dict of keys to values and to computations `(callable, key, ...)`.
+            keys: the wanted keys.
+            block: wait for the values. If False, returns futures.
+            node_options: options of single computations by key, which override `options`: `{"train": {"memory": "8GB",
+                "retries": 5}}`.
+            chunk_size: maximum number of inner computations in a task. By default, short computations of large graphs
+                are grouped by measurement.
+            progress: show a bar of finished computations.
+            options: options of each computation, as in `submit_verbose`.
+
+        Returns:
+            The keys with their values or futures.
+
+        Raises:
+            UsageError: A key is missing, or the graph has a cycle. Nothing has been sent.
         """
         run = self._graph(graph, keys, node_options, chunk_size, block, **options)
         return run.values(progress) if block else run.futures

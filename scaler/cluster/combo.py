@@ -91,11 +91,17 @@ def _with_settings(constructor: C) -> C:
 
 
 class SchedulerClusterCombo:
-    """A scheduler with its object storage and n_workers local workers, for the lifetime of this object.
+    """A scheduler with its object storage and local workers, for the lifetime of this object.
 
-    When the constructor returns, the scheduler is listening and the workers are starting. The cluster stops on
-    `shutdown`, at the end of a `with` block, on garbage collection, and when the program exits in any way. Needs no `if
-    __name__ == "__main__"`. Forked children do not stop the cluster.
+    When the constructor returns, the scheduler listens and the workers are starting. The cluster stops on `shutdown`,
+    at the end of a `with` block, on garbage collection, and when the program exits in any way. Needs no
+    `if __name__ == "__main__"`. Forked children do not stop the cluster.
+
+    Example:
+        ```python
+        with SchedulerClusterCombo(n_workers=2) as cluster, Client(cluster.get_address()) as client:
+            print(client.submit(pow, 2, 10).result())    # 1024
+        ```
     """
 
     @_with_settings
@@ -112,18 +118,21 @@ class SchedulerClusterCombo:
     ) -> None:
         """Start the cluster.
 
-        - address: the scheduler's address; by default a free port on loopback.
-        - n_workers: by default the number of CPUs minus 1, at least 1. 0: no workers.
-        - monitor_address: by default two ports above the scheduler's.
-        - object_storage_address: starts a separate object storage there; by default, it is part of the scheduler's
-          process.
-        - name: for `Client(name)` and this user's commands. If the name is taken, the next free one is used (`name-2`).
-        - web_port: port of the web page, or the next free port; by default there is no page.
+        Args:
+            address: address of the scheduler. Default: a free port on loopback.
+            n_workers: number of workers, or 0. Default: the number of CPUs minus 1, at least 1.
+            monitor_address: address for monitors. Default: the scheduler's port + 2.
+            object_storage_address: start a separate object storage there. Default: it is part of the scheduler's
+                process.
+            name: name for `Client(name)` and this user's commands. If it is taken, the next free one is used
+                (`name-2`).
+            web_port: port of the web page, or the next free one. Default: no page.
+            settings: keys of [scheduler] and [cluster]; a key of both applies to both. docs/settings.md lists them.
+                per_worker_queue_size is an alias of per_worker_task_queue_size.
 
-        Further keywords are keys of [scheduler] and [cluster] (see docs/settings.md). A key of both applies to both.
-        per_worker_queue_size is an alias of per_worker_task_queue_size.
-
-        Raises UsageError for invalid arguments, and ComponentError if a component cannot start.
+        Raises:
+            UsageError: An argument is invalid.
+            ComponentError: A component cannot start.
         """
         given = {**_OWN_DEFAULTS, **settings}
         self._is_made = threading.Event()
