@@ -45,10 +45,7 @@ class GuardedPolicy:
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return the valid part of an answer, completed with earlier answers, and the errors in the rest."""
         if not isinstance(answer, Mapping):
-            return (
-                self._good,
-                f"{shown(answer)}, not a dict of manager ids to Wanted; its last valid answer holds",
-            )
+            return (self._good, f"{shown(answer)}, not a dict of manager ids to Wanted; its last valid answer holds")
         here = {manager.manager_id: manager for manager in view.managers}
         good: dict[str, Wanted] = {}
         wrong: list[str] = []

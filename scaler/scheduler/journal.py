@@ -175,8 +175,7 @@ class _Client:
         return isinstance(details, ClientDetails) and bool(details.session)
 
     def apply(
-        self,
-        change: Submitted | ResultsRetained | Labelled | ValueRetained | FailedInput | Dispatched | GivenBack,
+        self, change: Submitted | ResultsRetained | Labelled | ValueRetained | FailedInput | Dispatched | GivenBack
     ) -> None:
         match change:
             case Submitted(_, message):

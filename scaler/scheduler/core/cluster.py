@@ -69,12 +69,7 @@ class ClusterState:
     """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
     def __init__(
-        self,
-        now: float,
-        accounts: KeyAccounts,
-        changes: Changes,
-        scaling: Scaling,
-        tracker: ObjectTracker,
+        self, now: float, accounts: KeyAccounts, changes: Changes, scaling: Scaling, tracker: ObjectTracker
     ) -> None:
         self.now = now
         self.unix_at_zero = 0.0
@@ -147,13 +142,7 @@ class ClusterState:
         yield from self.departed
 
 
-_SENT_AGAIN = (
-    Outcome.EXCEPTION,
-    Outcome.PROCESSOR_DIED,
-    Outcome.TIMED_OUT,
-    Outcome.MEMORY_LIMIT,
-    Outcome.OBJECT_LOST,
-)
+_SENT_AGAIN = (Outcome.EXCEPTION, Outcome.PROCESSOR_DIED, Outcome.TIMED_OUT, Outcome.MEMORY_LIMIT, Outcome.OBJECT_LOST)
 """If a chunk of a map ends like this without counts from its worker, the client resubmits each call as a task."""
 
 

@@ -61,14 +61,7 @@ REPEAT_SECONDS = 60.0
 class SchedulerCore:
     """Applies the rules to the state. `state` is read-only for callers."""
 
-    def __init__(
-        self,
-        config: Rules,
-        now: float,
-        scaling: Scaling,
-        stores: Stores,
-        rooms: Rooms | None = None,
-    ) -> None:
+    def __init__(self, config: Rules, now: float, scaling: Scaling, stores: Stores, rooms: Rooms | None = None) -> None:
         rooms, self._scaling, self._stores = rooms or Rooms(), scaling, stores
         self.state = ClusterState(now, KeyAccounts(config), rooms.changes, scaling, stores.tracker)
         self._config = config
