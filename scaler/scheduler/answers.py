@@ -63,7 +63,6 @@ MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
 """Bytes in a peer's outbox above which it gets no answers."""
 STORAGE_SECONDS = 1.0
 """Maximum wait for new figures of the object storage before earlier ones are used."""
-CLOCK_TOLERANCE_SECONDS = 1e-4
 BUSY = "too many unanswered questions from this {}: retry later"
 
 
@@ -79,13 +78,6 @@ class Asker:
         answer.number = question.number
         if self.is_here() and self.listener.outbox_bytes(self.client.id) <= MAX_UNTAKEN_BYTES:
             self.listener.send(self.client.id, answer)
-
-
-def follow_clock(events: Events) -> None:
-    """Follow the wall clock. Changes below the tolerance are ignored, so that shown tasks do not move."""
-    zero = time.time() - time.monotonic()
-    if abs(zero - events.unix_at_zero) > CLOCK_TOLERANCE_SECONDS:
-        events.unix_at_zero = zero
 
 
 def sees_of(identity: Identity) -> Sees:
@@ -162,12 +154,12 @@ class Answers:
             self._frame.loop.call_soon(self._work)
 
     def _answer(self, asker: Asker, question: Inquiry) -> None:
-        state, client, at, now = self._frame.state, asker.client, time.time(), self._frame.loop.time()
+        state, client = self._frame.state, asker.client
         sees = sees_of(client.identity)
         match question:
             case ReadCluster():
-                follow_clock(self._events)
-                past = self._events.past(state, lambda then: at - (now - then), at, sees)
+                self._events.unix_at_zero = state.unix_at_zero
+                past = self._events.past(state, time.time(), sees)
                 present = status(state, self._server_status(False), sees)
                 asker.answer(question, ClusterRead(present, past.document()))
             case ReadTable(table, _, most) if table in self._logs:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
@@ -151,13 +151,11 @@ class Events:
         self._started.clear()
         return report
 
-    def past(
-        self, state: ClusterState, unix: Callable[[float], float], at: float, sees: Sees = every_key
-    ) -> EventReport:
-        """Return the report for a new monitor. unix: converts core time to Unix seconds. sees: as in `status`."""
+    def past(self, state: ClusterState, at: float, sees: Sees = every_key) -> EventReport:
+        """Return the report for a new monitor. at: Unix seconds. sees: as in `status`."""
         sees_all = sees is every_key
         past = {
-            each.ids[index]: (each.step_at, self._ended_row(each, index, unix(each.step_at)))
+            each.ids[index]: (each.step_at, self._ended_row(each, index, state.unix_at_zero + each.step_at))
             for remembered in state.remembered
             for each, index in remembered.latest(MAX_PAST_TASKS)
             if sees(each.run_of(index)[0].client.account.key)

@@ -47,8 +47,8 @@ from scaler.scheduler.core.changes import (
     ValueRetained,
 )
 from scaler.scheduler.core.commands import ClientsGone, Command, Recovered, WriteJournal
-from scaler.scheduler.core.durable import Label, note_label
 from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.state import Label, note_label
 
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")

@@ -39,7 +39,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
-from scaler.scheduler.answers import Answers, Asker, follow_clock
+from scaler.scheduler.answers import Answers, Asker
 from scaler.scheduler.core.changes import Change
 from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.scheduler.core.state import ClientRecord
@@ -184,16 +184,15 @@ class Monitors:
         """Send a new monitor the status and past events, after the report of the other monitors: later events are new
         to all."""
         self._report()
-        at, now = time.time(), self._loop.time()
         self._monitors[peer] = _Monitor(asker)
         self._frame.step([MonitoringChanged(True)])
-        if now - self._status_at > FRESH_SECONDS:
+        if self._loop.time() - self._status_at > FRESH_SECONDS:
             self._make_status(is_report=False)
         self._listener.send(peer, self._status)
         for table, rows in self._logs.items():
             if rows:
                 self._listener.send(peer, log_document(table, rows))
-        past = self._events.past(self._frame.state, lambda then: at - (now - then), at)
+        past = self._events.past(self._frame.state, time.time())
         self._listener.send(peer, MonitorEvents(past.document()))
         self._is_storage_awaited = True
         self._frame.storage.ask()
@@ -235,7 +234,7 @@ class Monitors:
         today = clock.tm_hour * 3600.0 + clock.tm_min * 60 + clock.tm_sec
         messages = vitals.sent, vitals.received
         parts = scheduler, self._storage_row, *messages, self._frame.listener.figures, today, self._frame.rooms
-        return ServerStatus(at, at - time.monotonic(), vitals.incarnation, *parts)
+        return ServerStatus(at, vitals.incarnation, *parts)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(STATUS_SECONDS, self._tick)
@@ -254,7 +253,7 @@ class Monitors:
         if self._events_timer is not None:
             self._events_timer.cancel()
             self._events_timer = None
-        follow_clock(self._events)
+        self._events.unix_at_zero = self._frame.state.unix_at_zero
         report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
         # Lengthen the pause with the size of the report, which limits the rows per second.

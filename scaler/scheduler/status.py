@@ -72,13 +72,12 @@ Kind = tuple[str, Needs, int]
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """Status outside of the core. at: Unix seconds. unix_at_zero: Unix seconds at which the monotonic clock was 0.
+    """Status outside of the core. at: Unix seconds.
 
     sent, received: numbers of messages by type. figures: returns the figures of a peer's connection.
     """
 
     at: float
-    unix_at_zero: float
     incarnation: int
     scheduler: SchedulerRow
     storage: StorageRow
@@ -142,7 +141,7 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
     tables = {
         "workers": table(
             WORKER_COLUMNS,
-            (_worker(state, worker, added, server.unix_at_zero, sees) for worker in workers),
+            (_worker(state, worker, added, sees) for worker in workers),
             WORKERS_BYTES,
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
@@ -271,7 +270,7 @@ class _Census:
         }
 
 
-def _worker(state: ClusterState, worker: Worker, added: Additions, unix_at_zero: float, sees: Sees) -> WorkerRow:
+def _worker(state: ClusterState, worker: Worker, added: Additions, sees: Sees) -> WorkerRow:
     row = WorkerRow(
         id=worker.id.hex(),
         name=worker.name,
@@ -294,7 +293,7 @@ def _worker(state: ClusterState, worker: Worker, added: Additions, unix_at_zero:
     if heartbeat is None:
         return row
     if heartbeat.clock_error_seconds:
-        own_clock = unix_at_zero + heartbeat.sent_at + heartbeat.clock_offset_seconds
+        own_clock = state.unix_at_zero + heartbeat.sent_at + heartbeat.clock_offset_seconds
         row = row._replace(
             clock_seconds=round(heartbeat.unix_seconds - own_clock, 4),
             clock_error_seconds=max(1e-6, round(heartbeat.clock_error_seconds, 6)),

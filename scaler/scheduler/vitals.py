@@ -63,7 +63,7 @@ async def collect_garbage(living_tasks: Callable[[], int]) -> None:
 
 
 MEASURE_SECONDS = 1.0
-CLOCK_TOLERANCE_SECONDS = 1e-3
+CLOCK_TOLERANCE_SECONDS = 1e-4
 
 
 class Vitals:

@@ -194,9 +194,7 @@ class SchedulerWorld:
     def _show(self) -> None:
         """Render the documents for monitors, and answer their possible questions."""
         state, now = self.core.state, self.network.now
-        row = ServerStatus(
-            0.0, 0.0, 1, SchedulerRow(0.0, 0, 0.0, 0.0), StorageRow(ADDRESS), Counter[str](), Counter[str]()
-        )
+        row = ServerStatus(0.0, 1, SchedulerRow(0.0, 0, 0.0, 0.0), StorageRow(ADDRESS), Counter[str](), Counter[str]())
         strictly(status(state, row))
         report = self._events.report(now)
         if report is not None:

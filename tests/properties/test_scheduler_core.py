@@ -39,7 +39,7 @@ from tests.properties.cluster_model import (
 )
 from tests.unit.scheduler.driver import Cluster, delivered
 
-NOTHING = ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
+NOTHING = ServerStatus(0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 CLIENTS = ("alice", "bob", "nest1", "nest2")
 WORKERS = ("w1", "w2", "w3", "w4")
 MANAGERS = ("m1", "m2")

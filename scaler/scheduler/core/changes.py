@@ -15,8 +15,7 @@ from scaler.net.connection import Closed, Opened
 from scaler.net.identity import Identity
 from scaler.protocol.failures import FailureTexts, failure_texts
 from scaler.protocol.messages import Finished, Hello, Outcome, RunGroup, Submit
-from scaler.scheduler.core.durable import Label
-from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, Task, TaskState
+from scaler.scheduler.core.state import TERMINATED, Group, Label, PeerRecord, Ran, Task, TaskState
 
 NO_CALLS = (0, 0)
 """For tasks that are not chunks."""

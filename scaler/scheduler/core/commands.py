@@ -14,7 +14,7 @@ from scaler.net.connection import ListenerEvent
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Finished, Goodbye, Hello, Message, Refused, Submit
 from scaler.scheduler.core.changes import Change, Journaled, Observed
-from scaler.scheduler.core.durable import Label
+from scaler.scheduler.core.state import Label
 
 
 class JournalChanged(NamedTuple):

@@ -30,9 +30,15 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Recovered
-from scaler.scheduler.core.durable import DurableSession, label_of, note_label
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, RetainedResult
+from scaler.scheduler.core.state import (
+    TAKEOVER_SECONDS,
+    ClientRecord,
+    DurableSession,
+    RetainedResult,
+    label_of,
+    note_label,
+)
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_SESSIONS = 10_000

@@ -10,12 +10,20 @@ from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Subm
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.changes import GroupBegan
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durable import DurableSession, note_label
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import Sessions
-from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, RetainedResult, Task
+from scaler.scheduler.core.state import (
+    TERMINATED,
+    ClientRecord,
+    DurableSession,
+    Function,
+    Group,
+    RetainedResult,
+    Task,
+    note_label,
+)
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_WRONG = 100

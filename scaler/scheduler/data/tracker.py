@@ -199,22 +199,18 @@ class Tracker:
             self._drop(fetch)
         for transfer in list(link.offered):
             self._remove_source(transfer, store)
+        for transfer in self.transfers.values():
+            transfer.assumes_storage = transfer.assumes_storage and not is_back
+            if transfer.pushed_by is not None and (is_back or transfer.pushed_by == store):
+                transfer.pushed_by = None
+                self.unsettled[transfer] = None
         if is_back:
-            for transfer in self.transfers.values():
-                transfer.assumes_storage = False
-                if transfer.pushed_by is not None:
-                    transfer.pushed_by = None
-                    self.unsettled[transfer] = None
             return
         for run in list(link.serves):
             self._lose(run)
         del self.links[store]
         if store == self.backend:
             self.backend = None
-        for transfer in self.transfers.values():
-            if transfer.pushed_by == store:
-                transfer.pushed_by = None
-                self.unsettled[transfer] = None
         self.mail.drop(store)
         self.moved.drop(store)
         self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}

@@ -59,7 +59,7 @@ class SimulatedMonitor:
                 assert identifier in client.tasks, f"task {task.id} is shown as {task.state}, and has ended"
 
     def _report(self, now: float) -> None:
-        around = ServerStatus(now, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
+        around = ServerStatus(now, 1, SchedulerRow(), StorageRow(), {}, {})
         document = status(self._state, around)
         encode(MonitorStatus(document))
         self.model.apply_status(json.loads(document))

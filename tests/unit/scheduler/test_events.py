@@ -42,6 +42,7 @@ class Watched:
 
     def __init__(self, cluster: Cluster | None = None, slots: int = 1) -> None:
         self.cluster = cluster or Cluster()
+        self.cluster.state.unix_at_zero = AT
         self.cluster.step(MonitoringChanged(True))
         self.events = Events()
         self.client = self.cluster.client()
@@ -56,7 +57,7 @@ class Watched:
 
     def past(self) -> Any:
         self.events.add(self.cluster.take_facts(), self.now)
-        return json.loads(self.events.past(self.cluster.state, lambda at: AT + at, self.now).document())
+        return json.loads(self.events.past(self.cluster.state, self.now).document())
 
     @property
     def now(self) -> float:
@@ -223,7 +224,7 @@ def test_report_fits_a_control_message_with_any_names_and_tracebacks() -> None:
     assert document["dropped"] + len(document["tasks"]["rows"]) == 200
     assert any(row["traceback"] for row in rows(document))
     assert document["incidents"]
-    past = watched.events.past(watched.cluster.state, lambda at: AT + at, watched.now).document()
+    past = watched.events.past(watched.cluster.state, watched.now).document()
     assert len(encode(MonitorEvents(past))) < MAX_CONTROL_BYTES
 
 

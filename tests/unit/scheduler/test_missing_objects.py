@@ -19,8 +19,8 @@ from scaler.protocol.messages import (
     TaskGroup,
 )
 from scaler.scheduler.core.commands import Recovered
-from scaler.scheduler.core.durable import Label
 from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.state import Label
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 

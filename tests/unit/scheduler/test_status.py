@@ -40,7 +40,6 @@ def parsed(text: bytes) -> Any:
 
 AROUND = ServerStatus(
     at=1.7e9,
-    unix_at_zero=1.69e9,
     incarnation=7,
     scheduler=SchedulerRow(12.5, 1 << 20, 60.0, 0.002, journal_bytes=1 << 26, disk_failure="full"),
     storage=StorageRow("tcp://127.0.0.1:8517"),
