@@ -10,6 +10,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -40,7 +41,7 @@ class FileWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="small files", daemon=True)
             self._thread.start()
-        return WrittenFile(self._queue, f"{setting}: ", path, write, only_latest=only_latest)
+        return WrittenFile(self._queue, setting, path, write, only_latest)
 
     def close(self) -> None:
         """Wait until everything is written, for at most `CLOSE_SECONDS`. Idempotent."""
@@ -56,30 +57,22 @@ class FileWriter:
             file.write_next()
 
 
+@dataclass(slots=True, eq=False)
 class WrittenFile(Generic[_T]):
-    """Logs the first failure, and the first success afterwards."""
+    """Logs the first failure, and the first success afterwards. See `FileWriter.file`."""
 
-    def __init__(
-        self,
-        turns: queue.SimpleQueue[WrittenFile[Any] | None],
-        prefix: str,
-        path: Path,
-        write: Callable[[_T, int], None],
-        *,
-        only_latest: bool,
-    ) -> None:
-        self._turns = turns
-        """Has this file once per item of `_waiting`."""
-        self._prefix = prefix
-        self._path = path
-        self._write = write
-        self._only_latest = only_latest
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[_T, int, int]] = deque()
-        """Items, their number of records, and the number of records lost just before."""
-        self._skipped = 0
-        self._lost = 0
-        self._has_failed = False
+    _turns: queue.SimpleQueue[WrittenFile[Any] | None]
+    """Has this file once per item of `_waiting`."""
+    _setting: str
+    _path: Path
+    _write: Callable[[_T, int], None]
+    _only_latest: bool
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waiting: deque[tuple[_T, int, int]] = field(default_factory=deque)
+    """Items, their number of records, and the number of records lost just before."""
+    _skipped: int = 0
+    _lost: int = 0
+    _has_failed: bool = False
 
     @property
     def waiting(self) -> int:
@@ -107,13 +100,13 @@ class WrittenFile(Generic[_T]):
         except OSError as error:
             if not self._has_failed:
                 outcome = "the next attempt follows" if self._only_latest else "records are lost"
-                _log.error("%scannot write %s: %s; %s", self._prefix, self._path, error.strerror or error, outcome)
+                _log.error("%s: cannot write %s: %s; %s", self._setting, self._path, error.strerror or error, outcome)
             self._has_failed = True
             self._lost += 0 if self._only_latest else records
         else:
             if self._has_failed or self._lost:
                 lost = f", lost {counted(self._lost, 'record')}" if self._lost else ""
-                _log.warning("%s%s is written again%s", self._prefix, self._path, lost)
+                _log.warning("%s: %s is written again%s", self._setting, self._path, lost)
             self._has_failed = False
             self._lost = 0
 

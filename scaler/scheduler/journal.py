@@ -17,22 +17,8 @@ from scaler.errors import ProtocolError
 from scaler.ids import ID_BYTES, owner_of
 from scaler.journal.records import unreadable
 from scaler.net.identity import Identity
+from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import (
-    GROUP_BYTES,
-    ROW_BYTES,
-    SPLIT_BATCH_BYTES,
-    UNFINISHED,
-    ClientDetails,
-    Finished,
-    Hello,
-    Message,
-    Role,
-    SessionTasks,
-    Spec,
-    Submit,
-    TaskGroup,
-)
 from scaler.scheduler.core.changes import (
     ClientJoined,
     ClientLeft,
@@ -55,7 +41,7 @@ _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
 """Departed clients that are remembered, to repeat to the storage that their objects are unused."""
 _MAX_LABELS = 4096
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=m.Message)
 
 
 def to_bytes(changes: Iterable[Journaled]) -> bytes:
@@ -77,7 +63,7 @@ def to_bytes(changes: Iterable[Journaled]) -> bytes:
             case Labelled(about, labels):
                 rows = [(label.function.encode(), label.key, label.tag) for label in labels.values()]
                 names, keys, tags = map(list, zip(*rows, strict=True))
-                content = encode(SessionTasks(about, 0, 0, [*labels], [UNFINISHED] * len(rows), names, keys, tags))
+                content = encode(m.SessionTasks(about, 0, 0, [*labels], [m.UNFINISHED] * len(rows), names, keys, tags))
             case ClientLeft(about) | GivenBack(about):
                 pass
             case _:
@@ -103,12 +89,12 @@ def from_bytes(body: bytes) -> Iterator[Journaled]:
 def _joined(about: bytes, content: bytes) -> ClientJoined:
     size = _SIZE.unpack_from(content)[0] + _SIZE.size
     key, roles, is_admin = json.loads(content[_SIZE.size : size])
-    identity = Identity(key, frozenset(map(Role, roles)), is_admin)
-    return ClientJoined(about[:8], _decoded(Hello, content[size:]), identity)
+    identity = Identity(key, frozenset(map(m.Role, roles)), is_admin)
+    return ClientJoined(about[:8], _decoded(m.Hello, content[size:]), identity)
 
 
 def _labelled(about: bytes, content: bytes) -> Labelled:
-    found = _decoded(SessionTasks, content)
+    found = _decoded(m.SessionTasks, content)
     rows = zip(found.ids, found.names, found.keys, found.tags, strict=True)
     return Labelled(about[:8], {task: Label(name.decode(), key, tag) for task, name, key, tag in rows})
 
@@ -122,8 +108,8 @@ def _decoded(kind: type[M], content: bytes) -> M:
 _READERS: dict[type[Journaled], Callable[[bytes, bytes], Journaled]] = {
     ClientJoined: _joined,
     ClientLeft: lambda about, _: ClientLeft(about[:8]),
-    Submitted: lambda about, content: Submitted(about[:8], _decoded(Submit, content)),
-    ResultsRetained: lambda about, content: ResultsRetained(about[:8], _decoded(Finished, content)),
+    Submitted: lambda about, content: Submitted(about[:8], _decoded(m.Submit, content)),
+    ResultsRetained: lambda about, content: ResultsRetained(about[:8], _decoded(m.Finished, content)),
     ValueRetained: ValueRetained,
     FailedInput: lambda about, content: FailedInput(about, content[ID_BYTES:].decode(), content[:ID_BYTES]),
     Dropped: lambda _, ids: Dropped([ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]),
@@ -160,7 +146,7 @@ class _Client:
 
     joined: ClientJoined
     functions: dict[bytes, bytes] = field(default_factory=dict)
-    tasks: dict[bytes, tuple[Spec, bytes, tuple[bytes, ...], int]] = field(default_factory=dict)
+    tasks: dict[bytes, tuple[m.Spec, bytes, tuple[bytes, ...], int]] = field(default_factory=dict)
     """Spec, payload, references, and number of calls (0: not in the message)."""
     results: dict[bytes, tuple[int, bytes, int, int, int]] = field(default_factory=dict)
     """Outcome, payload, duration, CPU time, and peak memory."""
@@ -172,7 +158,7 @@ class _Client:
     @property
     def is_durable(self) -> bool:
         details = self.joined.hello.details
-        return isinstance(details, ClientDetails) and bool(details.session)
+        return isinstance(details, m.ClientDetails) and bool(details.session)
 
     def apply(
         self, change: Submitted | ResultsRetained | Labelled | ValueRetained | FailedInput | Dispatched | GivenBack
@@ -193,7 +179,7 @@ class _Client:
             case GivenBack(task):
                 self.dispatched.pop(task, None)
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, message: m.Submit) -> None:
         self.functions.update(message.functions)
         for group in message.groups:
             for row, identifier in enumerate(group.ids):
@@ -205,7 +191,7 @@ class _Client:
                 if self.is_durable and (group.spec != _ANY or identifier not in self.labels):
                     note_label(self.labels, group, row, runs=not is_known)
 
-    def _end(self, message: Finished) -> None:
+    def _end(self, message: m.Finished) -> None:
         zeros = [0] * len(message.ids)
         columns = (message.outcomes, message.payloads, message.duration_us)
         profile = (message.cpu_us or zeros, message.peak_bytes or zeros)
@@ -218,50 +204,50 @@ class _Client:
         for table in (self.results, self.values, self.failed_inputs):
             table.pop(identifier, None)
 
-    def submits(self) -> Iterator[Submit]:
+    def submits(self) -> Iterator[m.Submit]:
         """Yield functions and unfinished tasks, in messages of the usual size."""
-        message, size = Submit([], []), 0
+        message, size = m.Submit([], []), 0
         for function in self.functions.items():
-            if size > SPLIT_BATCH_BYTES:
+            if size > m.SPLIT_BATCH_BYTES:
                 yield message
-                message, size = Submit([], []), 0
+                message, size = m.Submit([], []), 0
             message.functions.append(function)
-            size += GROUP_BYTES + len(function[1])
+            size += m.GROUP_BYTES + len(function[1])
         for spec, rows in groupby(self.tasks.items(), lambda item: item[1][0]):
-            group: TaskGroup | None = None
+            group: m.TaskGroup | None = None
             for identifier, (_, payload, references, calls) in rows:
-                if size > SPLIT_BATCH_BYTES:
+                if size > m.SPLIT_BATCH_BYTES:
                     yield message
-                    message, size, group = Submit([], []), 0, None
+                    message, size, group = m.Submit([], []), 0, None
                 if group is None:
-                    group = TaskGroup(spec, [], [], [])
+                    group = m.TaskGroup(spec, [], [], [])
                     message.groups.append(group)
-                    size += GROUP_BYTES
+                    size += m.GROUP_BYTES
                 group.ids.append(identifier)
                 group.payloads.append(payload)
                 group.references.append(references)
                 if calls:  # all tasks of a spec have it, or none
                     group.calls.append(calls)
-                size += ROW_BYTES + len(payload) + ID_BYTES * len(references)
+                size += m.ROW_BYTES + len(payload) + ID_BYTES * len(references)
         yield message
 
-    def finished(self) -> Iterator[Finished]:
+    def finished(self) -> Iterator[m.Finished]:
         rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]] = []
         size = 0
         for row in self.results.items():
             rows.append(row)
-            size += ROW_BYTES + len(row[1][1])
-            if size > SPLIT_BATCH_BYTES:
+            size += m.ROW_BYTES + len(row[1][1])
+            if size > m.SPLIT_BATCH_BYTES:
                 yield _finished(rows)
                 rows, size = [], 0
         if rows:
             yield _finished(rows)
 
 
-def _finished(rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]]) -> Finished:
+def _finished(rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]]) -> m.Finished:
     ids = [identifier for identifier, _ in rows]
     outcomes, payloads, *profile = map(list, zip(*(row for _, row in rows), strict=True))
-    return Finished(0, ids, outcomes, payloads, *profile)
+    return m.Finished(0, ids, outcomes, payloads, *profile)
 
 
 class Ledger:
@@ -323,8 +309,8 @@ class Ledger:
                 yield [Labelled(name, dict(labels[start : start + _MAX_LABELS]))]
             for message in client.finished():
                 # A result belongs to a submitted task, so submit the tasks first.
-                group = TaskGroup(_ANY, message.ids, [b"\x80"] * len(message.ids))
-                yield [Submitted(name, Submit([], [group])), ResultsRetained(name, message)]
+                group = m.TaskGroup(_ANY, message.ids, [b"\x80"] * len(message.ids))
+                yield [Submitted(name, m.Submit([], [group])), ResultsRetained(name, message)]
             yield [ValueRetained(*item) for item in client.values.items()]
             yield [FailedInput(task, *names) for task, names in client.failed_inputs.items()]
             for submit in client.submits():
@@ -332,4 +318,4 @@ class Ledger:
             yield [Dispatched(*item) for item in client.dispatched.items()]
 
 
-_ANY = Spec(bytes(ID_BYTES))
+_ANY = m.Spec(bytes(ID_BYTES))

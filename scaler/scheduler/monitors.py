@@ -25,19 +25,7 @@ from scaler.net.identity import Identity
 from scaler.net.versions import check_versions
 from scaler.plugins import extensions
 from scaler.processes import Load, LoadMeter
-from scaler.protocol.messages import (
-    CLIENTS,
-    ClientDetails,
-    Hello,
-    Inquiry,
-    MonitorEvents,
-    MonitorStatus,
-    RefusalReason,
-    Refused,
-    Role,
-    StorageStatus,
-    Welcome,
-)
+from scaler.protocol import messages as m
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.answers import Answers, Asker
 from scaler.scheduler.core.changes import Change
@@ -77,7 +65,7 @@ class Monitors:
     def __init__(self, frame: SchedulerServer) -> None:
         self._frame = frame
         self._loop = frame.loop
-        self._welcome = frame.welcome(Role.MONITOR)
+        self._welcome = frame.welcome(m.Role.MONITOR)
         self._events = Events()
         logs = [log for each in extensions(frame.config.extensions) for log in each.logs]
         self._logs = {log.name: deque[Any](maxlen=log.keep) for log in logs}
@@ -87,7 +75,7 @@ class Monitors:
         """Peers that connected with a client's key to ask, and get no reports. A disconnection ends their session."""
         self._meter = LoadMeter()
         self._storage_row = StorageRow(own_address(frame.storage.public_address))
-        self._status = MonitorStatus(b"")
+        self._status = m.MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
         """A new monitor has only old figures of the object storage."""
@@ -118,7 +106,7 @@ class Monitors:
                 self._listener.send(peer, log_document(table, self._logs[table]) if table in monitor.lacks else news)
                 monitor.lacks.discard(table)
 
-    def ask(self, client: ClientRecord, question: Inquiry) -> None:
+    def ask(self, client: ClientRecord, question: m.Inquiry) -> None:
         self._answers.add(Asker(client, self._frame.listener, partial(self._is_here, client)), question)
 
     def _is_here(self, client: ClientRecord) -> bool:
@@ -130,22 +118,22 @@ class Monitors:
             self._events_timer.cancel()
         self._listener.close()
 
-    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: m.Hello, _identity: Identity) -> m.Welcome | m.Refused:
         refused = check_versions(hello)
         if refused is not None:
             return refused
         # A client that submits tasks sends details in its Hello; a peer that only asks with a client's key does not.
-        if hello.role not in (Role.MONITOR, *CLIENTS) or isinstance(hello.details, ClientDetails):
-            return Refused(RefusalReason.ROLE, f"this address is for monitors; {hello.role}s do not connect here")
+        if hello.role not in (m.Role.MONITOR, *m.CLIENTS) or isinstance(hello.details, m.ClientDetails):
+            return m.Refused(m.RefusalReason.ROLE, f"this address is for monitors; {hello.role}s do not connect here")
         if len(self._monitors) + len(self._clients) >= MAX_MONITORS and peer not in self._monitors | self._clients:
-            return Refused(RefusalReason.LIMIT, f"the scheduler already has MAX_MONITORS = {MAX_MONITORS} monitors")
+            return m.Refused(m.RefusalReason.LIMIT, f"the scheduler already has MAX_MONITORS = {MAX_MONITORS} monitors")
         return self._welcome
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
         self._frame.observe([event for event in arrived if isinstance(event, Opened | Closed)])
         for event in arrived:
             match event:
-                case Opened(peer, Hello(role=Role.MONITOR), identity):
+                case Opened(peer, m.Hello(role=m.Role.MONITOR), identity):
                     self._opened(peer, self._asker(peer, identity._replace(is_admin=True)))
                 case Opened(peer, _, identity):
                     self._clients[peer] = self._asker(peer, identity)
@@ -157,14 +145,14 @@ class Monitors:
                         self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
                 case Closed(peer, _):
                     self._forget(peer)
-                case Received(peer, Inquiry() as question) if peer in self._monitors or peer in self._clients:
+                case Received(peer, m.Inquiry() as question) if peer in self._monitors or peer in self._clients:
                     asker = self._clients.get(peer) or self._monitors[peer].asker
                     self._answers.add(asker, question)
                 case Received(peer, message) if peer in self._clients:
                     # For example, a client in another language that mistook this for the scheduler's address.
                     kind = type(message).__name__
                     text = f"this address is for monitors and does not accept {kind}: use the scheduler's address"
-                    self._listener.forget(peer, Refused(RefusalReason.ROLE, text))
+                    self._listener.forget(peer, m.Refused(m.RefusalReason.ROLE, text))
                     self._forget(peer)
                 case Received():
                     pass
@@ -193,11 +181,11 @@ class Monitors:
             if rows:
                 self._listener.send(peer, log_document(table, rows))
         past = self._events.past(self._frame.state, time.time())
-        self._listener.send(peer, MonitorEvents(past.document()))
+        self._listener.send(peer, m.MonitorEvents(past.document()))
         self._is_storage_awaited = True
         self._frame.storage.ask()
 
-    def _storage_answered(self, found: StorageStatus, latency_seconds: float) -> None:
+    def _storage_answered(self, found: m.StorageStatus, latency_seconds: float) -> None:
         sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
         counts = *sizes, found.hits, found.misses, found.disk_failure
         address = self._storage_row.address
@@ -209,7 +197,7 @@ class Monitors:
         self._answers.storage_answered()
 
     def _make_status(self, *, is_report: bool) -> None:
-        self._status = MonitorStatus(status(self._frame.state, self._server_status(is_report)))
+        self._status = m.MonitorStatus(status(self._frame.state, self._server_status(is_report)))
         self._status_at = self._loop.time()
 
     def _server_status(self, is_report: bool) -> ServerStatus:
@@ -248,7 +236,7 @@ class Monitors:
             self._report(self._status)
             self._frame.storage.ask()
 
-    def _report(self, state: MonitorStatus | None = None) -> None:
+    def _report(self, state: m.MonitorStatus | None = None) -> None:
         """Send events since the last report. state: the status, if due."""
         if self._events_timer is not None:
             self._events_timer.cancel()
@@ -259,7 +247,7 @@ class Monitors:
         # Lengthen the pause with the size of the report, which limits the rows per second.
         share = max(report.rows, ended) / MAX_TASK_ROWS if report is not None else 0.0
         self._pause_seconds = max(EVENTS_SECONDS, share * STATUS_SECONDS)
-        events = MonitorEvents(report.document()) if report is not None else None
+        events = m.MonitorEvents(report.document()) if report is not None else None
         for peer, monitor in list(self._monitors.items()):
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:
                 monitor.missed += ended
@@ -267,12 +255,16 @@ class Monitors:
             if state is not None:
                 self._listener.send(peer, state)
             if report is not None and events is not None:
-                self._listener.send(peer, MonitorEvents(report.document(monitor.missed)) if monitor.missed else events)
+                self._listener.send(
+                    peer, m.MonitorEvents(report.document(monitor.missed)) if monitor.missed else events
+                )
                 monitor.missed = 0
 
 
-def log_document(table: str, rows: Collection[Any]) -> MonitorEvents:
+def log_document(table: str, rows: Collection[Any]) -> m.MonitorEvents:
     """Return the newest of these rows (at least one) that fit in a message."""
     newest = ", ".join(reversed(fitting(reversed([*rows]), LOG_BYTES)))
     columns = json.dumps(next(iter(rows))._fields)
-    return MonitorEvents(f'{{"version": {VERSION}, "{table}": {{"columns": {columns}, "rows": [{newest}]}}}}'.encode())
+    return m.MonitorEvents(
+        f'{{"version": {VERSION}, "{table}": {{"columns": {columns}, "rows": [{newest}]}}}}'.encode()
+    )

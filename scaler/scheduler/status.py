@@ -335,7 +335,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
 
 
 def _outlook(state: ClusterState, needs: Needs) -> str:
-    pools = [pool for offers, pool in state.pools.by_offers.items() if needs.fits(offers)]
+    pools = [pool for offers, pool in state.pools.items() if needs.fits(offers)]
     are_busy = bool(pools) and not any(pool.idle for pool in pools)
     return f"{'no slot is free; ' if are_busy else ''}{outlook(state, needs)}"
 

@@ -144,14 +144,14 @@ def _check_groups(state: ClusterState, clients: list[ClientRecord]) -> None:
 
 
 def _check_worker(state: ClusterState, worker: Worker) -> None:
-    name, pool = worker.name, state.pools.by_offers[worker.offers]
+    name, pool = worker.name, state.pools[worker.offers]
     assert worker.busy <= worker.limit + worker.slots, f"{name} has {worker.busy} tasks beyond {worker.limit}"
     recalled = sum(type(task.state) is Recalled for task in worker.tasks.values())
     assert worker.recalled == recalled, f"{name} counts {worker.recalled} recalled tasks, and has {recalled}"
     counted = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
     assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
     assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
-    assert (worker in state.pools.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
+    assert (worker in state.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
     willing = worker.is_willing and worker.busy < worker.limit
     has_slot = worker.busy + worker.claims.extra <= worker.slots - 1
     assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
@@ -162,11 +162,11 @@ def _check_worker(state: ClusterState, worker: Worker) -> None:
 def _check_workers(state: ClusterState) -> None:
     for worker in state.workers.values():
         _check_worker(state, worker)
-    assert {offers: pool.workers for offers, pool in state.pools.by_offers.items()} == Counter(
+    assert {offers: pool.workers for offers, pool in state.pools.items()} == Counter(
         worker.offers for worker in state.workers.values()
     ), "pool size"
     _check_resources(state)
-    for worker in chain.from_iterable([*pool.idle, *pool.prefetching] for pool in state.pools.by_offers.values()):
+    for worker in chain.from_iterable([*pool.idle, *pool.prefetching] for pool in state.pools.values()):
         assert worker.id in state.workers, "a lost worker is in a pool"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
+from scaler.needs import Offers
 from scaler.protocol.messages import Done, Outcome, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.changes import TasksEnded
@@ -22,7 +24,7 @@ from scaler.scheduler.core.state import (
     StoreRecord,
     Task,
     Worker,
-    WorkerPools,
+    WorkerPool,
 )
 
 MAX_LABEL = 100
@@ -92,7 +94,9 @@ class ClusterState:
         """Waiting resubmitted tasks that workers may have; see `recovery`."""
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
         """By name, client's key, and items of the needs; most recently used last."""
-        self.pools = WorkerPools()
+        self.pools: dict[Offers, WorkerPool] = {}
+        self.overloaded: OrderedDict[Worker, None] = OrderedDict()
+        """Workers with more tasks than slots."""
         self.remembered: tuple[Remembered, ...] = ()
 
     @property

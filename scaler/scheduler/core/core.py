@@ -119,7 +119,7 @@ class SchedulerCore:
         self._has_more = self._placement.place(time)
         if self._placement.has_backlog and not had_backlog:
             self._scaling.hurry()
-        if state.pools.overloaded or time >= self._placement.next_check:
+        if state.overloaded or time >= self._placement.next_check:
             self._placement.balance(time)
         if time >= self._scaling.next_at:
             self._scaling.plan(time)
@@ -130,7 +130,7 @@ class SchedulerCore:
         if self._has_more:
             return now
         soonest = now + TICK_SECONDS
-        check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.pools.overloaded else ()
+        check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.overloaded else ()
         due_at = (
             self._tasks.next_wake,
             self._scaling.next_at,
@@ -240,7 +240,9 @@ class SchedulerCore:
         try:
             match details:
                 case WorkerDetails():
-                    called = self._next_worker_name(details.manager_id)
+                    label = details.manager_id[:MAX_LABEL] or "worker"
+                    self._worker_numbers[label] += 1
+                    called = f"{label}-{self._worker_numbers[label]}"
                     host = hello.hostname[:MAX_LABEL]
                     record = Worker(peer, called, now, details, host, hello.pid)
                     if memory := self._memory.join(host, details):
@@ -275,11 +277,6 @@ class SchedulerCore:
         except UsageError as error:
             self.state.accounts.closed(peer)
             self._expel(peer, str(error))
-
-    def _next_worker_name(self, manager_id: str) -> str:
-        label = manager_id[:MAX_LABEL] or "worker"
-        self._worker_numbers[label] += 1
-        return f"{label}-{self._worker_numbers[label]}"
 
     def _manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
         if details.unit_slots < 1:

@@ -140,7 +140,8 @@ class Outbox:
         size = self._run_bytes[worker]
         for task in tasks:
             if size > SPLIT_BATCH_BYTES:
-                self._close_run(worker)
+                self._commands.append(Send(worker.id, self._runs[worker]))
+                self._forget_run(worker)
                 columns = self._columns_of(worker, group)
                 size = self._run_bytes[worker]
             columns.ids.append(task.id)
@@ -179,10 +180,6 @@ class Outbox:
                 function.announced_to.add(worker.id)
                 run.functions.append((identifier, function.payload))
                 self._run_bytes[worker] += len(function.payload)
-
-    def _close_run(self, worker: Worker) -> None:
-        self._commands.append(Send(worker.id, self._runs[worker]))
-        self._forget_run(worker)
 
     def _forget_run(self, worker: Worker) -> None:
         if self._runs.pop(worker, None) is not None:

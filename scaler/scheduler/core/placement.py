@@ -68,8 +68,8 @@ class Placement:
         self._locality = state.data.locality
         self._tasks = tasks
         self._outbox = outbox
-        self._pools = state.pools.by_offers
-        self._overloaded = state.pools.overloaded
+        self._pools = state.pools
+        self._overloaded = state.overloaded
         self._pool_of: dict[Worker, WorkerPool] = {}
         self._fitting: dict[Needs, list[WorkerPool]] = {}
         self.touched: dict[Worker, None] = {}
@@ -310,10 +310,12 @@ class Placement:
                 if len(avoiding) == MAX_AVOIDING:
                     break
                 continue
-            if task.references and not self._takes_inputs(task, inputs):
-                queue.put_back(task)
-                self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
-                continue
+            if task.references:
+                values = inputs[task.id] = self._tasks.inputs_of(task)
+                if sum(map(len, values)) > MAX_INPUT_BYTES:
+                    queue.put_back(task)
+                    self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
+                    continue
             if needs.is_counted:
                 claims.claim(task.id, needs)
                 count = len(tasks) + len(chosen) - len(worker.blocked) + claims.extra
@@ -326,11 +328,6 @@ class Placement:
             queue.put_back(task)
         queue.taken.clear()
         return len(chosen)
-
-    def _takes_inputs(self, task: Task, inputs: dict[bytes, tuple[bytes, ...]]) -> bool:
-        """Add the values that a task depends on. Returns False if they are too large for one message."""
-        values = inputs[task.id] = self._tasks.inputs_of(task)
-        return sum(map(len, values)) <= MAX_INPUT_BYTES
 
     @staticmethod
     def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:

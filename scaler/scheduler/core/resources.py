@@ -116,7 +116,10 @@ class Claims:
     """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
 
     def __post_init__(self) -> None:
-        self.stocks = own_stocks(self.offers)
+        # Labels and unknown memory are not counted.
+        kinds = ((GPU, GpuStock), (MEMORY, Stock))
+        totals = [(name, kind, self.offers.amounts.get(name, math.inf)) for name, kind in kinds]
+        self.stocks = {name: kind(round(total * UNITS_PER_ONE)) for name, kind, total in totals if total != math.inf}
 
     def share(self, memory: Stock) -> None:
         self.stocks[MEMORY] = self.shared_memory = memory
@@ -187,10 +190,3 @@ class MemoryPools:
 
 def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
     return Offers.of(details.capabilities, details.slots, details.memory_bytes or math.inf, worker)
-
-
-def own_stocks(offers: Offers) -> dict[str, Stock]:
-    """Return the stocks of a worker. Labels and unknown memory are not counted."""
-    kinds = ((GPU, GpuStock), (MEMORY, Stock))
-    totals = [(name, kind, offers.amounts.get(name, float("inf"))) for name, kind in kinds]
-    return {name: kind(round(total * UNITS_PER_ONE)) for name, kind, total in totals if total != float("inf")}

@@ -503,14 +503,6 @@ class WorkerPool:
 
 
 @dataclass(slots=True, eq=False)
-class WorkerPools:
-    """All pools, and the workers with more tasks than slots."""
-
-    by_offers: dict[Offers, WorkerPool] = field(default_factory=dict)
-    overloaded: OrderedDict[Worker, None] = field(default_factory=OrderedDict)
-
-
-@dataclass(slots=True, eq=False)
 class Reports:
     """A worker's reports about itself. at: time of the last heartbeat, or of joining."""
 

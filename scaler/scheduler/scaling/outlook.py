@@ -28,13 +28,10 @@ def outlook(state: ClusterState, needs: Needs) -> str:
     could = [manager for manager in managers_of(state) if needs.fits(manager.offers)]
     if not could and not fitting:
         parts.append(_no_candidate(state, needs))
-    starting = [manager for manager in could if _explains(manager)] if slots else could
+    if slots:
+        could = [each for each in could if each.pending or each.limited or each.is_late or each.trouble]
     now = state.own_time(state.now)
-    return "; ".join([*parts, *(_prospect(manager, now, is_awaited=True) for manager in starting[:MAX_NAMED])])
-
-
-def _explains(manager: ManagerUnits) -> bool:
-    return bool(manager.pending or manager.limited or manager.is_late or manager.trouble)
+    return "; ".join([*parts, *(_prospect(manager, now, is_awaited=True) for manager in could[:MAX_NAMED])])
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:
