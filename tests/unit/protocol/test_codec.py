@@ -14,7 +14,7 @@ import pytest
 from scaler.errors import LimitError, ProtocolError
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.schema import schema
+from tests.unit.protocol.schema import schema
 
 SCHEMA = files("scaler.protocol").joinpath("scaler.capnp")
 Body: Any = capnp.load(str(SCHEMA)).Body
@@ -74,7 +74,7 @@ def test_understands_a_peer_in_another_language() -> None:
 
 
 def test_schema_matches_the_declarations() -> None:
-    assert SCHEMA.read_text() == schema(), "run python -m scaler.protocol.schema > scaler/protocol/scaler.capnp"
+    assert SCHEMA.read_text() == schema(), "run python -m tests.unit.protocol.schema > scaler/protocol/scaler.capnp"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from scaler.plugins import extensions
 from scaler.protocol import call_rows, data_rows, history_rows, link_rows, monitor_rows
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
-from scaler.protocol.schema import schema
 from scaler.protocol.structs import StructCodec, struct_codec
+from tests.unit.protocol.schema import schema
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
 OF_EXTENSIONS = [
