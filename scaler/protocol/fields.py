@@ -438,6 +438,13 @@ class PartList(NamedTuple):
     rows: int = 1
 
 
+def list_of_values(element: type[Any], make: Callable[[Iterator[Any]], Sequence[Any]]) -> PartList:
+    """Return the mark of a list of single values, each of which is a struct on the wire."""
+    return PartList(
+        element, lambda values: [(value,) for value in values], lambda parts: make(value for (value,) in parts)
+    )
+
+
 def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
     """Return the needs of a spec, ordered by name, each a label (0) or an amount."""
     before = ""

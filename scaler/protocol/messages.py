@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from enum import IntEnum, StrEnum
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from scaler.ids import content_id
 from scaler.protocol import fields as f
@@ -124,27 +124,32 @@ class Message:
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
+        return all(getattr(self, each.name) == getattr(other, each.name) for each in fields(self))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
         return f"{self.__class__.__qualname__}({shown})"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Inquiry(Message):
-    """Base of questions to the scheduler. number: repeated by the answer."""
+    """Base of questions to the scheduler. number: repeated by the answer; last on the wire."""
 
-    __slots__ = ("number",)
-    if TYPE_CHECKING:  # each class declares the field last
-        number: int
+    number: f.Count64 = field(default=0, kw_only=True)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Reply(Message):
     """Base of the scheduler's answers to questions."""
 
-    __slots__ = ("number",)
-    if TYPE_CHECKING:  # each class declares the field last
-        number: int
+    number: f.Count64 = field(default=0, kw_only=True)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class IdList(Message):
+    """Base of messages that consist of ids."""
+
+    ids: f.Ids
 
 
 MESSAGES: dict[int, type[Message]] = {}
@@ -283,13 +288,8 @@ Needs = Annotated[tuple[tuple[str, float], ...], f.PartList(Capability, f.needs_
 """In ascending order of the names."""
 Offers = Annotated[dict[str, float | None], f.PartList(Capability, f.pairs_of, f.offers_of)]
 """None: a label."""
-UnitIds = Annotated[
-    list[str], f.PartList(UnitId, lambda texts: [(text,) for text in texts], lambda parts: [text for (text,) in parts])
-]
-PeerIds = Annotated[
-    list[bytes],
-    f.PartList(PeerName, lambda peers: [(peer,) for peer in peers], lambda parts: [peer for (peer,) in parts]),
-]
+UnitIds = Annotated[list[str], f.list_of_values(UnitId, list)]
+PeerIds = Annotated[list[bytes], f.list_of_values(PeerName, list)]
 Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction, rows=16)]
 
 
@@ -313,19 +313,10 @@ class ImportedPackage(NamedTuple):
 
 
 Packages = Annotated[
-    tuple[tuple[str, str], ...],
-    f.PartList(ImportedPackage, lambda packages: [*packages], lambda parts: tuple(map(tuple, parts))),
+    tuple[tuple[str, str], ...], f.PartList(ImportedPackage, list, lambda parts: tuple(map(tuple, parts)))
 ]
-RetryDelays = Annotated[
-    tuple[float, ...],
-    f.PartList(
-        RetryDelay, lambda delays: [(each,) for each in delays], lambda parts: tuple(seconds for (seconds,) in parts)
-    ),
-]
-TaskTags = Annotated[
-    tuple[str, ...],
-    f.PartList(TaskTag, lambda tags: [(each,) for each in tags], lambda parts: tuple(text for (text,) in parts)),
-]
+RetryDelays = Annotated[tuple[float, ...], f.list_of_values(RetryDelay, tuple)]
+TaskTags = Annotated[tuple[str, ...], f.list_of_values(TaskTag, tuple)]
 
 
 @dataclass(slots=True)
@@ -543,10 +534,8 @@ class AcknowledgeResults(Message):
 
 
 @message(7, to_scheduler=CLIENTS)
-class Cancel(Message):
+class Cancel(IdList):
     """Asks to cancel tasks. Each one ends in a Finished, cancelled or not."""
-
-    ids: f.Ids
 
 
 @message(8, to_scheduler=CLIENTS)
@@ -557,17 +546,13 @@ class Clear(Message):
 
 
 @message(9, to_scheduler=CLIENTS)
-class Pin(Message):
+class Pin(IdList):
     """Announces objects that the client has stored for use in many tasks."""
-
-    ids: f.Ids
 
 
 @message(10, to_scheduler=CLIENTS)
-class Release(Message):
+class Release(IdList):
     """Releases objects, stored results, and functions."""
-
-    ids: f.Ids
 
 
 @message(11, from_scheduler=CLIENTS, batch=True)
@@ -604,10 +589,8 @@ class Run(Message):
 
 
 @message(13, from_scheduler=(WORKER,))
-class ForgetFunctions(Message):
+class ForgetFunctions(IdList):
     """Names functions and serializers that no task uses."""
-
-    ids: f.Ids
 
 
 @message(14, from_scheduler=(WORKER,))
@@ -790,8 +773,6 @@ class RelayClosed(Message):
 class ShutdownCluster(Inquiry):
     """Asks to shut down the cluster. Answered by ShutdownReply."""
 
-    number: f.Count64 = 0
-
 
 @message(28, from_scheduler=CLIENTS)
 class ShutdownReply(Reply):
@@ -799,7 +780,6 @@ class ShutdownReply(Reply):
 
     accepted: bool
     text: f.Display  # display text
-    number: f.Count64 = 0
 
 
 @message(29, from_scheduler=(WORKER, MANAGER))
@@ -872,7 +852,6 @@ class Explain(Inquiry):
     """Asks why a task waits or how it ended. Answered by Explained."""
 
     task: f.Id
-    number: f.Count64 = 0
 
 
 @message(35, from_scheduler=(*CLIENTS, MONITOR))
@@ -881,7 +860,6 @@ class Explained(Reply):
 
     task: f.Id
     text: f.Display  # display text
-    number: f.Count64 = 0
 
 
 @message(36, to_scheduler=(*CLIENTS, MONITOR))
@@ -889,7 +867,6 @@ class ReadLog(Inquiry):
     """Asks for the output of a task. Answered by TaskLog."""
 
     task: f.Id
-    number: f.Count64 = 0
 
 
 @message(37, from_scheduler=(*CLIENTS, MONITOR))
@@ -901,7 +878,6 @@ class TaskLog(Reply):
     stderr: bytes
     truncated_bytes: f.Count64  # bytes omitted beyond the limit
     traceback: bytes = b""  # UTF-8; of a failed task
-    number: f.Count64 = 0
 
 
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
@@ -931,10 +907,8 @@ class GetObject(Message):
 
 
 @message(41, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
-class ForgetObjects(Message):
+class ForgetObjects(IdList):
     """Releases objects, which the storage may drop."""
-
-    ids: f.Ids
 
 
 @message(42, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
@@ -1022,7 +996,6 @@ class ReadFailure(Inquiry):
     """Asks for the function and arguments of a failed task, to replay it. Answered by FailedTask."""
 
     task: f.Id
-    number: f.Count64 = 0
 
 
 @message(50, from_scheduler=CLIENTS, batch=True)
@@ -1033,7 +1006,6 @@ class FailedTask(Reply):
     functions: Functions  # its function and serializer
     runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
     text: f.Display = ""  # why it cannot run again, display text
-    number: f.Count64 = 0
 
 
 @message(51, to_scheduler=(*CLIENTS, MONITOR))
@@ -1041,7 +1013,6 @@ class FindTasks(Inquiry):
     """Searches live tasks and the last ended ones. Answered by TasksFound."""
 
     search: str  # prefix of a task's id in hex, or part of the name of its function, client, or worker
-    number: f.Count64 = 0
 
 
 @message(52, from_scheduler=(*CLIENTS, MONITOR))
@@ -1050,7 +1021,6 @@ class TasksFound(Reply):
 
     search: str
     json: bytes  # UTF-8: a table of tasks as in MonitorEvents
-    number: f.Count64 = 0
 
 
 @message(53, to_scheduler=(*CLIENTS, MONITOR))
@@ -1059,7 +1029,6 @@ class FindObjects(Inquiry):
 
     named: f.Ids  # a task's id stands for its result; empty: the largest objects
     most: f.Count32
-    number: f.Count64 = 0
 
 
 @message(54, from_scheduler=(*CLIENTS, MONITOR))
@@ -1069,14 +1038,11 @@ class ObjectsFound(Reply):
     named: f.Ids
     most: f.Count32
     json: bytes  # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
-    number: f.Count64 = 0
 
 
 @message(55, from_scheduler=CLIENTS)
-class ObjectsMissing(Message):
+class ObjectsMissing(IdList):
     """Names the client's objects that tasks need and the object storage has lost. Answered by ObjectsRestored."""
-
-    ids: f.Ids
 
 
 @message(56, to_scheduler=CLIENTS)
@@ -1089,13 +1055,11 @@ class ObjectsRestored(Message):
 
 
 @message(57, to_scheduler=CLIENTS)
-class Redeliver(Message):
+class Redeliver(IdList):
     """Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended.
 
     The scheduler sends available results in portions, each once the client has acknowledged the last.
     """
-
-    ids: f.Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -1118,15 +1082,12 @@ class SessionRow:
 class ListSessions(Inquiry):
     """Asks for the durable sessions of the client's key, or from an admin, all. Answered by SessionsListed."""
 
-    number: f.Count64 = 0
-
 
 @message(59, from_scheduler=CLIENTS, batch=True)
 class SessionsListed(Reply):
     """Answers ListSessions."""
 
     sessions: list[SessionRow]
-    number: f.Count64 = 0
 
 
 UNFINISHED = 255
@@ -1139,7 +1100,6 @@ class ListSessionTasks(Inquiry):
 
     session: f.PeerId
     first: f.Count64 = 0  # tasks to skip
-    number: f.Count64 = 0
 
 
 @message(61, from_scheduler=CLIENTS, batch=True)
@@ -1154,7 +1114,6 @@ class SessionTasks(Reply):
     names: f.Payloads  # UTF-8
     keys: f.Payloads  # UTF-8
     tags: f.Payloads  # UTF-8
-    number: f.Count64 = 0
 
 
 @message(62, to_scheduler=CLIENTS)
@@ -1163,7 +1122,6 @@ class EndSession(Inquiry):
 
     session: f.PeerId
     remove: bool  # also remove the session with its results
-    number: f.Count64 = 0
 
 
 @message(63, from_scheduler=CLIENTS)
@@ -1173,7 +1131,6 @@ class SessionEnded(Reply):
     session: f.PeerId
     cancelled: f.Count64
     error: f.Display = ""  # reason of a failure, or empty
-    number: f.Count64 = 0
 
 
 @message(67, to_scheduler=(WORKER,), batch=True)
@@ -1217,24 +1174,18 @@ class ObjectsHeld(Message):
 
 
 @message(71, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
-class ObjectsDropped(Message):
+class ObjectsDropped(IdList):
     """Names objects that this store has dropped."""
-
-    ids: f.Ids
 
 
 @message(72, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
-class ObjectsWanted(Message):
+class ObjectsWanted(IdList):
     """Names objects awaited by readers of this store. Answered by FetchChunks or ObjectsUnavailable for each."""
-
-    ids: f.Ids
 
 
 @message(73, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
-class ObjectsUnwanted(Message):
+class ObjectsUnwanted(IdList):
     """Names objects that readers of this store no longer await."""
-
-    ids: f.Ids
 
 
 @message(74, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
@@ -1289,17 +1240,13 @@ class ObjectsUnavailable(Message):
 
 
 @message(79, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
-class SoleCopies(Message):
+class SoleCopies(IdList):
     """Names objects whose only copy is in this store."""
-
-    ids: f.Ids
 
 
 @message(80, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
-class PushObjects(Message):
+class PushObjects(IdList):
     """Names objects that this store must also put into the object storage."""
-
-    ids: f.Ids
 
 
 @dataclass(slots=True)
@@ -1341,10 +1288,8 @@ class CopyObjects(Message):
 
 
 @message(103, to_scheduler=CLIENTS)
-class PersistResults(Message):
+class PersistResults(IdList):
     """Names the client's stored results that need a copy in the object storage."""
-
-    ids: f.Ids
 
 
 @dataclass(slots=True)
@@ -1405,7 +1350,6 @@ class ReadProfile(Inquiry):
 
     task: f.OptionalId = b""
     search: str = ""  # the name of a function
-    number: f.Count64 = 0
 
 
 @message(91, from_scheduler=(*CLIENTS, MONITOR), batch=True)
@@ -1415,7 +1359,6 @@ class Profiled(Reply):
     task: f.OptionalId
     search: str
     json: bytes  # UTF-8: task, function, or empty (none found); name; a profile or the list of functions
-    number: f.Count64 = 0
 
 
 @message(94, to_scheduler=(*CLIENTS, MONITOR))
@@ -1424,7 +1367,6 @@ class FindHistory(Inquiry):
 
     since: f.Clock
     until: f.Clock
-    number: f.Count64 = 0
 
 
 @message(95, from_scheduler=(*CLIENTS, MONITOR))
@@ -1434,7 +1376,6 @@ class HistoryFound(Reply):
     since: f.Clock
     until: f.Clock
     json: bytes  # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
-    number: f.Count64 = 0
 
 
 @message(96, to_scheduler=CLIENTS)
@@ -1443,7 +1384,6 @@ class RestartWorkers(Inquiry):
 
     workers: PeerIds  # none: all
     graceful: bool  # running tasks finish first
-    number: f.Count64 = 0
 
 
 @message(97, from_scheduler=CLIENTS)
@@ -1452,14 +1392,11 @@ class WorkersRestarted(Reply):
 
     workers: PeerIds  # workers that will exit
     refused: f.Display  # reason of a rejection, display text; empty if accepted
-    number: f.Count64 = 0
 
 
 @message(98, to_scheduler=CLIENTS)
 class ReadCluster(Inquiry):
     """Asks for the part of the cluster's state that the client may see. Answered by ClusterRead."""
-
-    number: f.Count64 = 0
 
 
 @message(99, from_scheduler=CLIENTS, batch=True)
@@ -1468,7 +1405,6 @@ class ClusterRead(Reply):
 
     status: bytes  # UTF-8: the document of a MonitorStatus
     events: bytes  # UTF-8: the document of a MonitorEvents with the last tasks
-    number: f.Count64 = 0
 
 
 @message(100, from_scheduler=(*CLIENTS, MONITOR))
@@ -1476,7 +1412,6 @@ class Unanswered(Reply):
     """Rejects a question to the scheduler."""
 
     text: f.Display  # reason
-    number: f.Count64 = 0
 
 
 @message(101, to_scheduler=(*CLIENTS, MONITOR))
@@ -1486,7 +1421,6 @@ class ReadTable(Inquiry):
     table: str
     search: str  # text that matching rows contain; empty: all rows
     most: f.Count32
-    number: f.Count64 = 0
 
 
 @message(102, from_scheduler=(*CLIENTS, MONITOR), batch=True)
@@ -1494,7 +1428,6 @@ class TableRead(Reply):
     """Answers ReadTable."""
 
     json: bytes  # UTF-8: columns and rows, as in a table of MonitorStatus
-    number: f.Count64 = 0
 
 
 _Batch = TypeVar("_Batch", bound=Message)

@@ -29,7 +29,9 @@ class StructCodec:
     """
 
     def __init__(self, of: type[Any]) -> None:
-        hints = {field.name: field.type for field in fields(of)} if is_dataclass(of) else of.__annotations__
+        hints = of.__annotations__
+        if is_dataclass(of):  # keyword fields, of base classes, are last
+            hints = {field.name: field.type for field in sorted(fields(of), key=lambda field: field.kw_only is True)}
         declared = {name: codec_of(hint) for name, hint in hints.items()}
         self.type = of
         self.names = list(declared)

@@ -24,6 +24,7 @@ from scaler.protocol.messages import (
     Explained,
     FindObjects,
     Inquiry,
+    Message,
     ReadCluster,
     ReadTable,
     Reply,
@@ -182,7 +183,7 @@ class Answers:
         return TableRead(rows_document(list(islice(reversed(self._logs[table]), most))))
 
 
-def _size_of(question: Inquiry) -> int:
+def _size_of(question: Message) -> int:
     values = (getattr(question, name) for name in question.__match_args__)
     sized = (value for value in values if isinstance(value, str | bytes | list))
     return sum(len(value) * (ID_BYTES if isinstance(value, list) else 1) for value in sized)

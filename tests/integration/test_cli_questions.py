@@ -108,18 +108,18 @@ class Teller:
                     asyncio.get_running_loop().call_later(0.05, self._listener.send, peer, past)
                 case Received(peer=peer, message=Explain(task) as question):
                     self.asked.append(question)
-                    self._listener.send(peer, Explained(task, "no worker offers gpu=2\x1b[31m", question.number))
-                case Received(peer=peer, message=FindTasks(search, number)):
+                    self._listener.send(peer, Explained(task, "no worker offers gpu=2\x1b[31m", number=question.number))
+                case Received(peer=peer, message=FindTasks(search, number=number)):
                     rows = [
                         [task.hex(), "ready", "work\x1b"] for task in (TASK, *OTHERS) if task.hex().startswith(search)
                     ]
                     table = {"columns": ["id", "state", "function"], "rows": rows}
-                    self._listener.send(peer, TasksFound(search, json.dumps(table).encode(), number))
-                case Received(peer=peer, message=FindObjects(named, most, number)):
+                    self._listener.send(peer, TasksFound(search, json.dumps(table).encode(), number=number))
+                case Received(peer=peer, message=FindObjects(named, most, number=number)):
                     found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
-                    self._listener.send(peer, ObjectsFound(named, most, found.encode(), number))
+                    self._listener.send(peer, ObjectsFound(named, most, found.encode(), number=number))
                 case Received(peer=peer, message=ReadTable(number=number)):
-                    self._listener.send(peer, TableRead(rows_document(LINES), number))
+                    self._listener.send(peer, TableRead(rows_document(LINES), number=number))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
                     self._listener.send(peer, replace(self._log, number=question.number))

@@ -316,7 +316,7 @@ def test_clear_and_shutdown_are_sent(scheduler: RigScheduler) -> None:
     scheduler.next(Clear)
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(client.shutdown)
-        scheduler.say(ShutdownReply(True, "so be it", scheduler.next(ShutdownCluster).number))
+        scheduler.say(ShutdownReply(True, "so be it", number=scheduler.next(ShutdownCluster).number))
         ending.result(20)
     with pytest.raises(ClientClosedError):
         client.submit(abs, 1)

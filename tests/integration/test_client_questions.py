@@ -132,10 +132,10 @@ def test_threads_wait_only_for_their_own_answers() -> None:
         threads = [threading.Thread(target=lambda: found.append(client.explain(future))) for _ in range(4)]
         for thread in threads:
             thread.start()
-        scheduler.say(Explained(future.task_id, "the answer to no question", 10))
+        scheduler.say(Explained(future.task_id, "the answer to no question", number=10))
         numbers = [scheduler.next(Explain).number for _ in threads]
         for number in reversed(numbers):
-            scheduler.say(Explained(future.task_id, f"because {number}", number))
+            scheduler.say(Explained(future.task_id, f"because {number}", number=number))
         for thread in threads:
             thread.join(SECONDS)
         assert sorted(found) == [f"because {number}" for number in sorted(numbers)]
@@ -154,6 +154,6 @@ def test_asks_again_after_the_scheduler_has_lost_its_state() -> None:
         with RigScheduler(address) as successor:
             successor.next_tasks(1)
             number = successor.next(Explain).number
-            successor.say(Explained(future.task_id, "I am new here", number))
+            successor.say(Explained(future.task_id, "I am new here", number=number))
             thread.join(SECONDS)
             assert found == ["I am new here"]

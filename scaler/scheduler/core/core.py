@@ -605,12 +605,12 @@ class SchedulerCore:
                 "the scheduler is protected: an admin's credential may shut it down, and so may any client if it "
                 "was started with protected=False"
             )
-            self._outbox.send_to_client(client, messages.ShutdownReply(False, text, asked.number))
+            self._outbox.send_to_client(client, messages.ShutdownReply(False, text, number=asked.number))
             self._act("refused", client, "to shut the cluster down: it is protected")
             return
         text = f"client {client.name} shut the cluster down"
         self._act("shut down", client, "the cluster")
-        self._outbox.send_to_client(client, messages.ShutdownReply(True, text, asked.number))
+        self._outbox.send_to_client(client, messages.ShutdownReply(True, text, number=asked.number))
         for peer in [*self.state.workers, *self.state.managers]:
             self._outbox.send(peer, messages.Shutdown(text))
         self._outbox.add(commands.Stop(text))
@@ -619,7 +619,7 @@ class SchedulerCore:
         if client.identity.has_key and not client.identity.is_admin:
             self._act("refused", client, "to restart workers: it takes an admin's credential")
             text = "workers are shared with other keys: it takes an admin's credential"
-            return messages.WorkersRestarted([], text, asked.number)
+            return messages.WorkersRestarted([], text, number=asked.number)
         text = f"client {client.name} restarts its worker"
         ending: list[bytes] = []
         for identifier in asked.workers or list(self.state.workers):
@@ -631,7 +631,7 @@ class SchedulerCore:
                 self._placement.drain(worker, text)
             if not asked.graceful:
                 self._outbox.send(identifier, messages.Shutdown(text))
-        return messages.WorkersRestarted(ending, "", asked.number)
+        return messages.WorkersRestarted(ending, "", number=asked.number)
 
     def _worker_sent(self, worker: Worker, message: Message, now: float) -> None:
         match message:
@@ -679,7 +679,7 @@ class SchedulerCore:
         answerer = self._outbox.rooms.answerers.get(type(question))
         found = None if answerer is None else answerer(question, client, self.state)
         if not isinstance(found, messages.Reply):  # the shell reads files for clients with a connection
-            return messages.Unanswered(INSIDE_TASK, question.number)
+            return messages.Unanswered(INSIDE_TASK, number=question.number)
         found.number = question.number
         return found
 

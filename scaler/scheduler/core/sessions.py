@@ -142,7 +142,7 @@ class Sessions:
         match message:
             case messages.ListSessions():
                 rows = [self._row(each, now) for each in self._visible_to(client)]
-                self._outbox.answer(client, messages.SessionsListed(rows, message.number))
+                self._outbox.answer(client, messages.SessionsListed(rows, number=message.number))
             case messages.ListSessionTasks():
                 self._outbox.answer(client, self._tasks_of(client, message))
             case messages.EndSession():
@@ -179,7 +179,7 @@ class Sessions:
 
     def _tasks_of(self, client: ClientRecord, asked: messages.ListSessionTasks) -> messages.SessionTasks:
         found, first = self._session(client, asked.session), asked.first
-        answer = messages.SessionTasks(asked.session, first, 0, [], [], [], [], [], asked.number)
+        answer = messages.SessionTasks(asked.session, first, 0, [], [], [], [], [], number=asked.number)
         if found is None or found.session is None:
             return answer
         labels = found.session.labels

@@ -18,12 +18,12 @@ def test_answers_match_questions_by_number() -> None:
     questions = Questions(asked.append)
     with questions.asking(FindTasks("\0")) as first, questions.asking(FindTasks("\0")) as second:
         one, other = asked
-        questions.answered(TasksFound("\\x00", b"[2]", other.number))
-        assert second.result(0) == TasksFound("\\x00", b"[2]", other.number)
+        questions.answered(TasksFound("\\x00", b"[2]", number=other.number))
+        assert second.result(0) == TasksFound("\\x00", b"[2]", number=other.number)
         assert not first.done()
-        questions.answered(TasksFound("", b"[1]", one.number))
+        questions.answered(TasksFound("", b"[1]", number=one.number))
         assert first.done()
-        questions.answered(TasksFound("", b"[3]", one.number))
+        questions.answered(TasksFound("", b"[3]", number=one.number))
 
 
 def test_question_without_askers_is_not_repeated() -> None:
@@ -32,7 +32,7 @@ def test_question_without_askers_is_not_repeated() -> None:
     with questions.asking(Explain(TASK)):
         questions.ask_again()
     questions.ask_again()
-    questions.answered(Explained(TASK, "it waits", asked[0].number))
+    questions.answered(Explained(TASK, "it waits", number=asked[0].number))
     assert asked == [Explain(TASK, asked[0].number)] * 2
 
 

@@ -72,7 +72,14 @@ def schema() -> str:
     rows = source.splitlines()
     for node in ast.parse(source).body:
         of = getattr(messages, node.name) if isinstance(node, ast.ClassDef) else None
-        if of is None or of in (messages.Message, messages.Inquiry, messages.Reply, messages.PayloadTag, Server):
+        if of is None or of in (
+            messages.Message,
+            messages.Inquiry,
+            messages.Reply,
+            messages.IdList,
+            messages.PayloadTag,
+            Server,
+        ):
             continue
         assert isinstance(node, ast.ClassDef)
         declare = _enum if issubclass(of, Enum) else _struct

@@ -311,7 +311,7 @@ def test_keys_alternate_and_endless_questions_of_one_delay_no_other() -> None:
     port.loop.turn()
     assert [answer.number for _, answer in port.told(ALICE)] == [0]
     port.loop.turn()
-    assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN, 7))]
+    assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN, number=7))]
     assert [answer.number for _, answer in port.answered(ALICE)] == list(range(1, MAX_WAITING))
 
 
