@@ -123,9 +123,8 @@ class Frame:
         tag = self.word(pad + WORD_BYTES)
         if found & 7 != 2 or tag & 0xFFFF_FFFE:
             raise ValueError("a far pointer leads to two words that are no landing pad")
-        return tag | 0xFFFF_FFFC, self._pad(
-            found, 1
-        ) + WORD_BYTES  # offset -1, relative to the byte after the first content word
+        # Offset -1, relative to the byte after the first content word.
+        return tag | 0xFFFF_FFFC, self._pad(found, 1) + WORD_BYTES
 
     def _pad(self, pointer: int, words: int) -> int:
         segment = pointer >> 32

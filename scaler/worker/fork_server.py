@@ -131,10 +131,7 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
     try:
         ours.close()
         os.setsid()
-        for variable in (
-            READY_FD_VARIABLE,
-            PARENT_PID_VARIABLE,
-        ):  # for the agent only, not for child processes of tasks
+        for variable in (READY_FD_VARIABLE, PARENT_PID_VARIABLE):  # not for child processes of tasks
             os.environ.pop(variable, None)
         end_with_parent(signal.SIGCONT, agent_pid)  # lets even a stopped fork server notice the agent's death
         # Use new streams: the agent's may be redirected, and contain unflushed data.

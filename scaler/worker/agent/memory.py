@@ -73,9 +73,8 @@ class MemoryWatch:
         whole = ContainerMemory(cgroup.limit_bytes, used)
         if whole.is_exceeded(0) and used >= before:
             pids = self._pids()
-            usage = {
-                number: min(used, counted_bytes(pid)) for number, pid in pids.items()
-            }  # exact shares would take too long here
+            # Exact shares would take too long here.
+            usage = {number: min(used, counted_bytes(pid)) for number, pid in pids.items()}
             others = cgroup.pids().difference(*map(_with_descendants, pids.values()))
             if max(usage.values(), default=0) > max(map(_private_bytes, others), default=0):
                 container = whole._replace(others_bytes=max(0, used - sum(usage.values())))

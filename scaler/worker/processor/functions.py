@@ -91,9 +91,8 @@ class StoredObjects:
             return found
         began_ns = time.monotonic_ns()
         try:
-            found = self._open().get(
-                identifier, 0.0
-            )  # no wait, because a task's inputs are complete before it is dispatched
+            # No wait, because a task's inputs are complete before it is dispatched.
+            found = self._open().get(identifier, 0.0)
         finally:
             self.got_ns += time.monotonic_ns() - began_ns
         size = size_of(found)

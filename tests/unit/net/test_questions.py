@@ -33,7 +33,7 @@ def test_question_without_askers_is_not_repeated() -> None:
         questions.ask_again()
     questions.ask_again()
     questions.answered(Explained(TASK, "it waits", number=asked[0].number))
-    assert asked == [Explain(TASK, asked[0].number)] * 2
+    assert asked == [Explain(TASK, number=asked[0].number)] * 2
 
 
 def test_closing_fails_pending_questions_in_every_thread() -> None:
