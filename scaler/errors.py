@@ -1,5 +1,18 @@
-"""All errors that users can encounter, with `ScalerError` as the root. A future ends with the task's own exception or
-with one of the `TaskError` classes. Messages state the problem and the remedy."""
+"""All errors that users can encounter, with `ScalerError` as the root.
+
+A future ends with the task's own exception or with one of the `TaskError` classes. Messages state the problem and the
+remedy.
+
+Example:
+    ```python
+    try:
+        print(client.submit(simulate, seed).result())
+    except WorkerLostError as error:                 # its worker was lost more often than `losses` allows
+        print(error)
+    except ValueError:                               # raised by simulate itself
+        print("bad seed")
+    ```
+"""
 
 from __future__ import annotations
 
