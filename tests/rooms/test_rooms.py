@@ -1,4 +1,4 @@
-"""Each extension can be deleted: everything else works, and its own tests pass."""
+"""Each extension and each worker manager type can be deleted: everything else works."""
 
 from __future__ import annotations
 
@@ -12,20 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from scaler.plugins import EXTENSIONS
+from scaler.plugins import EXTENSIONS, WORKER_MANAGERS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(EXTENSIONS.built_in)
+MANAGERS = sorted({*WORKER_MANAGERS.built_in} - {"baremetal_native"})  # which starts the workers of a local cluster
+USED_BY = {"aws_ec2": ["orb_aws_ec2"]}
 
 
-def delete(room: str, copy: Path) -> None:
-    """Delete the folder of an extension, its line in the table, and its tests."""
+def delete(name: str, package: str, copy: Path) -> None:
+    """Delete the folder of an extension or manager type in this package, its line in the table, and its tests."""
     for folder in ("scaler", "tests"):
-        shutil.rmtree(copy / folder / "extensions" / room)
+        shutil.rmtree(copy / folder / package / name, ignore_errors=folder == "tests")
     table = copy / "scaler" / "plugins.py"
-    text, lines = re.subn(rf'"{room}": "scaler\.extensions\.{room}:EXTENSION",?\s*', "", table.read_text())
-    assert lines == 1, f"{room} has {lines} lines in the table"
+    text, lines = re.subn(rf'"{name}": "scaler\.{package}\.{name}:\w+",?\s*', "", table.read_text())
+    assert lines == 1, f"{name} has {lines} lines in the table"
     table.write_text(text)
+
+
+def copied(to: Path) -> Path:
+    for folder in ("scaler", "tests"):  # with byte code, which takes longer to create than everything else
+        shutil.copytree(ROOT / folder, to / folder)
+    shutil.copy(ROOT / "pyproject.toml", to)
+    return to
 
 
 def run(copy: Path, *arguments: str) -> str:
@@ -41,14 +50,23 @@ def run(copy: Path, *arguments: str) -> str:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("rooms", [[each] for each in ROOMS] + [ROOMS], ids=[*ROOMS, "all"])
 def test_everything_else_works_without_it(rooms: list[str], tmp_path: Path) -> None:
-    for folder in ("scaler", "tests"):
-        shutil.copytree(
-            ROOT / folder, tmp_path / folder
-        )  # with byte code, which takes longer to create than everything else
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    copied(tmp_path)
     for room in rooms:
-        delete(room, tmp_path)
+        delete(room, "extensions", tmp_path)
     found = run(tmp_path, "-c", "import scaler; print(scaler.__file__)")
     assert found.startswith(str(tmp_path))
     assert json.loads(run(tmp_path, "tests/rooms/program.py"))["workers"]
     run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/base", "tests/scenarios")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("managers", [[each] for each in MANAGERS] + [MANAGERS], ids=[*MANAGERS, "all"])
+def test_clusters_work_without_the_manager_type(managers: list[str], tmp_path: Path) -> None:
+    copied(tmp_path)
+    for name in {*managers, *(user for each in managers for user in USED_BY.get(each, []))}:
+        delete(name, "worker_manager", tmp_path)
+    assert json.loads(run(tmp_path, "tests/rooms/program.py"))["workers"]
+    command = "from scaler.cli import run_command; run_command('scaler_worker_manager', ['-h'])"
+    offered = re.findall(r"\w+", run(tmp_path, "-c", command))
+    assert not {*managers} & {*offered}
+    assert "baremetal_native" in offered
