@@ -87,7 +87,7 @@ class AsyncCalls(ABC):
 
         Args:
             fn: the function.
-            iterables: as many iterables as the function has arguments. All items are sent at once.
+            iterables: one iterable for each argument of the function. All items are sent at once.
             options: as in `Client.imap`.
         """
         return self.imap(fn, *iterables, window=UNBOUNDED, **options)

@@ -182,7 +182,7 @@ class Client(ClusterQuestions):
             path: a `.py` or `.whl` file, or the directory of a package.
 
         Raises:
-            UsageError: The path is none of these.
+            UsageError: The path is not a module, a package, or a wheel.
         """
         self._check_open()
         self._templates.use_code(room("upload").with_upload(self._templates.code, path))

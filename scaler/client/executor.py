@@ -42,7 +42,7 @@ class ScalerExecutor(Executor):
         client: use this client, which stays open after `shutdown`. Default: a client of its own.
         max_workers: number of workers reported to libraries that divide their work by it. Limits nothing. Default: the
             CPUs of this machine.
-        task_options: options of each call, for those that share a name with an argument of `Client`: `timeout_seconds`,
+        task_options: options of each call whose names are also arguments of `Client`: `timeout_seconds`,
             `name`, `profiling`, and `stream_output`.
         options: arguments of `Client`, and options of each call as in `Client.submit_verbose`.
 
@@ -144,7 +144,7 @@ class ScalerExecutor(Executor):
 
         Args:
             fn: the function.
-            iterables: as many iterables as the function has arguments.
+            iterables: one iterable for each argument of the function.
             timeout: seconds from now until the iterator raises TimeoutError for missing results.
             chunksize: calls in a chunk.
             buffersize: maximum number of calls ahead of the results taken, as in Python 3.14. Allows endless iterables.

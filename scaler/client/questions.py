@@ -62,7 +62,7 @@ class ClusterQuestions(TaskCalls):
     def logs(self, *, worker: str = "") -> answers.LogTable: ...
 
     def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> answers.TaskOutput | answers.LogTable:
-        """Return what a task has printed so far, or the log records of workers.
+        """Return the output of a task so far, or the log records of workers.
 
         Args:
             future: the task. The scheduler keeps the beginning and the end of a long output, and only recent outputs.
@@ -110,8 +110,7 @@ class ClusterQuestions(TaskCalls):
         ]
 
     def objects(self, limit: int = 100) -> list[answers.LargeObject]:
-        """Return the largest objects of this client's key, largest first. A client with an admin's key gets those of
-        all keys.
+        """Return the largest objects of this client's key, largest first. With an admin's key, returns objects of all keys.
 
         Args:
             limit: maximum number of rows, up to 1,000.
@@ -271,8 +270,7 @@ class ClusterQuestions(TaskCalls):
         return self._ask("tasks", answers.TaskTable, name, state, tag)
 
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
-        """Cancel this client's unfinished tasks with a name or a tag, or in a durable session those of the whole
-        session.
+        """Cancel unfinished tasks with a name or a tag: this client's, or all of its durable session.
 
         Args:
             name: name of the tasks.

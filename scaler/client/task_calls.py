@@ -226,7 +226,7 @@ class TaskCalls(ArgumentOnly):
 
         Args:
             fn: the function.
-            iterables: as many iterables as the function has arguments.
+            iterables: one iterable for each argument of the function.
             chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, `retry_on`, or
                 `timeout_seconds`, a chunk always has one call.
             return_exceptions: put exceptions into the list instead of raising the first one.
@@ -284,7 +284,7 @@ class TaskCalls(ArgumentOnly):
 
         Args:
             fn: the function.
-            iterables: as many iterables as the function has arguments.
+            iterables: one iterable for each argument of the function.
             chunk_size: as in `map`. By default, items of a slow iterable travel in partial chunks.
             window: maximum number of items ahead of the results taken so far. Default: 64, doubled up to 32,768
                 whenever `next` waits while workers are free. An iterable that needs a result before its next item needs
@@ -323,7 +323,7 @@ class TaskCalls(ArgumentOnly):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> dict[Key, Any]:
-        """Compute keys of a graph and what they depend on.
+        """Compute keys of a graph and their dependencies.
 
         Args:
             graph: a dict of keys to values and to computations `(callable, key, ...)`.
