@@ -110,7 +110,7 @@ class ClusterQuestions(TaskCalls):
         ]
 
     def objects(self, limit: int = 100) -> list[answers.LargeObject]:
-        """Return the largest objects of this client's key, largest first. With an admin's key, returns objects of all keys.
+        """Return the largest objects of this client's key, largest first; with an admin's key, of every key.
 
         Args:
             limit: maximum number of rows, up to 1,000.
