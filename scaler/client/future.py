@@ -209,8 +209,8 @@ class ScalerFuture(Future[Any], ABC):
             Exception: The exception that the task raised.
             TaskError: The task did not run to its end, such as a WorkerLostError.
             CancelledError: The task was cancelled.
-            TimeoutError: The task has not ended. The text has the reason. Asking the scheduler for it takes up to a tenth
-                of the timeout, at most 1 s.
+            TimeoutError: The task has not ended. The text has the reason; to ask the scheduler for it takes up to a
+                tenth of the timeout, at most 1 s.
         """
         try:
             if self._state is PENDING:
