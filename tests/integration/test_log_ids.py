@@ -11,6 +11,7 @@ from typing import Any
 
 from scaler import Client
 from tests.integration.settings_rig import command
+from tests.waiting import until
 
 
 def die_once(path: str) -> int:
@@ -53,3 +54,12 @@ def test_services_and_workers_use_the_same_call_ids(tmp_path: Path) -> None:
     died = next(line for line in own if "killed by signal 9" in line["message"])
     again = next(line for line in told if "runs again" in line["message"])
     assert (died["task_id"], died["worker_id"], again["task_id"]) == (task, worker, task)
+
+
+def test_prints_of_a_task_reach_the_output_of_its_worker_before_the_processor_ends(tmp_path: Path) -> None:
+    with command("scheduler", "tcp://127.0.0.1:0", directory=tmp_path) as scheduler:
+        address = scheduler.addresses()["scheduler"]
+        with command("cluster", address, "-n", "1", directory=tmp_path), Client(address) as client:
+            client.submit(print, "said by a task").result(20)
+            (output,) = tmp_path.glob("cluster-*.out")
+            until(lambda: "said by a task\n" in output.read_text())

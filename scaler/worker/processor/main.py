@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import io
 import os
 import pickle
 import select
@@ -67,6 +68,8 @@ def run_processor(
     """Run a processor until the agent sends END. Returns the exit code. connect: connects to a store, possibly the
     host's. show_records: called when a task imports `logging`. parts: of extensions; see `scaler.plugins.Extension`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a killed processor loses buffered output
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
