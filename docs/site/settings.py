@@ -42,18 +42,19 @@ variables that resemble a known one.
 | `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[top]` | explains a task; prints its output |
 | `scaler trace FILE ADDRESS` | `[top]` | writes the timeline for Perfetto or Chrome |
 
-All commands accept `-c FILE` or `--config FILE`, `-h`, and `--version`, and ignore the sections of other commands. The
-exit code is 0 after a requested stop, 2 for invalid settings, and 1 for other failures.
+All commands with a section accept `-c FILE` or `--config FILE`, and ignore the sections of other commands. All commands
+accept `-h` and `--version`. The exit code is 0 after a requested stop, 2 for invalid settings or an address in use, and
+1 for other failures.
 
 In a file for `scaler FILE`, `scheduler_address` of workers, `object_storage_address` of the scheduler, and
 `monitor_address` of the web server default to the addresses in the file. If a file has several worker managers of one
 type, `--worker-manager-id` selects the one for `scaler_worker_manager TYPE`.
 
 Addresses are `tcp://host:port` or `ipc://path`. Monitors (`[webui]`, `[top]`) and clients also accept the name of a
-running cluster of the same user, which `scaler local` and `scaler FILE` print at startup. If a default is `-1`, it
-means no limit. Booleans are `true` and `false`; a flag without a value, such as `-hps`, means true. Separate several
-log files by spaces after `-lp` and by commas in the environment; in TOML, use a list. In every path, `~` is the home
-directory of the user who runs the process, and relative paths start at its working directory.
+running cluster of the same user, which `scaler local` and `scaler FILE` print at startup. Booleans are `true` and
+`false`; a flag without a value, such as `-hps`, means true. Separate several log files by spaces after `-lp` and by
+commas in the environment; in TOML, use a list. In every path, `~` is the home directory of the user who runs the
+process. Relative paths start at the process's working directory.
 """
 
 

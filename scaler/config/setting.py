@@ -122,7 +122,7 @@ class Described:
             case float():
                 return f"{self.default:.12g}"
             case tuple():
-                return ", ".join(map(str, self.default))
+                return ", ".join(map(str, self.default)) or "none"
         return str(self.default)
 
 

@@ -75,6 +75,7 @@ def test_every_setting_is_documented_with_a_readable_default_and_a_flag() -> Non
         items = describe(model).values()
         assert set(documentation(model)) == set(describe(model))
         assert not [item.name for item in items if re.fullmatch(r"[\d.]+e[+-]\d+", item.default_text)]
+        assert not [item.name for item in items if bool(item.default_text) == item.required]
         short = [flag for item in items for flag in item.setting.short_flags.split()]
         assert len(short) == len(set(short))
 

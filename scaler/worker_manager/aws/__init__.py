@@ -28,16 +28,18 @@ BUCKET_NAME = matching(
 
 @dataclass(frozen=True, kw_only=True)
 class AwsSettings(SettingsModel):
-    """AWS. Credentials and region come from the default chain: environment, profile, instance."""
+    """AWS. Credentials come from the default chain: environment, profile, instance."""
 
-    aws_region: Annotated[str, Setting(default_text="that of environment, profile or instance", metavar="REGION")] = ""
+    aws_region: Annotated[str, Setting(default_text="from the environment, profile, or instance", metavar="REGION")] = (
+        ""
+    )
     """Region of the service."""
-    aws_endpoint_url: Annotated[Url | None, Setting(default_text="that of AWS", metavar="URL")] = None
-    """Endpoint to use instead of the public one, such as an emulator or a private endpoint."""
+    aws_endpoint_url: Annotated[Url | None, Setting(default_text="the public one", metavar="URL")] = None
+    """Endpoint of AWS's services, such as an emulator or a private endpoint."""
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
     """Profile in the AWS configuration files."""
     object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
-    """`backend` of [object_storage_server], if it is an S3 bucket. `setup` grants the units read and write access."""
+    """S3 `backend` of [object_storage_server], to which `setup` grants the units read and write access."""
 
     def check(self) -> None:
         super().check()
@@ -46,10 +48,10 @@ class AwsSettings(SettingsModel):
 
 @dataclass(frozen=True, kw_only=True)
 class InstallingSettings(AwsSettings):
-    """AWS, with units that install scaler from a bucket when they have no image."""
+    """AWS packages. Units without an image install scaler from a bucket."""
 
     worker_requirements: Annotated[Names, Setting(metavar="REQUIREMENT")] = ()
-    """Packages to install next to scaler in units without an image, in pip syntax: numpy or numpy==2.1.3."""
+    """Packages to install with scaler in units without an image, in pip syntax: numpy or numpy==2.1.3."""
 
 
 def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:

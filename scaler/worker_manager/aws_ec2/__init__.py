@@ -63,7 +63,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     """Device name of the image's root volume, which ec2_volume_gigabytes resizes."""
     ec2_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
     """Shell commands to run as root on each instance before its worker starts."""
-    ec2_python: Annotated[Name | None, Setting(default_text="that of uv", metavar="PATH")] = None
+    ec2_python: Annotated[Name | None, Setting(default_text="installed by uv", metavar="PATH")] = None
     """Python in the image with this version of scaler, plus boto3 if the cluster has keys. Without it, instances
     install scaler from s3_bucket."""
 

@@ -49,23 +49,21 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Prefix of job names."""
     max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
-    """offload: maximum tasks submitted as jobs at a time. worker: maximum jobs."""
+    """Maximum jobs at a time; in mode offload, each job is a task."""
     job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """Time limit of a job. AWS Batch terminates longer jobs."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
     """Capacity that `setup` creates for jobs. The SPOT types are cheaper, but AWS may reclaim them and rerun the
     jobs."""
-    batch_subnets: Annotated[
-        Names, length(0, 16), Setting(default_text="those of the default VPC", metavar="SUBNET")
-    ] = ()
+    batch_subnets: Annotated[Names, length(0, 16), Setting(default_text="the default VPC's", metavar="SUBNET")] = ()
     """Subnets for the compute environment that `setup` creates. S3 must be reachable from each."""
     batch_security_groups: Annotated[
         Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")
     ] = ()
     """Security groups for the compute environment that `setup` creates."""
-    batch_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
-    """Image for the job definition that `setup` creates, with this version of scaler. Without it, jobs install scaler
-    from s3_bucket, where `setup` uploads it."""
+    batch_image: Annotated[Name | None, Setting(default_text="the official Python image", metavar="IMAGE")] = None
+    """Image with this version of scaler, for the job definition that `setup` creates. Without an image, jobs install
+    scaler from s3_bucket, where `setup` uploads it."""
     batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
     """CPUs per job; in mode worker also the workers per job."""
     batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2

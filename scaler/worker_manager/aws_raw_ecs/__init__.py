@@ -37,7 +37,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     """ECS cluster, created by `setup`."""
     ecs_task_definition: Annotated[Name, Setting(metavar="NAME")] = "scaler-task-definition"
     """Family of the task definition. The manager registers a new revision when its settings change."""
-    ecs_task_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
+    ecs_task_image: Annotated[Name | None, Setting(default_text="the official Python image", metavar="IMAGE")] = None
     """Container image with this version of scaler. Without it, tasks install scaler from s3_bucket."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
     """Bucket that `setup` creates, and from which tasks without an image install this version of scaler."""

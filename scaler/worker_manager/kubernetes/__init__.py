@@ -52,9 +52,11 @@ class KubernetesConfig(WorkerManagerConfig):
     note = FAR_WORKERS
 
     type: Literal["kubernetes"] = "kubernetes"
-    k8s_image: Annotated[Name | None, Setting(default_text="none, and one is needed", metavar="IMAGE")] = None
+    k8s_image: Annotated[
+        Name | None, Setting(default_text="required unless k8s_pod_template has one", metavar="IMAGE")
+    ] = None
     """Worker image with this version of scaler, built with docker/worker.Dockerfile."""
-    k8s_namespace: Annotated[Name | None, Setting(default_text="that of the context", metavar="NAME")] = None
+    k8s_namespace: Annotated[Name | None, Setting(default_text="the context's", metavar="NAME")] = None
     """Namespace of the pods."""
     k8s_kubeconfig: Annotated[
         Name | None, Setting(default_text="KUBECONFIG, ~/.kube/config, or the service account", metavar="FILE")

@@ -25,10 +25,10 @@ class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
 
     type: Literal["orb_aws_ec2"] = "orb_aws_ec2"
     orb_template: Annotated[Name, Setting(metavar="NAME")]
-    """ORB template, exclusive to this manager, which overwrites the user data."""
+    """ORB template for this manager only, which overwrites the template's user data."""
     orb_slots: Annotated[int, Range(ge=1, le=1024), Setting(metavar="COUNT")] = 1
     """Workers per machine; usually the number of CPUs of the template's machine types."""
-    orb_config: Annotated[Name | None, Setting(default_text="that of `orb init`", metavar="PATH")] = None
+    orb_config: Annotated[Name | None, Setting(default_text="written by `orb init`", metavar="PATH")] = None
     """Path of ORB's config.json."""
     orb_setup: Annotated[Names, Setting(metavar="COMMAND")] = ()
     """Shell commands to run as root on each machine before its worker starts, such as installing scaler."""

@@ -49,7 +49,7 @@ class SlurmConfig(WorkerManagerConfig):
     """GPUs per job. Workers offer them as the capability gpu unless per_worker_capabilities sets its own."""
     slurm_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
     """Shell commands to run in each job before its worker starts, such as module load python."""
-    slurm_python: Annotated[Text, Setting(default_text="that of the manager", metavar="PATH")] = ""
+    slurm_python: Annotated[Text, Setting(default_text="the manager's", metavar="PATH")] = ""
     """Python with this version of scaler on the nodes: a path, or a name that slurm_setup puts on PATH."""
     slurm_log_directory: Annotated[Text, Setting(metavar="PATH")] = "~/.local/state/scaler/slurm"
     """Directory for job output and credentials, on a file system shared by the nodes and the submit host."""
