@@ -1,4 +1,4 @@
-"""Every test named on a documentation page exists."""
+"""Every test and module named on a documentation page exists."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(?P<file>tests/[\w/]+\.py)(?:::(?P<test>\w+))?")
+MODULE = re.compile(r"`([\w/]+\.py)`")
 
 
 def test_pages_name_existing_tests() -> None:
@@ -17,3 +18,11 @@ def test_pages_name_existing_tests() -> None:
             if not file.exists() or (found["test"] and f"def {found['test']}(" not in file.read_text()):
                 missing.append(f"{page.relative_to(ROOT)}: {found[0]}")
     assert not missing, "\n".join(missing)
+
+
+def test_the_page_about_the_design_names_existing_modules() -> None:
+    files = [
+        f"/{path.relative_to(ROOT)}" for top in ("scaler", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")
+    ]
+    named = MODULE.findall((ROOT / "docs/design.md").read_text())
+    assert not [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
