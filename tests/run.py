@@ -151,7 +151,8 @@ def supervise(process: subprocess.Popen[bytes], directory: Path) -> int:
             process.wait(POLL_SECONDS)
         returncode, notes, now = process.returncode, read_notes(directory), time.monotonic()
         tested_at = now if notes else tested_at
-        found = complaints(notes, now)
+        # A process that exits after its last test removes its note first, perhaps since the notes were read.
+        found = complaints(read_notes(directory), now) if complaints(notes, now) else []
         if now > tested_at + IDLE_SECONDS:
             found.append(f"no test has run for {IDLE_SECONDS:.0f} s")
         if returncode is not None and not notes:

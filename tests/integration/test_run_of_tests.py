@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +20,12 @@ Start = Callable[..., Result]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Run a test file like `make test`, with limits below one second."""
+    """Run a test file like `make test`. limit_seconds: of each test."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     monkeypatch.setattr(run, "GRACE_SECONDS", 1.0)
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 0.5\n")
 
-    def start(code: str, *options: str) -> Result:
+    def start(code: str, *options: str, limit_seconds: float = 0.5) -> Result:
+        (tmp_path / "pytest.ini").write_text(f"[pytest]\ntimeout = {limit_seconds}\n")
         file = tmp_path / "test_it.py"
         file.write_text(f"import os, signal\n\ndef test_good(): pass\n\ndef test_bad():\n    {code}\n")
         places = f"--rootdir={tmp_path}", f"-c={tmp_path / 'pytest.ini'}", f"--basetemp={tmp_path / 'temporary'}"
@@ -57,7 +60,24 @@ def test_test_ignoring_its_time_limit_ends_the_run_with_stacks(
 
 
 def test_finished_run_has_the_results_of_all_tests(start: Start) -> None:
-    result = start("assert False")
+    result = start("assert False", limit_seconds=30.0)  # on a busy machine, a short limit ends pytest itself
     assert (result.exit_code, result.passed) == (1, 1)
     (failed,) = result.failed
     assert failed.endswith("test_bad")
+
+
+def test_process_that_exits_after_its_last_test_has_not_died_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    readings = [[run.Note(ended.pid, "test_last", math.inf)], []]
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as pytest_process:
+
+        def read(_directory: Path) -> list[run.Note]:
+            if len(readings) == 1:
+                pytest_process.stdin.close()  # type: ignore[union-attr]
+            return readings.pop(0) if readings else []
+
+        monkeypatch.setattr(run, "read_notes", read)
+        assert run.supervise(pytest_process, tmp_path) == 0
