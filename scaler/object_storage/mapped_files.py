@@ -16,9 +16,8 @@ def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> li
     """Write the parts of objects (at least one byte) and return read-only mapped views. Raises OSError."""
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         size = sum(part.nbytes for each in objects for part in each)
-        if hasattr(os, "posix_fallocate"):
-            # Allocate first, so that a full disk raises an error here and never a SIGBUS in the mapping.
-            os.posix_fallocate(file.fileno(), 0, size)
+        # Allocate first, so that a full disk raises an error here and never a SIGBUS in the mapping.
+        os.posix_fallocate(file.fileno(), 0, size)
         for part in (part for each in objects for part in each):
             rest = part
             while rest.nbytes:

@@ -86,25 +86,22 @@ class SharedMemory:
 
 
 class GrowingMemory:
-    """An object that arrives in chunks, in any order. Uses a memory file where supported."""
+    """An object that arrives in chunks, in any order."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         """Raises OSError if file descriptors or address space run out."""
         self.parts = list(sizes)
         self._offsets = _offsets(sizes)
-        self._descriptor = _new_file() if is_supported() else None
+        self._descriptor = _new_file()
         self._begins = [0, *accumulate(sizes)]
         """Start offset of each part in the object's bytes, then the end."""
         self._chunk_bytes = chunk_bytes(self._begins[-1])
         self._have = 0
-        if self._descriptor is None:
-            self._memory = memoryview(mmap.mmap(-1, self._offsets[-1]))
-        else:
-            # A private mapping shows later writes to the file as long as the mapping itself is not written to.
-            os.ftruncate(self._descriptor.fileno(), self._offsets[-1])
-            self._memory = map_file(self._descriptor.fileno(), self._offsets[-1], mmap.MAP_PRIVATE | _MAP_NORESERVE)
+        # A private mapping shows later writes to the file as long as the mapping itself is not written to.
+        os.ftruncate(self._descriptor.fileno(), self._offsets[-1])
+        memory = map_file(self._descriptor.fileno(), self._offsets[-1], mmap.MAP_PRIVATE | _MAP_NORESERVE)
         ranges = zip(self._offsets[:-1], sizes, strict=True)
-        parts = [self._memory[at : at + size].toreadonly() for at, size in ranges]
+        parts = [memory[at : at + size].toreadonly() for at, size in ranges]
         self._frames = [frame for message in cut(parts) for frame in message]
 
     def write(self, offset: int, frames: Sequence[memoryview]) -> None:
@@ -119,15 +116,9 @@ class GrowingMemory:
                 if part == len(self.parts):
                     raise ValueError(f"the object of size {begins[-1]} ends before {offset}")
                 at = self._offsets[part] + offset - begins[part]
-                written = self._write(rest[: begins[part + 1] - offset], at)
+                written = os.pwrite(self._descriptor.fileno(), rest[: begins[part + 1] - offset], at)
                 rest = rest[written:]
                 offset += written
-
-    def _write(self, frame: memoryview, at: int) -> int:
-        if self._descriptor is not None:
-            return os.pwrite(self._descriptor.fileno(), frame, at)
-        self._memory[at : at + frame.nbytes] = frame
-        return frame.nbytes
 
     def add_chunk(self, number: int) -> None:
         self._have |= 1 << number
@@ -141,8 +132,6 @@ class GrowingMemory:
 
     def body(self) -> Body:
         """Return the complete object. Raises ValueError or OSError if it cannot be shared."""
-        if self._descriptor is None:
-            return Body(self.parts, self._frames, self._begins[-1])
         fcntl.fcntl(self._descriptor.fileno(), fcntl.F_ADD_SEALS, _SEALS)
         return Body(self.parts, [], self._begins[-1], SharedMemory(self._descriptor, self.parts))
 

@@ -169,7 +169,6 @@ def timeline_view(model: Model, seconds: float, since: float, until: float) -> V
 ROUTES = (
     ApiRoute(
         "/api/timeline",
-        "timeline",
         "Tasks on each lane of each worker",
         _TIMELINE,
         lambda source, query: timeline_view(source.monitor.model, **query),
@@ -177,7 +176,6 @@ ROUTES = (
     ),
     ApiRoute(
         "/api/trace",
-        "trace",
         "The timeline for the Chrome and Perfetto viewers",
         {"displayTimeUnit": str, "traceEvents": [{}]},
         lambda source, query: trace(source.monitor.model, query["seconds"]),

@@ -120,7 +120,7 @@ def _table(table: Table) -> ApiRoute:
         return {table.name: [table.view(row) for row in rows], **table.counts(source.monitor.model)}
 
     parts = {table.name: [table.kind], **dict.fromkeys(table.counts(Model()), int)}
-    return ApiRoute(f"/api/{table.name}", table.name, table.title, parts, answered, table.parameters)
+    return ApiRoute(f"/api/{table.name}", table.title, parts, answered, table.parameters)
 
 
 _SERIES_PARAMETERS = (
@@ -136,29 +136,22 @@ _SERIES = {"at": [float], **{f"{name}?": [float] for name in NAMES}}
 ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
         "/api/status",
-        "status",
         "Totals and the connection to the scheduler",
         {"connection": ConnectionRow, "status": "Status"},
         lambda source, _query: {"connection": view(source.connection()), "status": status_view(source.monitor.model)},
     ),
     *map(_table, TABLES.values()),
-    ApiRoute("/api/tasks/{id}", "task", "One task", {"task": "WholeTask"}, _task),
-    ApiRoute(
-        "/api/tasks/{id}/explain", "explain", "Why a task waits, or how it ended", {"id": str, "text": str}, _explain
-    ),
-    ApiRoute(
-        "/api/tasks/{id}/log", "log", "A task's output", {"id": str, "stdout": str, "stderr": str, "cut": int}, _log
-    ),
+    ApiRoute("/api/tasks/{id}", "One task", {"task": "WholeTask"}, _task),
+    ApiRoute("/api/tasks/{id}/explain", "Why a task waits, or how it ended", {"id": str, "text": str}, _explain),
+    ApiRoute("/api/tasks/{id}/log", "A task's output", {"id": str, "stdout": str, "stderr": str, "cut": int}, _log),
     ApiRoute(
         "/api/network",
-        "network",
         "Whether tasks wait for the network or the cluster",
         {"network": NetworkRow},
         lambda source, _query: {"network": view(network(source.monitor.model.status))},
     ),
     ApiRoute(
         "/api/profile",
-        "profile",
         "Where a function or task spends its time",
         {
             "of": str,
@@ -174,12 +167,9 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     ApiRoute(
         "/api/history",
-        "history",
         "Events at a time, including earlier runs",
         {
-            "since": float,
-            "until": float,
-            "oldest": float,
+            **dict.fromkeys(("since", "until", "oldest"), float),
             "left_out": int,
             "points": {name: [float] for name in PointRow._fields},
             "events": [EventRow],
@@ -189,7 +179,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         _history,
         _HISTORY_TIMES,
     ),
-    ApiRoute("/api/series", "series", "Figures over time, in columns", _SERIES, _series, _SERIES_PARAMETERS),
+    ApiRoute("/api/series", "Figures over time, in columns", _SERIES, _series, _SERIES_PARAMETERS),
     *(route for each in known_extensions() if each.routes for route in cast("tuple[ApiRoute, ...]", load(each.routes))),
 )
 

@@ -39,13 +39,11 @@ class Source:
 class ApiRoute:
     """One route. A parameter in the path is a task id.
 
-    name: of the operation and its answer in the OpenAPI document. parts: types of the answer's values, with `?`
-    after the names of optional values. Row types and names refer to schemas. Lists, tuples, and objects contain such
-    types.
+    parts: types of the answer's values, with `?` after the names of optional values. Row types and names refer to
+    schemas. Lists, tuples, and objects contain such types.
     """
 
     path: str
-    name: str
     summary: str
     parts: Mapping[str, Any]
     answer: Callable[[Source, Query], View | Awaitable[View]]
@@ -55,6 +53,11 @@ class ApiRoute:
     @property
     def of_a_task(self) -> bool:
         return "{id}" in self.path
+
+    @property
+    def name(self) -> str:
+        """Name of the operation and its answer in the OpenAPI document."""
+        return "task" if self.path.endswith("{id}") else self.path.rpartition("/")[2]
 
 
 def seconds(default: float) -> Parameter:
