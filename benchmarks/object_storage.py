@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 import zmq
 
 from scaler.ids import IdFactory, new_peer_id
-from scaler.object_storage.client import BlockingStorage
+from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.protocol.messages import Role
 
 MB = 1_000_000
@@ -34,7 +34,7 @@ COMMAND = "import sys; from scaler.cli import object_storage_server; sys.exit(ob
 def putter(address: str, pipe: Connection) -> None:
     """For each size that comes: put an object of it, answer with its id and the seconds that it took."""
     peer = new_peer_id()
-    ids, storage = IdFactory(peer), BlockingStorage(address, peer, Role.CLIENT)
+    ids, storage = IdFactory(peer), BlockingStorage(lambda: StorageClient(address, peer, Role.CLIENT))
     content = memoryview(os.urandom(max(SIZES)))
     while (size := pipe.recv()) is not None:
         object_id = ids.object()
@@ -46,7 +46,7 @@ def putter(address: str, pipe: Connection) -> None:
 
 def getter(address: str, pipe: Connection) -> None:
     """For each id that comes: get that object, answer with its size and the seconds that it took."""
-    storage = BlockingStorage(address, new_peer_id(), Role.WORKER)
+    storage = BlockingStorage(lambda: StorageClient(address, new_peer_id(), Role.WORKER))
     while (object_id := pipe.recv()) is not None:
         begun = time.perf_counter()
         parts = storage.get(object_id, 10.0)

@@ -41,10 +41,8 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     section = "webui"
 
     web_host: Annotated[Name, Setting(aliases=OF_WEB_HOST, metavar="HOST")] = "127.0.0.1"
-    """Address to listen on. Requests from other machines need a token.
-
-    gui_address (host:port) sets web_host and web_port together.
-    """
+    """Address to listen on. Requests from other machines need a token. gui_address (host:port) sets web_host and
+    web_port together."""
     web_port: Annotated[int, Range(ge=0, le=MAX_PORT), Setting(aliases=OF_WEB_PORT, metavar="PORT")] = 50001
     """Port of the web page. If it is in use, the next free port is taken. 0: any free port."""
     web_token_file: Annotated[str | None, Setting(default_text="a file of this user", metavar="FILE")] = None

@@ -84,10 +84,8 @@ class SchedulerPart:
 
 
 class Performer:
-    """The part of an extension that does I/O on behalf of its scheduler part. May use files, sockets, and threads.
-
-    The scheduler calls all methods in its own thread. After the first exception of `perform`, the performer is dropped.
-    """
+    """The part of an extension that does I/O on behalf of its scheduler part. May use files, sockets, and threads. The
+    scheduler calls all methods in its own thread. After the first exception of `perform`, the performer is dropped."""
 
     def perform(self, work: Any) -> None:
         """Process the work of a `Perform` command. Must not block or raise."""

@@ -94,10 +94,7 @@ class Asking:
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
         """Return the newest rows of an extension's table. most: maximum number of rows, by default the table's own
-        limit.
-
-        Raises as `find` does, and RefusedError if the scheduler does not have the table.
-        """
+        limit. Raises as `find` does, and RefusedError if the scheduler does not have the table."""
         table = FOUND[name] if name in FOUND else LOGS[name]
         most = most or (table.most if isinstance(table, FoundTable) else table.keep)
         with self._decoding(f"rows of {name}"):
@@ -108,10 +105,8 @@ class Asking:
             return [*decode_list(table.kind, json.loads(found.json))]
 
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
-        """Return the profile of a task or function, or the list of functions if both are empty.
-
-        Raises as `find` does, and UsageError for a malformed id.
-        """
+        """Return the profile of a task or function, or the list of functions if both are empty. Raises as `find` does,
+        and UsageError for a malformed id."""
         task = task_id_of(task_id) if task_id else b""
         found = await self._ask(m.ReadProfile(task, function), m.Profiled)
         with self._decoding("profile"):
@@ -162,9 +157,7 @@ class MonitorConnection(Asking):
         timeout_seconds: float = 5.0,
     ) -> None:
         """on_change: called after changes of the model or the connection. timeout_seconds: for `ready` and questions.
-
-        Raises UsageError for a malformed address.
-        """
+        Raises UsageError for a malformed address."""
         self._on_change = on_change
         self._answered = asyncio.Event()
         """Set by a refusal, or once the first state and the past have arrived."""

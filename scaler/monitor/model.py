@@ -37,10 +37,8 @@ Point = tuple[float, ...]
 
 
 class Series:
-    """All series, with shared times.
-
-    Invariant: points are ordered by time. A point that is not later than the last one is dropped.
-    """
+    """All series, with shared times. Invariant: points are ordered by time. A point that is not later than the last one
+    is dropped."""
 
     def __init__(self) -> None:
         self._fine: deque[Point] = deque()
@@ -160,8 +158,7 @@ class Model:
         self._reported_at = 0.0
         self.clocks: OrderedDict[str, float] = OrderedDict()
         """Last `clock_zero` of workers, by name. All tasks of a worker use the same value, so a better estimate moves
-        them together and tasks of one lane never overlap.
-        """
+        them together and tasks of one lane never overlap."""
         self.parts = [part(self) for part in _parts()]
 
     def part(self, kind: type[_P]) -> _P:
@@ -339,11 +336,9 @@ def _with_traffic(before: LinkRow, row: LinkRow, seconds: float) -> LinkRow:
 
 
 def figures_of(before: Status, status: Status) -> Mapping[str, float]:
-    """Return the points of the series: rates since the previous state, and figures of this one.
-
-    cpu_percent and memory_bytes: sums over the scheduler and all listed workers. moved_per_second: bytes.
-    round_trip_seconds: median of all listed workers. lag_seconds: maximum lag of the scheduler's loop.
-    """
+    """Return the points of the series: rates since the previous state, and figures of this one. cpu_percent and
+    memory_bytes: sums over the scheduler and all listed workers. moved_per_second: bytes. round_trip_seconds: median of
+    all listed workers. lag_seconds: maximum lag of the scheduler's loop."""
     seconds, workers = _seconds(before, status), status.workers
     return {
         "tasks_per_second": max(0, status.tasks.ended_total - before.tasks.ended_total) / seconds,

@@ -20,8 +20,7 @@ MIN_ENDED = 3
 """Minimum tasks that ended in that time before the remaining time is estimated."""
 STALL_SECONDS = 10.0
 """Time without an ended task after which the rate is unknown, if it also exceeds twice the longest task. Without a
-queue, the p95 of the durations replaces twice the longest task, because the last tasks are unusual by then.
-"""
+queue, the p95 of the durations replaces twice the longest task, because the last tasks are unusual by then."""
 MANY_RUNNING = 20
 """With this many running tasks, the last task takes longer than nineteen of twenty."""
 
@@ -88,9 +87,7 @@ def worked(row: FunctionRow | CallRow) -> int:
 
 def time_left(row: FunctionRow | CallRow, at: float, points: deque[Point], rate: float) -> tuple[float, float] | None:
     """Estimate the seconds until a function's tasks have ended, with the error of the estimate. None if unknown.
-
-    points: states in which tasks had ended. rate: ended tasks per second since the first point.
-    """
+    points: states in which tasks had ended. rate: ended tasks per second since the first point."""
     ended = worked(row) - points[0][1]
     p50, p95, longest = row.p50_seconds, row.p95_seconds, row.max_seconds
     if row.has_chunks and rate > 0:

@@ -83,13 +83,9 @@ def values_of(parameters: Sequence[Parameter], given: Mapping[str, Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a cluster.
-
-    read: returns the rows for the parameter values, or an awaitable of them. count: name and source of the number
-    next to the rows in the API's answer.
-
-    Rows with a property `line` are records: `scaler show` prints their lines, newest last.
-    """
+    """A table of a cluster. read: returns the rows for the parameter values, or an awaitable of them. count: name and
+    source of the number next to the rows in the API's answer. Rows with a property `line` are records: `scaler show`
+    prints their lines, newest last."""
 
     name: str
     title: str

@@ -186,28 +186,18 @@ def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
 
 
 class BlockingStorage:
-    """Synchronous, thread-safe puts and gets. peer: unique id at this storage. Raises the errors of `StorageClient`,
-    and ClientClosedError after a fork."""
+    """Synchronous, thread-safe puts and gets. Raises the errors of `StorageClient`, and ClientClosedError after a
+    fork."""
 
     def __init__(
         self,
-        address: str,
-        peer: bytes,
-        role: Role,
-        access: Access = LOCAL_ACCESS,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        get_timeout_seconds: float | None = None,
+        connect: Callable[[], StorageClient],
         away: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """away: context entered while a call waits for an absent storage, or a get for an unresponsive one."""
+        """connect: called in the thread of the connection. away: context entered while a call waits for an absent
+        storage, or a get for an unresponsive one."""
         self._away = away
-        self._thread = LoopThread(
-            "object storage client",
-            lambda: StorageClient(
-                address, peer, role, access, timeout_seconds=timeout_seconds, get_timeout_seconds=get_timeout_seconds
-            ),
-        )
+        self._thread = LoopThread("object storage client", connect)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._is_closed = False

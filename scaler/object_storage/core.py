@@ -57,12 +57,9 @@ class WaitingPut:
 
 
 class StorageCore:
-    """The state of a storage.
-
-    outbox_bytes: see `BodySender`. put_wait_seconds: time that a put waits for room before it is refused.
-    lease_seconds: time after which a silent peer's session ends. tick_seconds: maximum interval of steps. A longer gap
-    is a stall of the storage and does not count against leases.
-    """
+    """The state of a storage. outbox_bytes: see `BodySender`. put_wait_seconds: time that a put waits for room before
+    it is refused. lease_seconds: time after which a silent peer's session ends. tick_seconds: maximum interval of
+    steps. A longer gap is a stall of the storage and does not count against leases."""
 
     def __init__(
         self,

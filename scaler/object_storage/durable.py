@@ -110,12 +110,9 @@ class ObjectJournal:
         on_lost: Callable[[bytes, str, list[tuple[bytes, int]]], None],
         on_failure: Callable[[str], None],
     ) -> None:
-        """Lock the directory. Raises UsageError if that fails.
-
-        on_stored: called with peer and request after the sync. on_lost: called with an object that could not be
-        written, the reason, and its requests. on_failure: called with why the disk refuses new objects, or "" once it
-        accepts them again.
-        """
+        """Lock the directory. Raises UsageError if that fails. on_stored: called with peer and request after the sync.
+        on_lost: called with an object that could not be written, the reason, and its requests. on_failure: called with
+        why the disk refuses new objects, or "" once it accepts them again."""
         self._journal = Journal(path, "scaler.object_storage.durable", self._on_change, content=_CONTENT)
         self._path = path
         self._files = path / "files"

@@ -12,7 +12,7 @@ import pytest
 
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError
 from scaler.ids import IdFactory, cached_id, new_peer_id
-from scaler.object_storage.client import BlockingStorage
+from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Role
 from tests.integration.storage_rig import ObservedStorage, storage_process
@@ -31,7 +31,9 @@ def embedded() -> Iterator[str]:
 
 @contextmanager
 def blocking(address: str, timeout_seconds: float = 5.0) -> Iterator[BlockingStorage]:
-    storage = BlockingStorage(address, new_peer_id(), Role.WORKER, timeout_seconds=timeout_seconds)
+    storage = BlockingStorage(
+        lambda: StorageClient(address, new_peer_id(), Role.WORKER, timeout_seconds=timeout_seconds)
+    )
     yield storage
     storage.close()
 

@@ -22,7 +22,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.net import local
-from scaler.object_storage.client import BlockingStorage
+from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
 from scaler.protocol.messages import Role
 from scaler.protocol.session import Envelope
@@ -39,12 +39,12 @@ MB = 1_000_000
 CONTENT = os.urandom(5 * MB)
 OTHER_PROCESS = """
 import os, sys
-from scaler.object_storage.client import BlockingStorage
+from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.shared_memory import SharedMemory
 from scaler.protocol.messages import Role
 
 address, what, object_id = sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3])
-storage = BlockingStorage(address, os.urandom(8), Role.CLIENT)
+storage = BlockingStorage(lambda: StorageClient(address, os.urandom(8), Role.CLIENT))
 if what == "get":
     parts = storage.get(object_id, 5.0)
     parts[1][:5] = b"alter"
@@ -68,7 +68,9 @@ sys.stdin.read()
 
 @contextmanager
 def client(storage: StorageProcess, timeout_seconds: float = 5.0) -> Iterator[BlockingStorage]:
-    blocking = BlockingStorage(storage.address, new_peer_id(), Role.CLIENT, timeout_seconds=timeout_seconds)
+    blocking = BlockingStorage(
+        lambda: StorageClient(storage.address, new_peer_id(), Role.CLIENT, timeout_seconds=timeout_seconds)
+    )
     yield blocking
     blocking.close()
 

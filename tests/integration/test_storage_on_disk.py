@@ -15,7 +15,7 @@ import pytest
 from scaler.errors import LimitError, ObjectLostError, ScalerError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.journal.journal import SEGMENT_BYTES
-from scaler.object_storage.client import BlockingStorage
+from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.durable import MIN_FILE_BYTES, compact
 from scaler.object_storage.server import StorageServer
 from scaler.object_storage.spilling import StorageLimits
@@ -33,7 +33,9 @@ class Owner:
         self.ids = IdFactory(self.peer)
 
     def at(self, storage: StorageProcess, timeout_seconds: float = 5.0) -> BlockingStorage:
-        return BlockingStorage(storage.address, self.peer, Role.CLIENT, timeout_seconds=timeout_seconds)
+        return BlockingStorage(
+            lambda: StorageClient(storage.address, self.peer, Role.CLIENT, timeout_seconds=timeout_seconds)
+        )
 
 
 def run(path: Path, test: Callable[[ObservedStorage], Awaitable[None]], owner: Owner) -> None:

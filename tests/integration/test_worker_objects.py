@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scaler.ids import new_peer_id, result_id
-from scaler.object_storage.client import BlockingStorage
+from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.protocol.messages import Outcome, Role, is_stored, stored_reference
 from scaler.serialization import Parts, dump_function, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_input
@@ -35,7 +35,7 @@ class Storage:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self._blocking = BlockingStorage(rig.storage.address, new_peer_id(), Role.CLIENT)
+        self._blocking = BlockingStorage(lambda: StorageClient(rig.storage.address, new_peer_id(), Role.CLIENT))
 
     async def put(self, parts: Parts) -> bytes:
         identifier = self._rig.ids.object()

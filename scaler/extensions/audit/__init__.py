@@ -18,8 +18,7 @@ class AuditSettings(SettingsModel):
 
     audit_path: Annotated[str, Setting(default_text="none: the latest records are kept in memory", metavar="PATH")] = ""
     """File to which the audit log is appended as JSON lines: connections, refusals, submitted and cancelled tasks. Only
-    the owner can read the file. At 64 MiB, it is renamed to PATH.1.
-    """
+    the owner can read the file. At 64 MiB, it is renamed to PATH.1."""
 
 
 EXTENSION = Extension(

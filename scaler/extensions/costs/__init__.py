@@ -42,9 +42,8 @@ class CostSettings(SettingsModel):
 
     spend_limit: Annotated[str, taken_by(parse_spend_limit), Setting(default_text="none", metavar="AMOUNTS")] = ""
     """Maximum cost of the units of all worker managers together: amounts per hour, day, and run, such as 5/hour,
-    40/day, 100/run, in the currency of unit_price. Warns at 80 %. At 100 %, no paid unit starts and running paid
-    units drain.
-    """
+    40/day, 100/run, in the currency of unit_price. Warns at 80 %. At 100 %, no paid unit starts and running paid units
+    drain."""
 
 
 EXTENSION = Extension(

@@ -336,11 +336,9 @@ def task_charge(manager: ManagerView, task_seconds: float) -> float:
 
 
 def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> float | None:
-    """Return the cost of all queued and running tasks on the current slots. None until a duration was measured.
-
-    Without units, slots of the cheapest manager are assumed. Managers that charge tasks are charged for the tasks
-    that they received, and for other tasks only if no other manager exists.
-    """
+    """Return the cost of all queued and running tasks on the current slots. None until a duration was measured. Without
+    units, slots of the cheapest manager are assumed. Managers that charge tasks are charged for the tasks that they
+    received, and for other tasks only if no other manager exists."""
     rows = list(demand)
     count = sum(row.tasks for row in rows if row.task_seconds is not None)
     if rows and not count:

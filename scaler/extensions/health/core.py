@@ -57,9 +57,7 @@ MIN_ROUND_TRIPS = 3
 
 class WorkerFigures(NamedTuple):
     """Inputs for judging one worker. failures_in_row: share of the consecutive failures that ban a worker.
-
-    memory_percent: used memory. granted_percent: of the time. Both and disk_bytes are 0 if unknown.
-    """
+    memory_percent: used memory. granted_percent: of the time. Both and disk_bytes are 0 if unknown."""
 
     paces: Mapping[Timing, Pace]
     failures_in_row: float = 0.0

@@ -36,11 +36,9 @@ NEAR = 100
 
 
 def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
-    """Return the table of found tasks as JSON, live tasks first.
-
-    search: case-insensitive id prefix in hex, or part of the name of a function, client, worker, or tag. at, now:
-    current time in unix seconds and by the scheduler's clock. sees: see `status`.
-    """
+    """Return the table of found tasks as JSON, live tasks first. search: case-insensitive id prefix in hex, or part of
+    the name of a function, client, worker, or tag. at, now: current time in unix seconds and by the scheduler's clock.
+    sees: see `status`."""
     wanted = search.strip().casefold()
 
     @cache

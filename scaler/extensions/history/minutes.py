@@ -36,11 +36,9 @@ SCHEDULER = "scheduler"
 
 
 class MinuteRow(NamedTuple):
-    """One minute from `at` on. done, failed, cancelled, cost: in that minute. Other figures: maximum.
-
-    running: busy slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers. In a sample,
-    `at` and `seconds` are 0, the first four count from the start of the run, and lag_seconds is a maximum.
-    """
+    """One minute from `at` on. done, failed, cancelled, cost: in that minute. Other figures: maximum. running: busy
+    slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers. In a sample, `at` and
+    `seconds` are 0, the first four count from the start of the run, and lag_seconds is a maximum."""
 
     at: float
     seconds: float
@@ -180,8 +178,7 @@ def within(rows: Iterable[Row], since: float, until: float) -> Iterator[Row]:
 
 def thinned(rows: Sequence[MinuteRow], most: int = MAX_POINTS) -> list[PointRow]:
     """Condense minutes to points. Preserves sums, maxima, minima, and gaps between runs that are not shorter than a
-    point.
-    """
+    point."""
     ordered = sorted(rows, key=attrgetter("at"))
     groups = [[row] for row in ordered]
     width = 0.0

@@ -67,11 +67,9 @@ _FAILED = "terrible"
 
 
 def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
-    """Return the tasks of the last seconds as JSON for Chrome's and Perfetto's viewers.
-
-    Uses the JSON object format of the Trace Event Format: a process per worker manager, a thread per worker lane, and
-    a complete event (`"ph": "X"`, times in microseconds) per task.
-    """
+    """Return the tasks of the last seconds as JSON for Chrome's and Perfetto's viewers. Uses the JSON object format of
+    the Trace Event Format: a process per worker manager, a thread per worker lane, and a complete event (`"ph": "X"`,
+    times in microseconds) per task."""
     workers = {worker.name: worker for worker in model.status.workers}
     processes: dict[str, int] = {}
     events: list[dict[str, Any]] = []

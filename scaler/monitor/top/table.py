@@ -176,10 +176,8 @@ def function_lines(status: Status, width: int | None) -> list[str]:
 def table_of(
     kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None, names: Collection[str] = ()
 ) -> list[str]:
-    """Return a heading and a line for each row. names: columns, or all.
-
-    Omits columns of higher ranks that do not fit in the width, and cuts long texts of the last column.
-    """
+    """Return a heading and a line for each row. names: columns, or all. Omits columns of higher ranks that do not fit
+    in the width, and cuts long texts of the last column."""
     shown = [
         (name, column) for name, (column, _) in columns(kind).items() if column.title and (not names or name in names)
     ]

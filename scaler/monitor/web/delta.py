@@ -52,10 +52,8 @@ class DeltaEncoder:
         }
 
     def update(self, *, even_unchanged: bool = False) -> Update | None:
-        """Return the changes since the last call, or None without changes.
-
-        After a change of scheduler, the first update is a snapshot. even_unchanged: return at least the connection.
-        """
+        """Return the changes since the last call, or None without changes. After a change of scheduler, the first
+        update is a snapshot. even_unchanged: return at least the connection."""
         model = self._model
         if model.status.incarnation != self._status.incarnation:
             return "snapshot", self.snapshot()

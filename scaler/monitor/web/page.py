@@ -87,11 +87,8 @@ KEEP_SECONDS = 1.0
 
 
 def load_token(path: str | None) -> tuple[str, Path]:
-    """Return the token and its file: the given file, or this user's own file, which is created if missing.
-
-    Raises UsageError if the file cannot be read or created, if other users can read it, or if the token is too
-    short.
-    """
+    """Return the token and its file: the given file, or this user's own file, which is created if missing. Raises
+    UsageError if the file cannot be read or created, if other users can read it, or if the token is too short."""
     file = private_path(TOKEN_FILE) if path is None else local_path(path)
     if path is None and not file.exists():
         token = secrets.token_urlsafe()

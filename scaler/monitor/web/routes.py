@@ -37,11 +37,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One route. A parameter in the path is a task id.
-
-    parts: types of the answer's values, with `?` after the names of optional values. Row types and names refer to
-    schemas. Lists, tuples, and objects contain such types.
-    """
+    """One route. A parameter in the path is a task id. parts: types of the answer's values, with `?` after the names of
+    optional values. Row types and names refer to schemas. Lists, tuples, and objects contain such types."""
 
     path: str
     summary: str
@@ -74,10 +71,8 @@ def status_view(model: Model) -> View:
 
 
 def dump(document: object) -> bytes:
-    """Return a document as ASCII JSON, because texts may contain unpaired surrogates, which UTF-8 cannot encode.
-
-    Raises ValueError for a number that JSON cannot express.
-    """
+    """Return a document as ASCII JSON, because texts may contain unpaired surrogates, which UTF-8 cannot encode. Raises
+    ValueError for a number that JSON cannot express."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -122,11 +122,9 @@ class Login:
 
 
 def is_same_user(peer: tuple[str, int], own: tuple[str, int]) -> bool:
-    """Return whether the other end of a loopback connection is a process of this user, according to the kernel.
-
-    peer, own: address and port of both ends. True on systems that cannot tell. False on Linux with a kernel that was
-    built without INET_DIAG, so its users need the token.
-    """
+    """Return whether the other end of a loopback connection is a process of this user, according to the kernel. peer,
+    own: address and port of both ends. True on systems that cannot tell. False on Linux with a kernel that was built
+    without INET_DIAG, so its users need the token."""
     try:
         netlink = socket.socket(_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
     except OSError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 from scaler.config.worker import WorkerConfig
 from scaler.ids import new_peer_id
-from scaler.object_storage.client import TIMEOUT_SECONDS, BlockingStorage
+from scaler.object_storage.client import TIMEOUT_SECONDS, BlockingStorage, StorageClient
 from scaler.protocol.messages import Role
 from scaler.worker.credential import own_access
 from scaler.worker.processor import context
@@ -24,12 +25,6 @@ def connect(config: WorkerConfig, address: str, is_host_store: bool) -> Blocking
             return contextlib.nullcontext()
         return running.waiting(f"waits for the object storage at {address}, which does not answer")
 
-    return BlockingStorage(
-        address,
-        new_peer_id(),
-        Role.WORKER,
-        own_access(config),
-        timeout_seconds=HOST_STORE_SECONDS if is_host_store else TIMEOUT_SECONDS,
-        get_timeout_seconds=GET_TIMEOUT_SECONDS,
-        away=away,
-    )
+    client = partial(StorageClient, address, new_peer_id(), Role.WORKER, own_access(config))
+    seconds = HOST_STORE_SECONDS if is_host_store else TIMEOUT_SECONDS
+    return BlockingStorage(partial(client, timeout_seconds=seconds, get_timeout_seconds=GET_TIMEOUT_SECONDS), away)
