@@ -24,9 +24,7 @@ from scaler.client.tasks import ClientTask, Kept, ObjectUpload, SharedParts, Sta
 from scaler.errors import ClientClosedError, LimitError, ScalerError, UnreachableError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import content_id
-from scaler.object_storage.body import SEGMENT_BYTES
-from scaler.object_storage.layout import views_of
-from scaler.object_storage.mapped_files import write_segment
+from scaler.object_storage.body import SEGMENT_BYTES, views_of, write_segment
 from scaler.protocol.messages import Welcome, stored_reference
 from scaler.serialization import Buffer, Parts, Serializer, dump_value, size_of
 

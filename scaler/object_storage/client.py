@@ -19,7 +19,7 @@ from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
 from scaler.net.wakeups import Wakeups
 from scaler.object_storage import requests as r
-from scaler.object_storage.layout import views_of
+from scaler.object_storage.body import views_of
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
 from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role, Server, StorageReply

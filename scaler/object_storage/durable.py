@@ -32,10 +32,8 @@ from scaler.journal.directory import JournalDirectory, why_refused
 from scaler.journal.journal import SEGMENT_BYTES, Journal
 from scaler.journal.records import Replay, unreadable
 from scaler.logs import RateLimitedLog
-from scaler.object_storage.body import Body, Segment
+from scaler.object_storage.body import Body, Segment, cut, map_file
 from scaler.object_storage.commands import ForgetPersisted, PersistObject
-from scaler.object_storage.layout import cut
-from scaler.object_storage.mapped_files import map_file
 from scaler.paths import sync_directory
 
 MIN_FILE_BYTES = 1024 * 1024

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from scaler.grammar import counted
 from scaler.ids import owner_of
-from scaler.object_storage.body import Body, Memory
-from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
+from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, MAX_PARTS, Body, Memory
 from scaler.object_storage.sending import StoragePeer, UnfinishedObject, UnfinishedUpload, WaitingGet
 from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, Spilling, StorageLimits, limit_of
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, PutObject, StorageResult

@@ -16,8 +16,7 @@ from typing import NamedTuple, assert_never
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import is_cached, show
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.object_storage.body import Memory
-from scaler.object_storage.layout import assemble, cut
+from scaler.object_storage.body import Memory, assemble, cut
 from scaler.protocol import messages as m
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from scaler.ids import cache_owner
 from scaler.net.identity import Identity
-from scaler.object_storage.body import Body, PartialObject
+from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, Body, PartialObject, cut_out
 from scaler.object_storage.commands import SendToPeer
-from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, Role, StorageReply, StorageResult
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024

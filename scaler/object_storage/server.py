@@ -35,9 +35,9 @@ from scaler.net.versions import check_versions
 from scaler.net.wakeups import Wakeups
 from scaler.object_storage import commands as c
 from scaler.object_storage import exchange as x
+from scaler.object_storage.body import write_segment
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
-from scaler.object_storage.mapped_files import write_segment
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits

@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from scaler.net.local import FileDescriptor
-from scaler.object_storage.body import Body
-from scaler.object_storage.layout import cut, cut_out
-from scaler.object_storage.mapped_files import map_file
+from scaler.object_storage.body import Body, cut, cut_out, map_file
 from scaler.protocol.attachments import Descriptor
 from scaler.protocol.chunks import chunk_bytes
 

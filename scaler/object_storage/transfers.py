@@ -14,10 +14,9 @@ from scaler.ids import show
 from scaler.logs import RateLimitedLog
 from scaler.object_storage import commands as c
 from scaler.object_storage import exchange as x
-from scaler.object_storage.body import Body
+from scaler.object_storage.body import Body, assemble
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
-from scaler.object_storage.layout import assemble
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, GrowingMemory
 from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count

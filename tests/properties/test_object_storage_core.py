@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scaler.ids import IdFactory, is_result, owner_of, result_id
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Welcomed
 from scaler.net.identity import LOCAL, Identity
+from scaler.object_storage import body as layout
 from scaler.object_storage import core as storage_core
-from scaler.object_storage import layout, objects, requests, sending
+from scaler.object_storage import objects, requests, sending
 from scaler.object_storage.commands import (
     ExpirePeer,
     ReceivedMemory,

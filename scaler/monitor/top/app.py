@@ -206,12 +206,12 @@ class TopApp(App[None]):
         wanted = self._filter_part.value
         rows = sort(matching(listed, wanted), self.sorting)
         # one column of the terminal for the scroll bar
-        shown = table(rows, self.sorting, width - 1)
+        head, *lines = table(rows, self.sorting, width - 1)
         totals = panels.totals(self.status, len(listed), len(rows), wanted)
         self._totals_part.update(Text(f"{totals}; by {self.sorting.description}", no_wrap=True, overflow="ellipsis"))
-        self._head_part.update(text_of([shown.head], "bold underline"))
+        self._head_part.update(text_of([head], "bold underline"))
         styles = {row.id: _STYLES[row.state] for row in rows if row.state}
-        self._workers_part.show(shown.lines, [row.id for row in rows], styles)
+        self._workers_part.show(lines, [row.id for row in rows], styles)
 
     def _draw_state(self, width: int) -> None:
         text, style = formats.safe(self.source.address), Style(dim=True)

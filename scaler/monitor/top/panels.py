@@ -215,10 +215,9 @@ def as_text(model: Model, width: int | None) -> str:
     status = model.status
     found = panels(status)
     rows = sort(status.workers, Sorting())
-    shown = table(rows, Sorting(), width)
     across = PANELS_WIDTH if width is None else width
     lines = beside(found, across, height_of(found, MAX_PANEL_LINES))
-    lines += ["", *disk_failures(status), totals(status, len(rows), len(rows), ""), shown.head, *shown.lines]
+    lines += ["", *disk_failures(status), totals(status, len(rows), len(rows), ""), *table(rows, Sorting(), width)]
     for side in sides(model, status):
         if side.pairs:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]

@@ -63,13 +63,6 @@ class Sorting:
         return f"{self.column.title} {'lowest' if self.reverse else 'highest'} first"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLines:
-    head: str
-    lines: tuple[str, ...]
-    columns: tuple[TableColumn, ...]
-
-
 def sort(workers: Iterable[WorkerRow], sorting: Sorting) -> list[WorkerRow]:
     """Return the workers in order. Ties are sorted by name in both directions, with cloud-2 before cloud-10."""
     by = attrgetter(sorting.column.name)
@@ -84,8 +77,8 @@ def matching(workers: Iterable[WorkerRow], wanted: str) -> list[WorkerRow]:
     return [row for row in workers if not text or text in _searched(row)]
 
 
-def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> WorkerLines:
-    """Return rows as lines. width: of the terminal, None for no cutting."""
+def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> list[str]:
+    """Return a heading and a line for each worker. width: of the terminal, None for no cutting."""
     titles = {column: f"[{column.title}]" if column is sorting.column else column.title for column in COLUMNS}
     least = {column: max(column.top.width, len(title)) for column, title in titles.items()}
     if not any(row.state for row in rows) and sorting.column.title != "state":
@@ -95,8 +88,7 @@ def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Wor
     needed = {column: max(least[column], *map(formats.cell_len, texts), 0) for column, texts in cells.items()}
     widths = needed if width is None else _widths([(column, least[column]) for column in chosen], needed, width)
     aligned = (_aligned([titles[each], *texts], each.schema.unit, widths[each]) for each, texts in cells.items())
-    head, *lines = map(SPACE.join, zip(*aligned, strict=True))
-    return WorkerLines(head, tuple(lines), chosen)
+    return [*map(SPACE.join, zip(*aligned, strict=True))]
 
 
 def _chosen(least: Mapping[TableColumn, int], sorting: Sorting, width: int) -> tuple[TableColumn, ...]:

@@ -23,6 +23,7 @@ MAX_STREAMS = 100
 MAX_WAITING_EVENTS = 60
 """Events that may wait for a browser. All browsers share the bytes of an event."""
 QUIET_SECONDS = 5.0
+"""Maximum time between two events."""
 GATHER_SECONDS = 0.02
 """Delay of the first event after a change, because the scheduler reports in two messages."""
 RETRY_MILLISECONDS = 1000
@@ -45,11 +46,10 @@ class _Reader:
 class Broadcast:
     """An ASGI application for `/events`, on the running loop."""
 
-    def __init__(self, encoder: DeltaEncoder, interval_seconds: float, *, quiet_seconds: float = QUIET_SECONDS) -> None:
-        """interval_seconds: minimum time between two events. quiet_seconds: maximum time."""
+    def __init__(self, encoder: DeltaEncoder, interval_seconds: float) -> None:
+        """interval_seconds: minimum time between two events."""
         self._encoder = encoder
         self._interval_seconds = interval_seconds
-        self._quiet_seconds = quiet_seconds
         self._loop = asyncio.get_running_loop()
         self._readers: set[_Reader] = set()
         self._sent_at = self._loop.time()
@@ -108,7 +108,7 @@ class Broadcast:
         while True:
             is_quiet = False
             try:
-                async with asyncio.timeout_at(self._sent_at + self._quiet_seconds):
+                async with asyncio.timeout_at(self._sent_at + QUIET_SECONDS):
                     await self._changed.wait()
                     await asyncio.sleep(max(GATHER_SECONDS, self._sent_at + self._interval_seconds - self._loop.time()))
             except TimeoutError:

@@ -90,10 +90,14 @@ def test_thousand_tasks_are_a_hundred_rows_with_failures_and_a_count() -> None:
     run_jumping(scenario())
 
 
-def test_reports_only_a_heartbeat_when_nothing_changed(monitor: PreparedMonitor) -> None:
+def test_reports_only_a_heartbeat_when_nothing_changed(
+    monitor: PreparedMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "QUIET_SECONDS", 0.5)
+
     async def scenario() -> None:
         encoder = DeltaEncoder(monitor.model, lambda: ConnectionRow(connected=True), 3)
-        app = Broadcast(encoder, 0.01, quiet_seconds=0.5)
+        app = Broadcast(encoder, 0.01)
         async with Stream(app) as stream:
             await stream.until(begun)
             for _ in range(5):

@@ -10,8 +10,8 @@ import pytest
 
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received, Welcomed
+from scaler.object_storage.body import cut
 from scaler.object_storage.commands import ReceivedMemory, SendToPeer
-from scaler.object_storage.layout import cut
 from scaler.object_storage.requests import (
     CallEnded,
     GetCall,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scaler.object_storage import layout
-from scaler.object_storage.layout import as_bytes_view, assemble, cut
+from scaler.object_storage import body as layout
+from scaler.object_storage.body import as_bytes_view, assemble, cut
 
 MIB = 1024 * 1024
 

@@ -8,7 +8,7 @@ import pytest
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import IdFactory
 from scaler.net.connection import Broken, ConnectionRefused, Received, Resumed, Welcomed
-from scaler.object_storage.layout import views_of
+from scaler.object_storage.body import views_of
 from scaler.object_storage.requests import (
     PUT_WINDOW_BYTES,
     CallEnded,
