@@ -51,6 +51,8 @@ class JournalDirectory:
     def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
         """Create or open the directory. content: version of the bodies. Raises UsageError for an unusable directory."""
         self.path = path
+        self.replay = Replay(content)
+        """State of the last `bodies`."""
         self._content = content
         self._lock = -1
         self._witness = -1
@@ -108,12 +110,13 @@ class JournalDirectory:
 
     # -- reading
 
-    def bodies(self, replay: Replay, until: int | None = None) -> Iterator[bytes]:
+    def bodies(self, until: int | None = None) -> Iterator[bytes]:
         """Yield the bodies of all valid records before segment `until`, the snapshot's first. Raises JournalError."""
+        replay = self.replay = Replay(self._content)
         confirmed = self._confirmed() if until is None else 0
         first = self.snapshot()
         if first:
-            yield from self._read_snapshot(first, replay)
+            yield from self._read_snapshot(first)
         for number in self.segments():
             if number >= first and (until is None or number < until):
                 path = self.segment(number)
@@ -122,7 +125,7 @@ class JournalDirectory:
         if replay.last < confirmed:
             raise damaged(replay.end_name or str(self.path), replay.end)
 
-    def _read_snapshot(self, number: int, replay: Replay) -> Iterator[bytes]:
+    def _read_snapshot(self, number: int) -> Iterator[bytes]:
         path = self.snapshot_path(number)
         data = path.read_bytes()
         mark = read_mark(str(path), data, self._content)
@@ -137,10 +140,11 @@ class JournalDirectory:
                 covered = record.durable
         if covered is None or end != len(data):
             raise damaged(str(path), end)
-        replay.last = covered
+        self.replay.last = covered
 
-    def repair(self, replay: Replay) -> None:
+    def repair(self) -> None:
         """Remove unconfirmed leftovers of a crash, and sync the remaining records to disk. Raises OSError."""
+        replay = self.replay
         lost = 0
         is_behind = not replay.end_name
         for number in self.segments():

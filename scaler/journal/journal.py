@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import subprocess
 import sys
@@ -15,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from scaler.errors import UsageError
+from scaler.component import report
+from scaler.errors import ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.journal.directory import JournalDirectory, Segments
-from scaler.journal.records import Replay
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.5
@@ -26,6 +27,7 @@ COMPACT_BYTES = 64 * 1024 * 1024
 """Compact once the segments reach this size, and at least the size of the last snapshot."""
 BATCH_BYTES = 4 * 1024 * 1024
 FLUSH_SECONDS = 5.0
+NICENESS = 10
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +73,6 @@ class Journal:
         self._on_change = on_change
         self._compact_bytes = compact_bytes
         self._loop = asyncio.get_running_loop()
-        self._replay = Replay(content)
         self.written = 0
         self._waits_since = 0.0
         """Time of the last sync, or of the first record appended after it."""
@@ -87,9 +88,9 @@ class Journal:
         """Yield the bodies of all records, then start a new segment. Exhaust the iterator before `append`. A full disk
         sets `failure`. Raises JournalError for damage, and UsageError for other disk failures."""
         try:
-            yield from self._directory.bodies(self._replay)
-            self._directory.repair(self._replay)
-            self.written = self._replay.last
+            yield from self._directory.bodies()
+            self._directory.repair()
+            self.written = self._directory.replay.last
             self._directory.confirm(self.written)
             self._segments.begin(self.written)
         except OSError as error:
@@ -225,3 +226,12 @@ class Journal:
             _log.error("state_directory: %s could not be written to disk; none of them was reported to a peer", count)
         if has_ended:
             self._directory.close()
+
+
+def run_compaction(compact: Callable[[Path, int], None]) -> None:
+    """Run a subprocess of `Journal`. compact: writes a snapshot of a directory's segments before a number."""
+    os.nice(NICENESS)
+    try:
+        compact(Path(sys.argv[1]), int(sys.argv[2]))
+    except ScalerError as error:
+        sys.exit(report("compaction", error))

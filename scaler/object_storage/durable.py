@@ -13,7 +13,6 @@ import mmap
 import os
 import queue
 import struct
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,13 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from scaler.component import report
-from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES
 from scaler.journal.directory import JournalDirectory, why_refused
-from scaler.journal.journal import SEGMENT_BYTES, Journal
-from scaler.journal.records import Replay, unreadable
+from scaler.journal.journal import SEGMENT_BYTES, Journal, run_compaction
+from scaler.journal.records import unreadable
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment, cut, map_file
 from scaler.object_storage.commands import ForgetPersisted, PersistObject
@@ -294,14 +291,10 @@ class ObjectJournal:
 
 def compact(path: Path, number: int) -> None:
     """Replace all segments before this number with a snapshot. Raises JournalError and OSError."""
-    directory, replay = JournalDirectory(path, _CONTENT, lock=False), Replay(_CONTENT)
-    found = _replayed(directory.bodies(replay, number))
-    directory.write_snapshot(number, (put.to_bytes() for put in found.values()), replay.last)
+    directory = JournalDirectory(path, _CONTENT, lock=False)
+    found = _replayed(directory.bodies(number))
+    directory.write_snapshot(number, (put.to_bytes() for put in found.values()), directory.replay.last)
 
 
 if __name__ == "__main__":
-    os.nice(10)
-    try:
-        compact(Path(sys.argv[1]), int(sys.argv[2]))
-    except ScalerError as error:
-        sys.exit(report("compaction", error))
+    run_compaction(compact)

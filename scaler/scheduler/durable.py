@@ -6,9 +6,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scaler.grammar import counted
-from scaler.journal.journal import Journal
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.journal import Journal, run_compaction
 from scaler.net.connection import Opened
 from scaler.paths import local_path
 from scaler.protocol.messages import PROTOCOL_VERSION
@@ -22,8 +24,10 @@ from scaler.scheduler.core.commands import (
     SendAnswer,
     WriteJournal,
 )
-from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
-from scaler.scheduler.server import SchedulerServer
+from scaler.scheduler.journal import JournalSubscriber, Ledger, to_bytes
+
+if TYPE_CHECKING:  # compaction does without
+    from scaler.scheduler.server import SchedulerServer
 
 _AT_ONCE = SendAnswer, AskPolicy
 """Commands that reveal nothing to a peer that the journal must have first."""
@@ -45,7 +49,7 @@ class DurableSteps:
         perform: performs commands. on_failure: called with the reason why the disk takes no new tasks (empty: it does
         again), and whether it takes nothing at all.
         """
-        self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change, content=PROTOCOL_VERSION)
+        self._journal = Journal(path, "scaler.scheduler.durable", self._on_change, content=PROTOCOL_VERSION)
         self._path = path
         self._perform = perform
         self._on_failure = on_failure
@@ -61,9 +65,7 @@ class DurableSteps:
         on_failure.
         """
         ledger = Ledger()
-        for body in self._journal.recover():
-            for change in from_bytes(body):
-                ledger.apply(change)
+        ledger.read(self._journal.recover())
         found = list(ledger.recovered())
         if found:
             tasks = sum(len(group.ids) for each in found for submit in each.submits for group in submit.groups)
@@ -138,3 +140,15 @@ def journal_directory(state_directory: str) -> Path:
 def keep_state(frame: SchedulerServer) -> DurableSteps:
     path = journal_directory(frame.config.state_directory)
     return DurableSteps(path, frame.perform, lambda *change: frame.step([JournalChanged(*change)]))
+
+
+def compact(path: Path, number: int) -> None:
+    """Replace all segments before this number with a snapshot. Raises JournalError and OSError."""
+    directory, ledger = JournalDirectory(path, PROTOCOL_VERSION, lock=False), Ledger()
+    ledger.read(directory.bodies(number))
+    bodies = (to_bytes(changes) for changes in ledger.snapshot() if changes)
+    directory.write_snapshot(number, bodies, directory.replay.last)
+
+
+if __name__ == "__main__":
+    run_compaction(compact)

@@ -257,6 +257,12 @@ class Ledger:
         self._clients: dict[bytes, _Client] = {}
         self._left: dict[bytes, None] = {}
 
+    def read(self, bodies: Iterable[bytes]) -> None:
+        """Apply the changes of records. Raises JournalError for a malformed one."""
+        for body in bodies:
+            for change in from_bytes(body):
+                self.apply(change)
+
     def apply(self, change: Journaled) -> None:
         """Apply the next change. Changes of unknown clients and tasks are ignored."""
         match change:

@@ -87,11 +87,10 @@ def test_invalid_records_are_removed_so_that_later_ones_count(tmp_path: Path) ->
     with contextlib.closing(JournalDirectory(tmp_path)) as directory:
         whole = segment(1, [b"one", b"two", b"three"])
         directory.segment(1).write_bytes(whole.replace(b"two", b"2.."))
-        replay = Replay()
-        assert list(directory.bodies(replay)) == [b"one"]
-        directory.repair(replay)
+        assert list(directory.bodies()) == [b"one"]
+        directory.repair()
         directory.segment(2).write_bytes(segment(2, [b"another two"]))
-        assert list(directory.bodies(Replay())) == [b"one", b"another two"]
+        assert list(directory.bodies()) == [b"one", b"another two"]
 
 
 @given(st.lists(bodies, max_size=5), st.lists(bodies, max_size=5), st.data())
@@ -102,12 +101,11 @@ def test_directory_recovers_from_any_crash(first: list[bytes], second: list[byte
         whole = segment(1, first)
         cut = data.draw(st.integers(HEADER_BYTES, len(whole)))
         directory.segment(1).write_bytes(whole[:cut] + data.draw(st.binary(max_size=8)))
-        replay = Replay()
-        kept = list(directory.bodies(replay))
+        kept = list(directory.bodies())
         assert kept == first[: len(kept)]
-        directory.repair(replay)
+        directory.repair()
         directory.segment(2).write_bytes(segment(len(kept) + 1, second))
-        assert list(directory.bodies(Replay())) == kept + second
+        assert list(directory.bodies()) == kept + second
         directory.write_snapshot(2, kept, len(kept))
         directory.remove_replaced()
         assert sorted(path.name for path in Path(name).iterdir()) == [
@@ -115,5 +113,5 @@ def test_directory_recovers_from_any_crash(first: list[bytes], second: list[byte
             "segment-00000002.journal",
             "snapshot-00000002.journal",
         ]
-        assert list(directory.bodies(Replay())) == kept + second
+        assert list(directory.bodies()) == kept + second
         directory.close()

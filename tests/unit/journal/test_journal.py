@@ -25,14 +25,14 @@ from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal
-from scaler.journal.records import HEADER_BYTES, JournalError, Replay
+from scaler.journal.records import HEADER_BYTES, JournalError
 from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.scheduler.core.changes import ClientLeft
 from scaler.scheduler.journal import to_bytes
 from tests.waiting import soon
 
 SEGMENT_BYTES = 16 * 1024
-COMPACTOR = "scaler.scheduler.compaction"
+COMPACTOR = "scaler.scheduler.durable"
 LEFT = to_bytes([ClientLeft(b"nothing.")])
 
 
@@ -63,7 +63,7 @@ def read(path: Path) -> list[bytes]:
     """Return the records that the next process finds."""
     directory = JournalDirectory(path, PROTOCOL_VERSION)
     try:
-        return list(directory.bodies(Replay(PROTOCOL_VERSION)))
+        return list(directory.bodies())
     finally:
         directory.close()
 
@@ -172,7 +172,7 @@ def test_rejects_a_journal_of_another_protocol_by_name(tmp_path: Path) -> None:
     run(test, tmp_path)
     text = rf"was written by scaler {re.escape(__version__)} \(format 2\.{PROTOCOL_VERSION}\); this is .* 2\.99"
     with contextlib.closing(JournalDirectory(tmp_path, 99)) as directory, pytest.raises(JournalError, match=text):
-        list(directory.bodies(Replay(99)))
+        list(directory.bodies())
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
