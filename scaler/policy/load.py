@@ -1,14 +1,16 @@
-"""Loads policies by name, and parses the entries of a `policy_content`."""
+"""Loads policies by name, guards calls of them, and parses the entries of a `policy_content`."""
 
 from __future__ import annotations
 
+import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
 from scaler.errors import ScalerError, UsageError
 from scaler.plugins import POLICIES, load
-from scaler.policy.view import Allocation, ScalingPolicy
+from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
+from scaler.texts import shown
 
 
 def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
@@ -73,3 +75,96 @@ def unknown(what: str, given: str, known: Iterable[str]) -> str:
     nearest = get_close_matches(given, names, n=1)
     hint = f"; did you mean {str(nearest[0])!r}?" if nearest else ""
     return f"{what} {given!r} is unknown{hint} (known: {', '.join(names)})"
+
+
+MAX_UNITS = 1_000_000  # no sensible policy exceeds this limit
+MAX_REASON_CHARACTERS = 500
+SAY_AGAIN_SECONDS = 60.0  # interval between complaints, because policies are called twice a second
+MISSING_SECONDS = 10.0  # grace period before a named worker manager is reported as missing
+_FRAMES_SHOWN = 20
+
+
+class GuardedPolicy:
+    """Calls a scaling policy, possibly a user's, and validates its answers: whole numbers of units, at least 0, for
+    managers that are not fixed. A manager with an invalid answer keeps its last valid one.
+    """
+
+    def __init__(self, policy: ScalingPolicy) -> None:
+        self._policy = policy
+        self._name = type(policy).__name__
+        self._good: dict[str, Wanted] = {}
+        self._complained = ("", -math.inf)
+        self._began: float | None = None
+        self._reported: frozenset[str] = frozenset()
+
+    def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
+        """Return the wanted units of each manager, and a new complaint about the policy or ""."""
+        try:
+            answer, wrong = self._check(self._policy.plan(view), view)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
+            return self.failed(error, view.now)
+        self._good = answer
+        wrong = f"answered {wrong}" if wrong else self._missing(view)
+        return answer, self._complaint(wrong, f"the scaling policy {self._name} {wrong}", view.now)
+
+    def failed(self, error: BaseException, now: float) -> tuple[dict[str, Wanted], str]:
+        inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
+        text = f"the scaling policy {self._name} raised in plan(); its last valid answer holds:\n{''.join(lines)}"
+        return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), now)
+
+    def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
+        """Return the valid part of an answer, completed with earlier answers, and the errors in the rest."""
+        if not isinstance(answer, Mapping):
+            return (self._good, f"{shown(answer)}, not a dict of manager ids to Wanted; its last valid answer holds")
+        here = {manager.manager_id: manager for manager in view.managers}
+        good: dict[str, Wanted] = {}
+        wrong: list[str] = []
+        for manager_id, wanted in answer.items():
+            manager = here.get(manager_id) if isinstance(manager_id, str) else None
+            if manager is None:
+                ids = ", ".join(sorted(here)) or "none"
+                wrong.append(f"for the worker manager {shown(manager_id)}, which is not here (here: {ids})")
+            elif manager.fixed:
+                wrong.append(f"for the worker manager {manager_id!r}, which runs a fixed number of units")
+            elif problem := _problem(wanted):
+                wrong.append(f"{shown(wanted)} for the worker manager {manager_id!r}: {problem}")
+                if manager_id in self._good:
+                    good[manager_id] = self._good[manager_id]
+            else:
+                limits = [units for units in (manager.max_units, wanted.most_units) if units is not None]
+                reason = wanted.reason[:MAX_REASON_CHARACTERS]
+                good[manager_id] = Wanted(wanted.units, reason, min(limits, default=None))
+        return good, "; ".join(wrong)
+
+    def _missing(self, view: ClusterView) -> str:
+        self._began = view.now if self._began is None else self._began
+        here = {manager.manager_id for manager in view.managers}
+        missing = frozenset(getattr(self._policy, "named_managers", ())) - here - self._reported
+        if not missing or view.now - self._began < MISSING_SECONDS:
+            return ""
+        self._reported |= missing
+        names, joined = ", ".join(map(repr, sorted(missing))), ", ".join(sorted(here)) or "none"
+        return f"names {names}, and no such worker manager has joined (here: {joined}): correct the name, or start it"
+
+    def _complaint(self, cause: str, text: str, now: float) -> str:
+        last_cause, last_at = self._complained
+        if not cause or (cause == last_cause and now - last_at < SAY_AGAIN_SECONDS):
+            return ""
+        self._complained = (cause, now)
+        return text
+
+
+def _problem(wanted: object) -> str:
+    if not isinstance(wanted, Wanted):
+        return "it is not a Wanted"
+    for name in ("units", "most_units"):
+        units: object = getattr(wanted, name)
+        if units is None and name == "most_units":
+            continue
+        if not isinstance(units, int) or isinstance(units, bool):
+            return f"{name} is not a whole number"
+        if not 0 <= units <= MAX_UNITS:
+            return f"{name} is not from 0 to {MAX_UNITS}"
+    reason: object = wanted.reason
+    return "" if isinstance(reason, str) else "reason is not a string"

@@ -21,19 +21,22 @@ from operator import mul
 from scaler.grammar import counted
 from scaler.needs import Needs
 from scaler.policy.capacity import (
+    LULL_SECONDS,
+    MAX_DOUBLED_SECONDS,
     TIME_EXPONENT,
     Budget,
     CapacityPlan,
+    Cooldown,
     SlotBatch,
     Work,
     best_seconds,
+    cooldown_seconds,
     penalty,
     seconds_text,
     soonest_seconds,
     tasks_done,
     tasks_worth_giving,
 )
-from scaler.policy.cooldown import LULL_SECONDS, MAX_DOUBLED_SECONDS, Cooldown, cooldown_seconds
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 8  # initial slots for work of unknown length

@@ -25,8 +25,7 @@ from scaler.net.identity import Identity
 from scaler.net.listener import Admission, SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions
-from scaler.policy.guard import GuardedPolicy
-from scaler.policy.load import load_policy
+from scaler.policy.load import GuardedPolicy, load_policy
 from scaler.policy.view import ClusterView, ScalingPolicy
 from scaler.processes import absolute
 from scaler.protocol import messages as m

@@ -20,7 +20,7 @@ from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.spilling import StorageLimits
-from scaler.policy.guard import GuardedPolicy
+from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode

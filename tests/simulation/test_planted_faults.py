@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from scaler.scheduler.core.cluster import ObjectTable
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.resources import Claims, GpuStock
 from scaler.scheduler.core.state import Worker

@@ -7,7 +7,7 @@ import pytest
 from scaler.errors import ProtocolError
 from scaler.object_storage.objects import StorageTable
 from scaler.protocol.session import GapError, Session
-from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.core.cluster import ObjectTable
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.pool import ProcessorPool

@@ -12,7 +12,7 @@ from random import Random
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Broken, Closed, Opened, Received
-from scaler.policy.guard import GuardedPolicy
+from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import ClusterView, ScalingPolicy
 from scaler.protocol import messages
 from scaler.protocol.messages import (

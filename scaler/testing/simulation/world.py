@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
-from scaler.policy.guard import GuardedPolicy
+from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import ClientDetails, ForgetObjects, Hello, Message, Outcome, Role, WorkerDetails
 from scaler.protocol.session import OutboxLimits, Session

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.policy.cooldown import SHORTAGE_SECONDS, Cooldown, cooldown_seconds
+from scaler.policy.capacity import SHORTAGE_SECONDS, Cooldown, cooldown_seconds
 
 USUAL = 40.0
 

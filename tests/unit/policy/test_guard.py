@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler.policy.guard import SAY_AGAIN_SECONDS
+from scaler.policy.load import SAY_AGAIN_SECONDS
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerStatus
 from scaler.scheduler.core.changes import Incident

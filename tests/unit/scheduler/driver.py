@@ -12,7 +12,7 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, Identity
-from scaler.policy.guard import GuardedPolicy
+from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,

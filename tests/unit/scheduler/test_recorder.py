@@ -21,9 +21,9 @@ from scaler.protocol.messages import (
 )
 from scaler.protocol.messages import ManagerStatus as Status
 from scaler.recorder import Recorder
+from scaler.scheduler.core.cluster import ObjectTable
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import recorded_bytes
