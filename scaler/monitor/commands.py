@@ -27,6 +27,7 @@ from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.messages import Role
+from scaler.registry import running
 from scaler.stack_profile import read_document
 from scaler.texts import aligned, escaped
 
@@ -141,7 +142,7 @@ def _of_task(
     environment: Environment,
 ) -> int:
     """Run a command about a task. Without a task, print a table."""
-    task, rest = split_subject(arguments)
+    task, rest = _split_task(arguments)
     if not task and not {"-h", "--help"}.intersection(arguments):
         return _show(table, program, arguments, environment)
     config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
@@ -150,6 +151,15 @@ def _of_task(
         await show_task(connection, await _task_of(connection, task))
 
     return ask(config, work)
+
+
+def _split_task(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the task, or an empty text, and the other arguments. A lone name of a running cluster is no task."""
+    task, rest = split_subject(arguments)
+    is_alone = not rest or rest[0].startswith("-")
+    if is_alone and any(cluster.name == task for cluster in running()):
+        return "", arguments
+    return task, rest
 
 
 def split_subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:

@@ -83,3 +83,12 @@ def test_groups_explain_why_tasks_wait_and_single_tasks_are_found(tmp_path: Path
         assert done.stdout.startswith("it ended"), done.stderr
         for future in gpu:
             future.cancel()
+
+
+def test_a_lone_name_of_a_running_cluster_is_no_task() -> None:
+    with SchedulerClusterCombo(n_workers=1, name="test-waiting"):
+        for command in ("explain", "logs"):
+            named = run("scaler", command, "test-waiting")
+            assert named.returncode == 0, named.stderr
+        task = run("scaler", "explain", "simulate", "test-waiting")
+        assert "no known task has an id starting with 'simulate'" in task.stderr
