@@ -73,7 +73,7 @@ def asks_to_retry(error: BaseException, is_to_retry: Callable[[BaseException], b
     try:
         return is_to_retry(error)
     except Exception as second:  # noqa: BLE001 (a user's predicate may raise anything)
-        annotate(error, f"retry_on could not be asked, so that it was not tried again: {describe(second)}")
+        annotate(error, f"not retried, because retry_on raised {describe(second)}")
         return False
 
 

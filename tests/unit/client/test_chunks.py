@@ -271,4 +271,4 @@ def test_predicate_exception_becomes_a_note_without_a_retry() -> None:
     outcome, payload = failure_of(error, predicate)
     assert outcome is Outcome.EXCEPTION
     notes = load_exception(payload).__notes__
-    assert notes == ["retry_on could not be asked, so that it was not tried again: KeyError: 'no luck'"]
+    assert notes == ["not retried, because retry_on raised KeyError: 'no luck'"]
