@@ -22,16 +22,16 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.client.window import Chunking
 from scaler.protocol.messages import CallReport, is_stored
-from scaler.serialization import parts_of
+from scaler.serialization import Serializer, parts_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import assign, copy_of
 from scaler.serialization.exceptions import load_exception, locate, remote_traceback
-from scaler.serialization.separate import Items, PackedValues
+from scaler.serialization.separate import PackedValues
 
 WAIT_STEP_SECONDS = 1.0
 _OF_ONE_ITEM = (errors.ProcessorDiedError, errors.TaskTimeoutError, errors.MemoryLimitError, errors.ObjectLostError)
 """Failures of a chunk after which its items are resent one by one."""
-Submit = Callable[[Items | list[Any]], TaskFuture]
+Submit = Callable[[list[Any]], TaskFuture]
 """Submits items together."""
 
 
@@ -70,22 +70,18 @@ class Chunk:
         error = error_of(self.future)
         return None if isinstance(error, ItemsFailedError) else error
 
-    def results(self) -> ChunkResults:
+    def results(self) -> Any:
+        """Return the ChunkResults, or the value of a single call."""
         assert self.future is not None, "a chunk that was never sent has failed"
         error = self.future.exception()
-        found = error.results if isinstance(error, ItemsFailedError) else self.future.result()
-        assert isinstance(found, ChunkResults)
-        return found
+        return error.results if isinstance(error, ItemsFailedError) else self.future.result()
 
-    def items_sent(self) -> list[Any]:
-        """Return the items that were sent; empty if they cannot be loaded outside of a task."""
-        if not self.payload:
-            return []
-        try:
-            (items,), _ = load_arguments(parts_of(self.payload), self.references.__getitem__)
-        except Exception:  # noqa: BLE001 (loading runs user code)
-            return []
-        return list(items)
+    def failed(self) -> int:
+        """Return the number of failed items. The chunk must have ended."""
+        if self.failure() is not None:
+            return self.count
+        results = self.results()
+        return len(results.failures) if type(results) is ChunkResults else 0
 
 
 class ChunkRunner:
@@ -93,16 +89,21 @@ class ChunkRunner:
 
     def __init__(
         self,
-        function: MapFunction,
+        function: MapFunction | None,
         submit: Submit,
         futures: FutureTable,
         chunk_size: int | None,
         progress: CallReport,
+        serializer: Serializer | None,
+        is_spread: bool,
     ) -> None:
+        """function: of the tasks; None if each task is a single call. is_spread: each item is a tuple of arguments."""
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
-        self.function = function
         self.progress = progress
+        self._function = function
+        self._serializer = serializer
+        self._is_spread = is_spread
         self._submit = submit
         self._futures = futures
         self._ended: SimpleQueue[Chunk] = SimpleQueue()
@@ -134,13 +135,13 @@ class ChunkRunner:
                 chunk.ran_seconds = chunk.future.profiling_info().duration_s
             self.chunking.ended(chunk.count, chunk.ran_seconds, now)
             self._take_apart(chunk)
-            if chunk.count == 1 and self.function.serializer is None and chunk.failure() is not None:
-                chunk.shown = "".join(map(show_item, chunk.items_sent()))
+            if chunk.count == 1 and chunk.failure() is not None:
+                chunk.shown = "".join(map(show_item, self._items_sent(chunk)))
             chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
             if chunk.has_ended:
                 self.progress.ended += chunk.count
-                self.progress.failed += chunk.count if chunk.failure() is not None else len(chunk.results().failures)
+                self.progress.failed += chunk.failed()
         return [chunk for chunk in ended if chunk.has_ended]
 
     def _wait(self, timeout_seconds: float | None) -> Chunk:
@@ -177,8 +178,10 @@ class ChunkRunner:
             failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
             return list(failed), True
         results = chunk.results()
+        if self._function is None:
+            return [results], False
         values = results.values
-        if self.function.serializer is None and not results.failures and isinstance(values, PackedValues):
+        if not results.failures and isinstance(values, PackedValues):
             with contextlib.suppress(Exception):  # each faulty item raises it again below
                 return values.all(), False
         outcomes = [self._outcome(chunk, position, results) for position in range(len(results))]
@@ -192,7 +195,7 @@ class ChunkRunner:
             shown, _, trace.text = trace.text.partition("\n")
             return self._failed(exception, chunk, position, is_own=True, shown=shown.removeprefix("item: "))
         try:
-            return self.function.load(results[position])
+            return results[position]
         except errors.SerializationError as error:
             return self._failed(error, chunk, position, is_own=True)
 
@@ -208,18 +211,30 @@ class ChunkRunner:
             assign(exception, "item_index", index)
         return FailedItem(exception, index)
 
-    def _send(self, items: list[Any], first: int, is_made: bool = False) -> Chunk:
-        """is_made: the items are already `MapFunction.arguments`."""
+    def _items_sent(self, chunk: Chunk) -> list[Any]:
+        """Return the items that were sent; empty if they cannot be loaded outside of a task."""
+        if not chunk.payload:
+            return []
+        try:
+            args, _ = load_arguments(parts_of(chunk.payload), chunk.references.__getitem__, self._serializer)
+        except Exception:  # noqa: BLE001 (loading runs user code)
+            return []
+        if self._function is not None:
+            return list(args[0])
+        return [args if self._is_spread else args[0]]
+
+    def _send(self, items: list[Any], first: int) -> Chunk:
         chunk = Chunk(first, items, len(items))
         self.chunking.sent()
         self._in_flight.add(chunk)  # before sending, because `cancel` must find it
         try:
-            chunk.future = future = self._submit(items if is_made else self.function.arguments(items))
+            chunk.future = future = self._submit(items)
         except (errors.SerializationError, errors.UsageError) as error:
             chunk.error = error
             if chunk.count == 1:
-                chunk.error = error if is_made else self.function.error_of(items[0], self._futures, error)
                 chunk.items = []
+                if self._function is not None:
+                    chunk.error = self._function.error_of(items[0], self._futures, error)
             self._note_end(chunk)
             return chunk
         if not is_stored(future.payload):
@@ -240,13 +255,12 @@ class ChunkRunner:
             was_called = failure is None or remote_traceback(failure) is None
             if was_called and not isinstance(failure, _OF_ONE_ITEM):
                 return
-        is_made = not chunk.items
-        for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):
-            chunk.parts.append(self._send_one(item, number, is_made))
+        for number, item in enumerate(chunk.items or self._items_sent(chunk), chunk.first):
+            chunk.parts.append(self._send_one(item, number))
 
-    def _send_one(self, item: Any, number: int, is_made: bool) -> Chunk:
+    def _send_one(self, item: Any, number: int) -> Chunk:
         try:
-            return self._send([item], number, is_made)
+            return self._send([item], number)
         except errors.ScalerError as error:  # a limit or a closed client is the outcome of this item
             part = Chunk(number, [], 1, error=error)
             self._note_end(part)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaler import serialization
-from scaler.errors import ObjectLostError, ScalerError, SerializationError, UsageError
+from scaler.errors import ObjectLostError, ScalerError, SerializationError
 from scaler.grammar import counted
 from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
 from scaler.protocol.messages import Outcome
 from scaler.serialization.arguments import dump_arguments
-from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
-from scaler.serialization.separate import ATOMS, Items, PackedValues, PickledFunction, ValuePacker
+from scaler.serialization.separate import ATOMS, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.snapshot import Unchanging, loading
 from scaler.worker.processor.calling import finish
 
@@ -23,19 +22,15 @@ MAX_FAILED_BYTES = 256 * 1024
 
 
 class ChunkResults(Sequence[Any], serialization.ManyCalls):
-    """The values of a chunk.
+    """The values of a chunk. failures: pickled exceptions by position."""
 
-    failures: pickled exceptions by position. only: the exception of a chunk of one item, in this process.
-    """
-
-    __slots__ = ("failures", "only", "values")
+    __slots__ = ("failures", "values")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, values: ValuePacker | Sequence[Any], failures: dict[int, bytes]) -> None:
         """values: a sequence after unpickling."""
         self.values = values
         self.failures = failures
-        self.only: BaseException | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -91,10 +86,6 @@ class ItemsFailedError(ShownAsError):
         text = f"{text} ({failed} of {counted(len(results), 'item')} failed)" if failed > 1 else text
         self.shown = pack_exception(kind, text, trace, b"")
 
-    @property
-    def only(self) -> BaseException | None:
-        return self.results.only
-
     def __str__(self) -> str:
         return failure_texts(Outcome.EXCEPTION, self.shown).text
 
@@ -116,7 +107,7 @@ def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
     for position in range(_call_plain(function, items, results), len(items)):
         try:
             called, arguments = function.prepare(items, position)
-            value = function.returned(finish(called(*arguments)))
+            value = finish(called(*arguments))
         except BaseException as error:
             if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
                 raise  # the chunk runs again once its input is available
@@ -129,7 +120,7 @@ def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
 def _call_plain(function: MapFunction, items: Sequence[Any], results: ChunkResults) -> int:
     """Fast path: call all independent items that share no objects. Return the number of outcomes."""
     packer = results.values
-    if not isinstance(items, PackedValues) or not items.is_plain or function.serializer is not None:
+    if not isinstance(items, PackedValues) or not items.is_plain:
         return 0
     try:
         called, _ = function.prepare(items, 0)
@@ -156,9 +147,6 @@ def _note_failure(
     function: MapFunction, items: Sequence[Any], position: int, error: BaseException, results: ChunkResults
 ) -> None:
     results.fail(dump_exception(error, f"item: {function.show(items, position)}\n{user_traceback(error)}"))
-    if len(items) == 1:
-        assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
-        results.only = error
 
 
 class MapFunction(Unchanging):
@@ -168,7 +156,6 @@ class MapFunction(Unchanging):
         """name: of the user's function. spread: each item is a tuple of arguments."""
         self._function = function
         self.fresh = function.fresh
-        self.serializer = function.serializer
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
         self.spread = spread
@@ -187,22 +174,13 @@ class MapFunction(Unchanging):
             with loading:
                 function = self.fresh.get()
                 item = items[position]
-                if self.serializer is not None:  # the item is a list of serialized arguments
-                    return function, [serialization.load_value([each], self.serializer, "an argument") for each in item]
         except ScalerError:
             raise
         except Exception as error:
             raise serialization.cannot_load("the arguments", error) from error
         return function, self._spread_out(item)
 
-    def returned(self, value: Any) -> Any:
-        if self.serializer is None:
-            return value
-        return bytes(serialization.check_bytes(self.serializer, self.serializer.serialize(value)))
-
     def show(self, items: Sequence[Any], position: int) -> str:
-        if self.serializer is not None:
-            return ""
         try:
             return show_item(items[position])
         except Exception:  # noqa: BLE001 (loading runs user code)
@@ -210,42 +188,23 @@ class MapFunction(Unchanging):
 
     # -- in the client
 
-    def arguments(self, items: list[Any]) -> Items | list[Any]:
-        """Return the argument of a task. Raises SerializationError of the user's serializer."""
-        if self.serializer is None:
-            return Items(items) if len(items) > 1 else items
-        return [
-            [
-                bytes(serialization.dump_value(argument, self.serializer, f"argument {position} of {self.name}")[0])
-                for position, argument in enumerate(self._spread_out(item), 1)
-            ]
-            for item in items
-        ]
-
     def error_of(self, item: Any, owner: object, error: Exception) -> Exception:
         """Return the error that a single call with this unsendable item would raise."""
         try:
-            dump_arguments(tuple(self._spread_out(item)), {}, self.serializer, owner, self.name)
+            dump_arguments(tuple(self._spread_out(item)), {}, None, owner, self.name)
         except SerializationError as found:
             return found
         except ScalerError:  # a reference in the item has failed in the meantime
             pass
         return error
 
-    def load(self, value: Any) -> Any:
-        return value if self.serializer is None else serialization.load_value([value], self.serializer)
-
     def _spread_out(self, item: Any) -> Any:
         return item if self.spread else (item,)
 
 
-def map_function(
-    function: Callable[..., Any], spread: bool, serializer: serialization.Serializer | None, verb: str
-) -> MapFunction:
+def map_function(function: Callable[..., Any], spread: bool) -> MapFunction:
     """Return the function of the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
-    if not callable(function):
-        raise UsageError(f"{verb} needs a callable, not {function!r}")
-    pickled = PickledFunction(serialization.dump_function(function, serializer), serializer)
+    pickled = PickledFunction(serialization.dump_function(function))
     made = MapFunction(pickled, serialization.name_of(function), spread)
     made.functions.append(function)
     return made

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor
 from functools import partial
 from inspect import signature
 from typing import Any, Unpack
 
-from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.future import ScalerFuture, carry_through
-from scaler.client.options import OptionKeywords, Options, TaskKeywords, check_integer, options_of
+from scaler.client.map import ResultIterator
+from scaler.client.options import OptionKeywords, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
 from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.host import usable_cpus
-from scaler.serialization import Serializer, name_of
-from scaler.serialization.exceptions import hide_frames, hiding_frames, locate
+from scaler.serialization import Serializer
+from scaler.serialization.exceptions import hide_frames, hiding_frames
 
 
 class _Owner:
@@ -118,15 +116,10 @@ class ScalerExecutor(Executor):
             SerializationError: The function or an argument cannot be pickled.
         """
         try:
-            return self._submit(fn, args, kwargs, self._options)
+            future = self._open_client()._submit(fn, args, kwargs, self._options)
         except BaseException as error:
             hide_frames(error)
             raise
-
-    def _submit(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-    ) -> ScalerFuture:
-        future = self._open_client()._submit(fn, args, kwargs, options)
         if self._is_shut_down:  # by another thread, which may have missed it
             future.cancel()
         return future
@@ -160,28 +153,17 @@ class ScalerExecutor(Executor):
         if buffersize is not None:
             check_integer("buffersize", buffersize, 1)
         client = self._open_client()
-        if (chunksize > 1 or buffersize is not None) and iterables:
-            window = UNBOUNDED if buffersize is None else max(buffersize, chunksize)
-            results = client._iterate("map", fn, iterables, chunksize, window, options=self._options)
-            if timeout is not None:
-                results._limit(timeout)
-            if buffersize is None:
-                results._submit_all()
-            else:
-                results._start()
-            return _until_error(results, results.close)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        calls: deque[tuple[ScalerFuture, Any]] = deque()  # one call per task needs no chunks
-        call = client._loop.calls.begin("map", name_of(fn), 0, has_chunks=False)
-        options = self._options._replace(call=call.number)
-        try:
-            for item in zip(*iterables, strict=False):
-                calls.append((self._submit(fn, item, {}, options), item[0] if len(item) == 1 else item))
-        except BaseException:
-            _cancel([future for future, _ in calls])
-            raise
-        values = _results_of(calls, deadline, f"map over {name_of(fn)}")
-        return _until_error(values, lambda: _cancel([future for future, _ in calls]))
+        if not iterables:
+            return iter(())
+        window = UNBOUNDED if buffersize is None else max(buffersize, chunksize)
+        results = client._iterate("map", fn, iterables, chunksize, window, options=self._options)
+        if timeout is not None:
+            results._limit(timeout)
+        if buffersize is None:
+            results._submit_all()
+        else:
+            results._start()
+        return _until_error(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls. Idempotent.
@@ -214,35 +196,18 @@ class ScalerExecutor(Executor):
         return [future for future in self._futures.unfinished() if _owner_of(future) is self._owner]
 
 
-def _results_of(calls: deque[tuple[ScalerFuture, Any]], deadline: float | None, what: str) -> Iterator[Any]:
-    """Pop calls and yield their results, so that no future is held while the caller works."""
-    count = len(calls)
-    while calls:
-        yield _result_of(*calls.popleft(), deadline, f"item {count - len(calls) - 1} of {what}")
-
-
-def _result_of(future: ScalerFuture, item: Any, deadline: float | None, where: str) -> Any:
-    try:
-        return future.result(None if deadline is None else deadline - time.monotonic())
-    except Exception as error:
-        locate(error, f"{where}: {show_item(item)}")
-        raise
-    finally:
-        future.cancel()  # has ended, or timed out
-
-
 def _cancel(futures: Sequence[ScalerFuture]) -> None:
     carry_through(lambda: [future.cancel() for future in futures])
 
 
-def _until_error(results: Iterator[Any], close: Callable[[], object]) -> Iterator[Any]:
+def _until_error(results: ResultIterator) -> Iterator[Any]:
     try:
         yield from results
     except BaseException as error:
         hide_frames(error)
         raise
     finally:
-        close()
+        results.close()
 
 
 def _owner_of(future: TaskFuture) -> object:

@@ -41,7 +41,7 @@ class TemplateTable:
         self._shared: dict[str, FunctionReference] = {}
         """The serializer and the uploaded code, by field of a Spec, once a template needs them."""
         self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
-        self._cached: dict[tuple[int, bool], CachedFunction] = {}
+        self._cached: dict[int, CachedFunction] = {}
         self._by_value = serialization.modules_by_value()
         self._recent: dict[bytes, FunctionReference] = {}
         """Recently used functions, kept so that they are not released and registered again for the next task."""
@@ -52,13 +52,13 @@ class TemplateTable:
         if by_value != self._by_value:  # functions pickled by name may now need pickling by value
             self._by_value = by_value
             self._cached.clear()
-        cached = self._cached.get((id(function), options.is_plain))
+        cached = self._cached.get(id(function))
         if (
             cached is None
             or cached.function is not function
             or (cached.snapshot is not None and cached.snapshot.has_changed())
         ):
-            cached = self._cache(function, options.is_plain)
+            cached = self._cache(function)
         template = cached.templates.get((options, parent))
         if template is None:
             return self._make(cached, options, parent)
@@ -77,16 +77,15 @@ class TemplateTable:
         self._recent.clear()
         self._shared.clear()
 
-    def _cache(self, function: Callable[..., Any], is_plain: bool) -> CachedFunction:
-        serializer = None if is_plain else self._serializer
+    def _cache(self, function: Callable[..., Any]) -> CachedFunction:
         # Before serializing, so that a concurrent change by another thread is detected later.
         snapshot = snapshot_of(function)
-        parts = serialization.dump_function(function, serializer)
+        parts = serialization.dump_function(function, self._serializer)
         cached = CachedFunction(function, self._register(parts), snapshot, {}, self._packages_of(function))
         if snapshot is not None:
             if len(self._cached) >= MAX_CACHED_FUNCTIONS:
                 del self._cached[next(iter(self._cached))]
-            self._cached[id(function), is_plain] = cached
+            self._cached[id(function)] = cached
         return cached
 
     def _packages_of(self, function: Callable[..., Any]) -> Packages:
@@ -98,21 +97,21 @@ class TemplateTable:
         return found
 
     def _make(self, cached: CachedFunction, options: Options, parent: bytes) -> TaskTemplate:
-        serializer = None if options.is_plain else self._serializer
+        serializer = self._serializer
         shared: dict[str, FunctionReference] = {}
         if serializer is not None:
             shared["serializer"] = self._share("serializer", lambda: serialization.dump_serializer(serializer))
         if self.code:
             shared["code"] = self._share("code", lambda: [self.code])
         fields = options._asdict()
-        del fields["owner"], fields["is_plain"]
+        del fields["owner"]
         # Shortened and encodable, because it is sent and shown.
         name = (options.name or serialization.name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
         fields |= {"parent": parent, "packages": cached.packages, **{key: each.id for key, each in shared.items()}}
         spec = Spec(function=cached.reference.id, **fields)
         functions = cached.reference, *shared.values()
-        template = TaskTemplate(spec, functions, serializer, options.owner, has_chunks=options.is_plain)
+        template = TaskTemplate(spec, functions, serializer, options.owner)
         if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
             cached.templates.clear()
         cached.templates[options, parent] = template

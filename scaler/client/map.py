@@ -65,7 +65,7 @@ class Progress:
 
     def ended(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
-            self.count(chunk.count, len(chunk.results().failures) if chunk.failure() is None else chunk.count)
+            self.count(chunk.count, chunk.failed())
 
     def count(self, ended: int, failed: int) -> None:
         if failed:
@@ -135,6 +135,7 @@ class ResultIterator(Iterator[Any]):
         self._is_at_work = False
         self._is_closed = False
         self._is_slow = False
+        self._cancels_when_dropped = True
         self._patient_until = 0.0
         """Time at which to request the next item of a slow iterable, even if the last result is still missing."""
         self._pull_size = 1
@@ -203,6 +204,8 @@ class ResultIterator(Iterator[Any]):
         self._deadline = time.monotonic() + timeout_seconds
 
     def _submit_all(self) -> None:
+        """Send all items, which then run even if the iterator is dropped. Raises the error of the first unsent item."""
+        self._cancels_when_dropped = False
         try:
             while self._items is not None:
                 self._pull(self._items, self._next_size(time.monotonic()))
@@ -216,7 +219,7 @@ class ResultIterator(Iterator[Any]):
 
     def close(self) -> None:
         """Cancel unfinished items and end the iteration. Idempotent and thread-safe."""
-        self._is_closed = True
+        self._is_closed = self._cancels_when_dropped = True
         self._items = None
         self._batch = iter(())
         self._runner.cancel()
@@ -258,7 +261,8 @@ class ResultIterator(Iterator[Any]):
             self._progress.close()
 
     def __del__(self) -> None:
-        if self._running or not self._is_closed:  # a second Ctrl-C may have interrupted `close`
+        # Also if it is closed: a second Ctrl-C may have interrupted `close`.
+        if self._cancels_when_dropped and (self._running or not self._is_closed):
             self._call_later(0.0, self._runner.cancel)
 
     def _work(self) -> None:

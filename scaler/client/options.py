@@ -96,8 +96,6 @@ class Options(NamedTuple):
     retry_jitter: float = 0.0
     tags: tuple[str, ...] = ()
     owner: object = None
-    is_plain: bool = False
-    """Serialize the arguments with the built-in serializer, even if the client has another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,8 +227,8 @@ class TaskCalls(ArgumentOnly):
         Args:
             fn: the function.
             iterables: one iterable for each argument of the function.
-            chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, `retry_on`, or
-                `timeout_seconds`, a chunk always has one call.
+            chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, `retry_on`,
+                `timeout_seconds`, or a serializer of the client, a chunk always has one call.
             return_exceptions: put exceptions into the list instead of raising the first one.
             progress: show a tqdm bar, on stderr or in a notebook.
             keys: a key for each item, in a durable session. Each item is then a task with a key, as in `submit`.
@@ -444,29 +444,36 @@ class TaskCalls(ArgumentOnly):
         if not options.retries:
             check_integer("with retries=0, chunk_size", 1 if chunk_size is None else chunk_size, 1, 1)
             chunk_size = 1
-        elif options.retry_on or options.timeout_seconds:
+        elif options.retry_on or options.timeout_seconds or self._serializer is not None:
             check_integer("chunk_size", 1 if chunk_size is None else chunk_size, 1)
-            chunk_size = 1  # the limits of a task are those of its call
+            chunk_size = 1  # limits and serializers apply to the single call of a task
+        if not callable(fn):
+            raise UsageError(f"{verb} needs a callable, not {fn!r}")
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
-        function = map_function(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb)
-        counts = self._loop.calls.begin(verb, function.name, count_of(iterables), has_chunks=True)
+        name, is_spread = name_of(fn), verb == "starmap" or len(iterables) > 1
+        counts = self._loop.calls.begin(verb, name, count_of(iterables), has_chunks=True)
         options = of_chunks(options, chunk_size)
-        options = options._replace(name=options.name or function.name, is_plain=True, call=counts.number)
-        template = self._templates.template(function, options, self._parent())
+        options = options._replace(name=options.name or name, call=counts.number)
+        function = None if chunk_size == 1 else map_function(fn, is_spread)
+        template = self._templates.template(function or fn, options, self._parent())
+        template.has_chunks = function is not None
 
-        def submit(chunk: Items | list[Any]) -> TaskFuture:
+        def submit(chunk: list[Any]) -> TaskFuture:
             if self._is_closed:
                 raise ClientClosedError(DISCONNECTED)
-            return self._futures.submit(template, (chunk,), {})
+            args: tuple[Any, ...] = (Items(chunk) if len(chunk) > 1 else chunk,)
+            if function is None:
+                args = chunk[0] if is_spread else (chunk[0],)
+            return self._futures.submit(template, args, {})
 
         return ResultIterator(
             items,
-            ChunkRunner(function, submit, self._futures, chunk_size, counts),
+            ChunkRunner(function, submit, self._futures, chunk_size, counts, self._serializer, is_spread),
             Window(window, chunk_size),
             self._loop.call_later,
             in_order=verb != "imap_unordered",
             return_exceptions=return_exceptions,
-            progress=Progress(function.name, iterables) if progress else None,
+            progress=Progress(name, iterables) if progress else None,
         )
 
     def _parent(self) -> bytes:

@@ -41,11 +41,6 @@ class ShownAsError(Exception):
 
     shown: bytes
 
-    @property
-    def only(self) -> BaseException | None:
-        """The exception if there is only one, which then decides about a retry."""
-        return None
-
 
 class PartFailedError(ShownAsError):
     """A part of a task raised, such as a node of a chunk. number: of the part. shown: payload of its exception."""

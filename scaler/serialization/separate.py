@@ -14,7 +14,7 @@ from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, Serializer, load_function, modules_by_value
+from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, load_function, modules_by_value
 from scaler.serialization.arguments import current_inputs, using_inputs
 from scaler.serialization.snapshot import HEAP_TYPE, Fresh, Unchanging, is_found_by_name
 
@@ -399,13 +399,12 @@ class Items:
 class PickledFunction(Unchanging):
     """A pickled function. `fresh` returns the function in its pickled state for each call."""
 
-    def __init__(self, parts: Sequence[Buffer], serializer: Serializer | None = None) -> None:
+    def __init__(self, parts: Sequence[Buffer]) -> None:
         self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # for repeated loading
-        self.serializer = serializer
-        self.fresh = Fresh(lambda: load_function(parts, serializer))
+        self.fresh = Fresh(lambda: load_function(parts))
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        return PickledFunction, ([outside(part, protocol) for part in self._parts], self.serializer)
+        return PickledFunction, ([outside(part, protocol) for part in self._parts],)
 
 
 def _rows_of(rows: bytes) -> Iterator[tuple[int, tuple[int, int, tuple[int, ...]]]]:

@@ -15,7 +15,7 @@ from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import describe
 from scaler.serialization.exception_graph import assign
-from scaler.serialization.exceptions import ShownAsError, annotate, dump_exception, is_raised_by_user, user_traceback
+from scaler.serialization.exceptions import annotate, dump_exception, is_raised_by_user, user_traceback
 from scaler.texts import escaped_lines
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
@@ -66,10 +66,6 @@ def failure_of(
 
 def asks_to_retry(error: BaseException, is_to_retry: Callable[[BaseException], bool]) -> bool:
     """Return True if the task should be retried. A failed predicate adds a note to the exception and means no."""
-    if isinstance(error, ShownAsError):
-        if error.only is None:
-            return False
-        error = error.only
     try:
         return is_to_retry(error)
     except Exception as second:  # noqa: BLE001 (a user's predicate may raise anything)

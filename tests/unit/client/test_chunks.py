@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,15 @@ from scaler.client.chunks import ChunkResults, ItemsFailedError, MapFunction, ca
 from scaler.client.window import MAX_CHUNK_ITEMS, PROBE_TIMEOUT_SECONDS, UNPROVEN_CHUNKS, Chunking
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Serializer, dump_function, dump_value, load, size_of
+from scaler.serialization import dump_function, dump_value, load, size_of
 from scaler.serialization.exceptions import dump_exception, load_exception
 from scaler.serialization.separate import Items, PickledFunction
 from scaler.worker.processor.calling import failure_of
 
 
-class Bytes(Serializer):
-    @staticmethod
-    def serialize(obj: Any) -> bytes:
-        return b"B" + pickle.dumps(obj)
-
-    @staticmethod
-    def deserialize(payload: bytes) -> Any:
-        return pickle.loads(payload[1:])
-
-
-def chunk(function: Any, spread: bool = False, serializer: Serializer | None = None) -> MapFunction:
+def chunk(function: Any, spread: bool = False) -> MapFunction:
     """Return the callable of a chunk's task, as unpickled on a worker."""
-    made = MapFunction(PickledFunction(dump_function(function, serializer), serializer), "function", spread)
+    made = MapFunction(PickledFunction(dump_function(function)), "function", spread)
     loaded = arrived(made)
     assert isinstance(loaded, MapFunction)
     return loaded
@@ -129,14 +118,6 @@ def test_unloadable_item_affects_no_other_item() -> None:
     results = arrived(call_each(chunk(type), arrived(Items([[1], Unloadable(), 2]))))
     assert results == [list, None, int]
     assert str(load_exception(results.failures[1])).startswith("the arguments cannot be loaded: KeyError")
-
-
-def test_serializer_creates_each_argument_and_result() -> None:
-    with pytest.raises(ItemsFailedError) as raised:
-        chunk(divmod, True, Bytes())([list(map(Bytes.serialize, pair)) for pair in ((7, 2), (1, 0))])
-    results = arrived(raised.value.results)
-    assert Bytes.deserialize(results[0]) == (3, 1)
-    assert isinstance(load_exception(results.failures[1]), ZeroDivisionError)
 
 
 class Account:
@@ -249,18 +230,6 @@ def test_large_buffer_shared_by_items_is_sent_once() -> None:
     array = numpy.zeros(50_000)
     one, many = (size_of(dump_value(Items([array] * count))) for count in (2, 20))
     assert many < one + 20 * 500
-
-
-def test_exception_of_a_single_item_chunk_decides_about_a_retry() -> None:
-    def refuse(number: int) -> float:
-        raise ValueError(f"{number} is below 0")
-
-    with pytest.raises(ItemsFailedError) as caught:
-        chunk(refuse)([-1])
-    outcome, payload = failure_of(caught.value, lambda error: isinstance(error, ValueError))
-    assert outcome is Outcome.EXCEPTION_TO_RETRY
-    assert failure_texts(outcome, payload).text == "ValueError: -1 is below 0"
-    assert isinstance(load_exception(payload), ItemsFailedError)
 
 
 def test_predicate_exception_becomes_a_note_without_a_retry() -> None:
