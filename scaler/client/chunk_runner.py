@@ -56,6 +56,9 @@ class Chunk:
     """After a split: the resent items, one by one."""
     future: TaskFuture | None = None
     error: BaseException | None = None
+    """Why the whole chunk failed."""
+    results: Any = None
+    """ChunkResults, or the value of a single call."""
     shown: str = ""
     has_ended: bool = False
     ran_seconds: float | None = None
@@ -63,25 +66,26 @@ class Chunk:
     sent_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
 
-    def failure(self) -> BaseException | None:
-        """Return why the whole chunk failed, or None. The chunk must have ended."""
+    def settle(self) -> None:
+        """Take the outcome of the ended task: the error of the whole chunk, or the results of its items."""
         if self.future is None:
-            return self.error
+            return
         error = error_of(self.future)
-        return None if isinstance(error, ItemsFailedError) else error
+        if error is None:
+            self.results = self.future.result()
+        elif isinstance(error, ItemsFailedError):
+            self.results = error.results
+        else:
+            self.error = error
+            return
+        self.ran_seconds = self.future.profiling_info().duration_s
 
-    def results(self) -> Any:
-        """Return the ChunkResults, or the value of a single call."""
-        assert self.future is not None, "a chunk that was never sent has failed"
-        error = self.future.exception()
-        return error.results if isinstance(error, ItemsFailedError) else self.future.result()
-
+    @property
     def failed(self) -> int:
-        """Return the number of failed items. The chunk must have ended."""
-        if self.failure() is not None:
+        """The number of failed items, once settled."""
+        if self.error is not None:
             return self.count
-        results = self.results()
-        return len(results.failures) if type(results) is ChunkResults else 0
+        return len(self.results.failures) if type(self.results) is ChunkResults else 0
 
 
 class ChunkRunner:
@@ -131,17 +135,16 @@ class ChunkRunner:
         self._in_flight.difference_update(ended)
         now = time.monotonic()
         for chunk in ended:
-            if chunk.future is not None and chunk.failure() is None:
-                chunk.ran_seconds = chunk.future.profiling_info().duration_s
+            chunk.settle()
             self.chunking.ended(chunk.count, chunk.ran_seconds, now)
             self._take_apart(chunk)
-            if chunk.count == 1 and chunk.failure() is not None:
+            if chunk.count == 1 and chunk.error is not None:
                 chunk.shown = "".join(map(show_item, self._items_sent(chunk)))
             chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
             if chunk.has_ended:
                 self.progress.ended += chunk.count
-                self.progress.failed += chunk.failed()
+                self.progress.failed += chunk.failed
         return [chunk for chunk in ended if chunk.has_ended]
 
     def _wait(self, timeout_seconds: float | None) -> Chunk:
@@ -173,11 +176,10 @@ class ChunkRunner:
 
     def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
         """Return the values of a chunk's items, with `FailedItem` for a failed one, and whether any failed."""
-        failure = chunk.failure()
-        if failure is not None:
-            failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
+        error, results = chunk.error, chunk.results
+        if error is not None:
+            failed = (self._failed(copy_of(error), chunk, each, shown=chunk.shown) for each in range(chunk.count))
             return list(failed), True
-        results = chunk.results()
         if self._function is None:
             return [results], False
         values = results.values
@@ -250,10 +252,9 @@ class ChunkRunner:
         if chunk.count == 1:
             return
         if chunk.future is not None:
-            failure = chunk.failure()
             # With a remote traceback, no item was called: arguments were unavailable, or one of the futures failed.
-            was_called = failure is None or remote_traceback(failure) is None
-            if was_called and not isinstance(failure, _OF_ONE_ITEM):
+            was_called = chunk.error is None or remote_traceback(chunk.error) is None
+            if was_called and not isinstance(chunk.error, _OF_ONE_ITEM):
                 return
         for number, item in enumerate(chunk.items or self._items_sent(chunk), chunk.first):
             chunk.parts.append(self._send_one(item, number))

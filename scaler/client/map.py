@@ -65,7 +65,7 @@ class Progress:
 
     def ended(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
-            self.count(chunk.count, chunk.failed())
+            self.count(chunk.count, chunk.failed)
 
     def count(self, ended: int, failed: int) -> None:
         if failed:
@@ -205,13 +205,13 @@ class ResultIterator(Iterator[Any]):
 
     def _submit_all(self) -> None:
         """Send all items, which then run even if the iterator is dropped. Raises the error of the first unsent item."""
-        self._cancels_when_dropped = False
+        items, size = self._items, self._runner.chunk_size
+        assert items is not None, "nothing was sent before"
+        self._items, self._cancels_when_dropped = None, False
         try:
-            while self._items is not None:
-                self._pull(self._items, self._next_size(time.monotonic()))
-            errors = [self._error, *(chunk.error for chunk in self._waiting)]
-            for error in errors:
-                if error is not None:
+            while chunk := list(itertools.islice(items, size)):
+                self._send(chunk)
+                if (error := self._waiting[-1].error) is not None:
                     raise error
         except BaseException:
             self.close()
@@ -243,6 +243,8 @@ class ResultIterator(Iterator[Any]):
                 error, self._error = self._error, None
                 raise error if error is not None else StopIteration
             outcomes, _ = self._ready.popleft()
+            while self._ready and self._items is None:  # the window has nothing left to send
+                outcomes += self._ready.popleft()[0]
             self._batch_count = len(outcomes)
             self._batch = iter(outcomes)
 
