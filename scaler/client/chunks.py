@@ -94,13 +94,6 @@ def show_item(item: Any) -> str:
     return " ".join(reprlib.repr(item).split())
 
 
-def checked(results: ChunkResults) -> ChunkResults:
-    """Return the results of a chunk. Raises ItemsFailedError if an item failed and the results fit MAX_FAILED_BYTES."""
-    if results.failures and serialization.size_of(serialization.dump_value(results)) <= MAX_FAILED_BYTES:
-        raise ItemsFailedError(results)
-    return results
-
-
 def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
     """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item."""
     results = ChunkResults(ValuePacker(), {})
@@ -166,7 +159,11 @@ class MapFunction(Unchanging):
     # -- on a worker
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
-        return checked(call_each(self, items))
+        """Raises ItemsFailedError if an item failed and the results fit MAX_FAILED_BYTES."""
+        results = call_each(self, items)
+        if results.failures and serialization.size_of(serialization.dump_value(results)) <= MAX_FAILED_BYTES:
+            raise ItemsFailedError(results)
+        return results
 
     def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
         """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""

@@ -223,16 +223,21 @@ def checked_label(what: str, text: object) -> str:
     return text
 
 
-def of_chunks(options: Options, chunk_size: int | None) -> Options:
-    """Return the options of chunks of calls with these options. Raises UsageError for an invalid size.
+def of_chunks(options: Options, chunk_size: int | None, serializer: object) -> tuple[Options, int | None]:
+    """Return the options and the size of chunks of calls with these options. Raises UsageError for an invalid size.
 
-    Chunks of automatic size begin with one item, so the hint of a call serves for a chunk.
+    Limits and serializers apply to the single call of a task. Chunks of automatic size begin with one item, so the hint
+    of a call serves for a chunk.
     """
-    if chunk_size is None:
-        return options
-    check_integer("chunk_size", chunk_size, 1)
-    calls = min(chunk_size, MAX_SECONDS)  # an integer may exceed the range of floats
-    return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS))
+    size = 1 if chunk_size is None else chunk_size
+    if options.retries:
+        check_integer("chunk_size", size, 1)
+    else:
+        check_integer("with retries=0, chunk_size", size, 1, 1)
+    if not options.retries or options.retry_on or options.timeout_seconds or serializer is not None:
+        return options, 1
+    calls = min(size, MAX_SECONDS)  # an integer may exceed the range of floats
+    return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS)), chunk_size
 
 
 def _delays(delay: object, retries: int) -> tuple[float, ...]:

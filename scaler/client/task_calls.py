@@ -26,7 +26,6 @@ from scaler.client.options import (
     OptionKeywords,
     Options,
     check_call,
-    check_integer,
     iterated,
     of_chunks,
     options_of,
@@ -440,19 +439,12 @@ class TaskCalls(ArgumentOnly):
         options: Options | None = None,
     ) -> ResultIterator:
         self._check_open()
-        options = options or self._options
-        if not options.retries:
-            check_integer("with retries=0, chunk_size", 1 if chunk_size is None else chunk_size, 1, 1)
-            chunk_size = 1
-        elif options.retry_on or options.timeout_seconds or self._serializer is not None:
-            check_integer("chunk_size", 1 if chunk_size is None else chunk_size, 1)
-            chunk_size = 1  # limits and serializers apply to the single call of a task
+        options, chunk_size = of_chunks(options or self._options, chunk_size, self._serializer)
         if not callable(fn):
             raise UsageError(f"{verb} needs a callable, not {fn!r}")
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
         name, is_spread = name_of(fn), verb == "starmap" or len(iterables) > 1
         counts = self._loop.calls.begin(verb, name, count_of(iterables), has_chunks=True)
-        options = of_chunks(options, chunk_size)
         options = options._replace(name=options.name or name, call=counts.number)
         function = None if chunk_size == 1 else map_function(fn, is_spread)
         template = self._templates.template(function or fn, options, self._parent())

@@ -131,13 +131,22 @@ def test_growing_delays_double_up_to_their_cap() -> None:
 
 def test_hint_of_a_chunk_covers_all_its_calls() -> None:
     options = Options(expected_seconds=2.0)
-    assert of_chunks(options, None).expected_seconds == 2.0, "its size is measured, and begins with one"
-    assert of_chunks(options, 30).expected_seconds == 60.0
-    assert of_chunks(Options(), 30) == Options()
-    assert of_chunks(options, 10**400).expected_seconds == MAX_SECONDS
+    assert of_chunks(options, None, None) == (options, None), "its size is measured, and begins with one"
+    assert of_chunks(options, 30, None) == (Options(expected_seconds=60.0), 30)
+    assert of_chunks(Options(), 30, None) == (Options(), 30)
+    assert of_chunks(options, 10**400, None)[0].expected_seconds == MAX_SECONDS
     for size in (0, True, 2.0):
         with pytest.raises(UsageError, match="chunk_size is"):
-            of_chunks(options, size)  # type: ignore[arg-type]
+            of_chunks(options, size, None)  # type: ignore[arg-type]
+
+
+def test_call_with_limits_is_the_only_one_of_its_task() -> None:
+    for options in (Options(retry_on=b"x"), Options(timeout_seconds=1.0), Options(retries=0)):
+        assert of_chunks(options, None, None) == (options, 1)
+    assert of_chunks(Options(timeout_seconds=1.0, expected_seconds=2.0), 30, None)[0].expected_seconds == 2.0
+    assert of_chunks(Options(), 30, object()) == (Options(), 1)
+    with pytest.raises(UsageError, match="with retries=0, chunk_size is 30"):
+        of_chunks(Options(retries=0), 30, None)
 
 
 def test_node_options_override_options_for_all() -> None:
