@@ -194,11 +194,6 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
 _uploaded = UploadedModules()
 
 
-def replay_task(loop: ClientLoop, task: ScalerFuture | bytes | str, *, pdb: bool) -> Any:
-    """Replay a failed task of the cluster. Raises UsageError and ObjectLostError."""
-    return replay(what_ran(loop, id_of_task(task), "be replayed"), pdb=pdb)
-
-
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
     """Return the value of a task's function here, a list for a chunk. pdb: debug an exception, then raise it."""
     if not ran.spec.code:

@@ -44,19 +44,17 @@ def open_cluster(
     access = _access(*given_access)
     if n_workers is not None:
         check_integer("n_workers", n_workers, 1)
-    if address is not None:
-        if n_workers is not None:
-            raise UsageError(f"n_workers={n_workers} is for a cluster that the client starts: leave out the address")
-        return _connect(address, name, timeout_seconds, access, session, is_given=not is_name(address))
     chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
+    if n_workers is not None and (address is not None or chosen):
+        other = "the address" if address is not None else f"{ADDRESS_VARIABLE}={chosen}"
+        raise UsageError(f"n_workers={n_workers} is for a cluster that the client starts: leave out {other}")
+    if address is not None:
+        return _connect(address, name, timeout_seconds, access, session, is_given=not is_name(address))
     if not chosen and session:
         text = "without an address, the client starts its own cluster, and the session would end with it"
         raise UsageError(f"session {session!r} needs an address, or {ADDRESS_VARIABLE}: {text}")
     if not chosen:
         return _start(name, timeout_seconds, n_workers)
-    if n_workers is not None:
-        text = f"is for a cluster that the client starts, but {ADDRESS_VARIABLE}={chosen} names another"
-        raise UsageError(f"n_workers={n_workers} {text}: leave out one of them")
     try:
         return _connect(chosen, name, timeout_seconds, access, session)
     except (UsageError, UnreachableError, RefusedError) as error:

@@ -100,7 +100,8 @@ class TemplateTable:
         serializer = self._serializer
         shared: dict[str, FunctionReference] = {}
         if serializer is not None:
-            shared["serializer"] = self._share("serializer", lambda: serialization.dump_serializer(serializer))
+            what = f"serializer {serialization.name_of(serializer)}"
+            shared["serializer"] = self._share("serializer", lambda: serialization.dump_value(serializer, None, what))
         if self.code:
             shared["code"] = self._share("code", lambda: [self.code])
         fields = options._asdict()

@@ -207,7 +207,8 @@ class ClusterQuestions(TaskCalls):
             SerializationError: The task cannot be loaded here.
         """
         self._check_open()
-        return room("bundle").replay_task(self._loop, task, pdb=pdb)
+        bundle = room("bundle")
+        return bundle.replay(bundle.what_ran(self._loop, bundle.id_of_task(task), "be replayed"), pdb=pdb)
 
     def cluster(self) -> answers.ClusterSnapshot:
         """Return the state of the cluster: workers, managers, clients, functions, tasks, storage, and scheduler.

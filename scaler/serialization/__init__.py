@@ -280,10 +280,6 @@ def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None)
     return cast("Callable[..., Any]", function)
 
 
-def dump_serializer(serializer: Serializer) -> Parts:
-    return dump_value(serializer, None, f"serializer {name_of(serializer)}")
-
-
 def load_serializer(parts: Sequence[Buffer]) -> Serializer:
     return bind_serializer(load_value(parts, None, "the serializer"))
 

@@ -18,7 +18,7 @@ import pytest
 from scaler import Client
 from scaler.errors import ConfigError, ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import dump_function, dump_serializer, dump_value, load_value, to_payload
+from scaler.serialization import dump_function, dump_value, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.worker import call as call_module
@@ -129,7 +129,7 @@ def test_serializer_serves_function_arguments_and_result() -> None:
             1,
             to_payload(dump_function(lambda a: a * 2, serializer)),
             to_payload(dump_arguments((21,), {}, serializer)[0]),
-            serializer=to_payload(dump_serializer(serializer)),
+            serializer=to_payload(dump_value(serializer)),
         )
     )
     assert load_value(result.parts, serializer) == 42
