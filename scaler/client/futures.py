@@ -383,11 +383,16 @@ class FutureTable:
             with contextlib.suppress(InvalidStateError):
                 running.set_exception(errors.ClientClosedError(self.closed or _ENDED))
 
-    def wait_for(self, condition: Callable[[], object]) -> bool:
-        """Wait, under the lock, until a condition is true; return False on a timeout. Raises ClientClosedError."""
+    def wait_for(self, condition: Callable[[], object], seconds: float | None = None) -> bool:
+        """Wait, under the lock, until a condition is true; return False on a timeout. Raises ClientClosedError.
+
+        seconds: None: `timeout_seconds`.
+        """
         self._waiting_threads += 1
         try:
-            is_true = self.condition.wait_for(lambda: self.closed is not None or condition(), self.timeout_seconds)
+            is_true = self.condition.wait_for(
+                lambda: self.closed is not None or condition(), self.timeout_seconds if seconds is None else seconds
+            )
         finally:
             self._waiting_threads -= 1
         self.check_open()
@@ -396,13 +401,9 @@ class FutureTable:
     def wait_ended(self, futures: Sequence[TaskFuture], seconds: float) -> None:
         """Wait until all these futures have ended, or for `seconds`. Raises UsageError in the client's thread."""
         self.check_waitable()
+        left = list(futures)
         with self.blocked(), self.condition:
-            self._waiting_threads += 1
-            try:
-                left = list(futures)
-                self.condition.wait_for(lambda: self.closed is not None or _drop_ended(left), seconds)
-            finally:
-                self._waiting_threads -= 1
+            self.wait_for(lambda: _drop_ended(left), seconds)
 
     def wait_for_room(self) -> None:
         """Wait, under the lock, until limits permit a task. Raises LimitError or ClientClosedError."""
