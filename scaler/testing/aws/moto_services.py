@@ -108,6 +108,8 @@ class Moto:
             server = importlib.import_module("moto.server")
             if not self._applications:
                 _reset_moto()
+            if service == "iam":  # moto derives AWSServiceRoleForbatch
+                importlib.import_module("moto.iam.models").SERVICE_NAME_CONVERSION["batch"] = "Batch"
             self._applications[service] = server.create_backend_app(service)
         return self._applications[service]
 
