@@ -92,9 +92,10 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     ] = ""
     """Address for monitors."""
     protected: Annotated[bool, Setting("-p")] = True
-    """Refuse shutdown requests from clients."""
+    """Refuse shutdown requests of clients without the role admin."""
     max_number_of_tasks_waiting: Annotated[v.Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
-    """Maximum unfinished tasks of all clients together. Tasks above the limit are rejected."""
+    """Maximum unfinished tasks of all clients together. A client with this many waits in submit. Tasks above the limit
+    are rejected."""
     max_tasks_per_client: Annotated[v.Limit, Setting(metavar="COUNT")] = 10_000_000
     """Maximum unfinished tasks per key. Tasks above the limit are rejected. -1: no limit."""
     max_bytes_per_client: Annotated[
