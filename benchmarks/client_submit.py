@@ -20,9 +20,8 @@ from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.options import Options
 from scaler.net.connection import Connector, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
-from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Finished, Message, Outcome, Submit, Welcome
+from scaler.protocol.messages import Buffer, Descriptor, Finished, Message, Outcome, Submit, Welcome
 
 RESULT = b"\x80\x05K\x01."
 

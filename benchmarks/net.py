@@ -21,9 +21,8 @@ import zmq
 
 from scaler.errors import LimitError
 from scaler.ids import new_peer_id
-from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
+from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
-from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, PutObject, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome

@@ -17,8 +17,7 @@ import psutil
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.ids import IdFactory, content_id
-from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import Done, Hello, Refused, Run, RunGroup, Shutdown, Spec, Welcome
 from scaler.serialization import dump_function, to_payload

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # processors import this module, but need no rows
     import pandas
 
     from scaler.protocol import monitor_rows as rows
-    from scaler.protocol.call_rows import CallRow
+    from scaler.protocol.data_rows import CallRow
     from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 
 _R = TypeVar("_R", bound=NamedTuple)

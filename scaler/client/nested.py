@@ -22,8 +22,8 @@ from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.protocol import codec
 from scaler.protocol import messages as m
-from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import Buffer, Descriptor
 from scaler.serialization.packages import version_of
 from scaler.worker import frames
 

@@ -12,7 +12,7 @@ from math import inf
 from scaler.grammar import called, counted, listed, sized
 from scaler.median import median
 from scaler.monitor.model import Model
-from scaler.protocol.link_rows import NetworkRow
+from scaler.protocol.data_rows import NetworkRow
 from scaler.protocol.monitor_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
 from scaler.texts import pattern
 

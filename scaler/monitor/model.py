@@ -19,7 +19,7 @@ from scaler.median import median
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import LISTS, LOGS, MALFORMED, NOTES, Document, decode, decode_list, decode_status, objects
 from scaler.plugins import known_extensions, load
-from scaler.protocol.link_rows import LinkRow
+from scaler.protocol.data_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import LIVE, RUNNING, FindingRow, FunctionRow, Status, TaskRow
 

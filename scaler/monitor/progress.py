@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Generic, TypeVar
 
-from scaler.protocol.call_rows import CallRow
+from scaler.protocol.data_rows import CallRow
 from scaler.protocol.monitor_rows import FunctionRow, Status
 
 MAX_POINTS = 32

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from scaler.grammar import counted
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
-from scaler.protocol.attachments import Buffer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Buffer
 from scaler.protocol.session import HEADER_BYTES, Envelope
 
 ZSTD = "zstd"

@@ -19,8 +19,7 @@ from scaler.net.connection import ConnectorEvent
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.local import LocalTransport, connect_local
 from scaler.net.wakeups import Wakeups
-from scaler.protocol.attachments import Buffer, Descriptor
-from scaler.protocol.messages import Hello, Message
+from scaler.protocol.messages import Buffer, Descriptor, Hello, Message
 from scaler.protocol.session import SESSION_ID_BYTES, OutboxLimits
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from scaler.net import transport as t
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
-from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Message
+from scaler.protocol.messages import Buffer, Descriptor, Message
 from scaler.protocol.session import ACKNOWLEDGE_BODY, GapError, Header, OutboxLimits, Session, UnreadableError
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)

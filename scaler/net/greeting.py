@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaler.errors import ProtocolError
 from scaler.grammar import counted
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import other_protocol
 from scaler.protocol import messages as m

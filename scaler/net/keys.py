@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Identity
 from scaler.net.transport import Report
 from scaler.protocol.messages import Role
 from scaler.security.keys import Entry, KeyPair

@@ -11,17 +11,15 @@ from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
 from scaler.net.address import addresses_here
 from scaler.net.compression import ZSTD
-from scaler.net.connection import LinkFigures, ListenerEvent, TryAgain
+from scaler.net.connection import Identity, LinkFigures, ListenerEvent, TryAgain
 from scaler.net.connector import Shell
-from scaler.net.identity import Identity
 from scaler.net.kernel import max_descriptors
 from scaler.net.keys import ServerKeys
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.local import LocalListener, local_name
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_listener import ZmqListener
-from scaler.protocol.attachments import Buffer, Descriptor
-from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, Welcome
+from scaler.protocol.messages import Buffer, Descriptor, Goodbye, Hello, Message, Refused, Server, Welcome
 from scaler.protocol.session import OutboxLimits
 
 Admission = Callable[[bytes, Hello, Identity], Welcome | Refused | TryAgain]

@@ -16,15 +16,24 @@ from itertools import count
 
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
-from scaler.net.connection import Broken, Closed, LinkFigures, ListenerEvent, Opened, Received, Resumed, TryAgain
+from scaler.net.connection import (
+    LOCAL,
+    Broken,
+    Closed,
+    Identity,
+    LinkFigures,
+    ListenerEvent,
+    Opened,
+    Received,
+    Resumed,
+    TryAgain,
+)
 from scaler.net.greeting import hello_of, is_durable, refusal_of, version_refusal
-from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
-from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
-from scaler.protocol.messages import Message
+from scaler.protocol.messages import Buffer, Descriptor, Message
 from scaler.protocol.session import Envelope, GapError, Header, OutboxFullError, OutboxLimits, Session, UnreadableError
 
 MAX_PEERS = 65_536

@@ -26,10 +26,16 @@ from hashlib import blake2b
 from scaler.config.addresses import dialled
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
-from scaler.net.identity import LOCAL
+from scaler.net.connection import LOCAL
 from scaler.net.kernel import is_scarce
-from scaler.protocol.attachments import Buffer, Descriptor
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MAX_HELLO_BYTES
+from scaler.protocol.messages import (
+    MAX_ATTACHED_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_CONTROL_BYTES,
+    MAX_HELLO_BYTES,
+    Buffer,
+    Descriptor,
+)
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
 BACKLOG = 1024

@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from scaler.net.connection import ConnectorEvent, ListenerEvent, TryAgain
-from scaler.net.identity import Identity
-from scaler.protocol.attachments import Descriptor
-from scaler.protocol.messages import Goodbye, Hello, Refused, Welcome
+from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, TryAgain
+from scaler.protocol.messages import Descriptor, Goodbye, Hello, Refused, Welcome
 from scaler.protocol.session import Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0

@@ -10,7 +10,7 @@ import zmq
 
 from scaler.net import transport as t
 from scaler.net.compression import PackingLoad, expanded
-from scaler.net.identity import ANYONE
+from scaler.net.connection import ANYONE
 from scaler.net.kernel import received_bytes
 from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.wakeups import Wakeups

@@ -20,7 +20,7 @@ from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
 from scaler.net.compression import PackingLoad, expanded
-from scaler.net.identity import ANYONE, NOBODY, Identity
+from scaler.net.connection import ANYONE, NOBODY, Identity
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
 from scaler.net.wakeups import Wakeups

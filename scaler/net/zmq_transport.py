@@ -32,8 +32,7 @@ from scaler.net.keys import ServerKeys
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.wakeups import Wakeups
 from scaler.processes import after_fork
-from scaler.protocol.attachments import Buffer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Buffer
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Envelope
 
 Socket = zmq.Socket[bytes]

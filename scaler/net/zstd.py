@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from scaler.protocol.attachments import Buffer
+from scaler.protocol.messages import Buffer
 
 if sys.version_info >= (3, 14):
     from compression.zstd import DecompressionParameter, ZstdCompressor, ZstdDecompressor, ZstdError

@@ -18,8 +18,7 @@ from typing import Protocol
 from zlib import crc32
 
 from scaler.errors import LimitError
-from scaler.protocol.attachments import Buffer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, Buffer
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """Approximate amount of bodies written to disk together."""

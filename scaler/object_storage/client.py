@@ -21,8 +21,7 @@ from scaler.net.wakeups import Wakeups
 from scaler.object_storage import requests as r
 from scaler.object_storage.body import views_of
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
-from scaler.protocol.attachments import Buffer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role, Server, StorageReply
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, Buffer, Role, Server, StorageReply
 
 TIMEOUT_SECONDS = 60.0
 AWAY_SECONDS = 0.5

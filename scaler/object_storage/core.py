@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from scaler.ids import cache_owner, is_cached, is_result, owner_of
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
-from scaler.net.identity import LOCAL
+from scaler.net.connection import LOCAL, Broken, Closed, Opened, Received, Resumed
 from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.objects import DONE, Answer, ResultCache, StorageTable

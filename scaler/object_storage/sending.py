@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scaler.ids import cache_owner
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, Body, PartialObject, cut_out
 from scaler.object_storage.commands import SendToPeer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, Role, StorageReply, StorageResult

@@ -25,9 +25,8 @@ from scaler.errors import UsageError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import is_cached, new_peer_id
 from scaler.net.access import Access
-from scaler.net.connection import Opened, Received
+from scaler.net.connection import Identity, Opened, Received
 from scaler.net.connector import LoopThread
-from scaler.net.identity import Identity
 from scaler.net.keys import PeerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
@@ -45,8 +44,8 @@ from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.paths import local_path
 from scaler.processes import give_memory_back
 from scaler.protocol import messages as m
-from scaler.protocol.attachments import Descriptor
 from scaler.protocol.chunks import LARGE_BYTES
+from scaler.protocol.messages import Descriptor
 
 if TYPE_CHECKING:
     from scaler.object_storage.backend.run import BackendRun

@@ -15,8 +15,8 @@ from itertools import accumulate
 
 from scaler.net.local import FileDescriptor
 from scaler.object_storage.body import Body, cut, cut_out, map_file
-from scaler.protocol.attachments import Descriptor
 from scaler.protocol.chunks import chunk_bytes
+from scaler.protocol.messages import Descriptor
 
 if sys.platform == "linux":
     import fcntl

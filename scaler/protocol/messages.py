@@ -21,10 +21,19 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from enum import IntEnum, StrEnum
 from types import NoneType
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 from scaler.ids import content_id
 from scaler.protocol import fields as f
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Descriptor(Protocol):
+    """An open file that is closed with its owner's last reference."""
+
+    def fileno(self) -> int: ...
+
 
 PROTOCOL_VERSION = 4
 INLINE_LIMIT_BYTES = 32 * 1024

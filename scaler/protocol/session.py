@@ -18,9 +18,17 @@ from typing import NamedTuple
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import PEER_ID_BYTES
-from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import CARRIERS, MAX_ATTACHED_BYTES, PROTOCOL_VERSION, UNSEQUENCED, Acknowledge, Message
+from scaler.protocol.messages import (
+    CARRIERS,
+    MAX_ATTACHED_BYTES,
+    PROTOCOL_VERSION,
+    UNSEQUENCED,
+    Acknowledge,
+    Buffer,
+    Descriptor,
+    Message,
+)
 
 HEADER_BYTES = 40
 SESSION_ID_BYTES = 16

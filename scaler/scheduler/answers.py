@@ -15,8 +15,7 @@ from itertools import islice
 from typing import Any
 
 from scaler.ids import ID_BYTES
-from scaler.net.connection import Received
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
 from scaler.protocol.messages import (
     ClusterRead,

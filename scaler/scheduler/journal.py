@@ -16,7 +16,7 @@ from typing import TypeVar, assert_never
 from scaler.errors import ProtocolError
 from scaler.ids import ID_BYTES, owner_of
 from scaler.journal.records import unreadable
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.scheduler.core.changes import (

@@ -20,8 +20,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from scaler.net.address import own_address
-from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.net.identity import Identity
+from scaler.net.connection import Broken, Closed, Identity, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import check_versions
 from scaler.plugins import extensions
 from scaler.processes import Load, LoadMeter

@@ -20,8 +20,7 @@ from scaler.config.addresses import shared_address
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import ProtocolError
 from scaler.net.address import own_address
-from scaler.net.connection import ListenerEvent, Received, TryAgain
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, ListenerEvent, Received, TryAgain
 from scaler.net.listener import Admission, SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions

@@ -20,7 +20,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.monitor.rows import json_schema
 from scaler.monitor.tables import TABLES
-from scaler.net.identity import ANYONE
+from scaler.net.connection import ANYONE
 from scaler.plugins import Extension, FoundTable, LogTable, load
 from scaler.scheduler.core.commands import AddRows, HoldObjects, Perform
 from scaler.scheduler.core.rooms import Rooms

@@ -14,7 +14,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ConfigError
 from scaler.grammar import counted
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.policy.load import load_policy
 from scaler.policy.view import Wanted
 from scaler.protocol.codec import decode

@@ -15,10 +15,9 @@ from itertools import count
 from scaler.config.addresses import check_address
 from scaler.errors import UsageError
 from scaler.ids import PEER_ID_BYTES
-from scaler.net.connection import ConnectorEvent, ListenerEvent
+from scaler.net.connection import LOCAL, ConnectorEvent, ListenerEvent
 from scaler.net.connector import ConnectorShell
 from scaler.net.connector_core import ConnectorCore
-from scaler.net.identity import LOCAL
 from scaler.net.listener import Admission, Listener
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from scaler.ids import new_peer_id
-from scaler.net.connection import ConnectorEvent, ListenerEvent
+from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent
 from scaler.net.connector import ConnectorShell, SocketConnector
-from scaler.net.identity import Identity
 from scaler.net.listener import Admission, Listener, SocketListener
 from scaler.net.local import local_name
 from scaler.net.versions import own_hello

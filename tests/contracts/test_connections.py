@@ -16,17 +16,17 @@ from scaler.net.connection import (
     Closed,
     ConnectionRefused,
     ConnectorEvent,
+    Identity,
     ListenerEvent,
     Opened,
     Received,
     Resumed,
     Welcomed,
 )
-from scaler.net.identity import Identity
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
-from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
+    Buffer,
     Cancel,
     ForgetOwner,
     GetObject,

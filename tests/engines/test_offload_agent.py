@@ -13,8 +13,8 @@ from scaler.ids import result_id
 from scaler.net.connection import ConnectorEvent, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import (
+    Buffer,
     Done,
     Outcome,
     Output,

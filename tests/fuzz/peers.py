@@ -23,9 +23,8 @@ from scaler.monitor.model import Model
 from scaler.monitor.tables import task_view
 from scaler.monitor.web.routes import dump, status_view
 from scaler.net import transport as t
-from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.net.connection import LOCAL, Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector_core import ConnectorCore, Phase
-from scaler.net.identity import LOCAL
 from scaler.net.questions import Questions
 from scaler.net.versions import own_hello
 from scaler.object_storage.requests import GetCall, PutCall, Requests, RequestsInput

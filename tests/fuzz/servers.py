@@ -14,8 +14,7 @@ from scaler.config.servers import scheduler_model
 from scaler.errors import ProtocolError
 from scaler.extensions.history.core import find
 from scaler.ids import IdFactory, content_id
-from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
-from scaler.net.identity import Identity
+from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Received
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import StorageCore

@@ -9,8 +9,7 @@ import threading
 from types import TracebackType
 from typing import Any, TypeVar
 
-from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.net.identity import Identity
+from scaler.net.connection import Broken, Closed, Identity, ListenerEvent, Opened, Received, Resumed
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (

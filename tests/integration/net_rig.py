@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
 from scaler.ids import new_peer_id
-from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
+from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
-from scaler.net.identity import Identity
 from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello

@@ -21,8 +21,7 @@ from scaler.cli import run_command
 from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.tables import TABLES
 from scaler.monitor.web.api import openapi
-from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (

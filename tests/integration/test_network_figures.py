@@ -6,7 +6,7 @@ import asyncio
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.monitor.connection import MonitorConnection
-from scaler.protocol.link_rows import LinkRow
+from scaler.protocol.data_rows import LinkRow
 from scaler.protocol.monitor_rows import Status
 from tests.integration.settings_rig import WAIT_SECONDS
 

@@ -15,8 +15,9 @@ import pytest
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError, UnreachableError
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.messages import (
+    Buffer,
+    Descriptor,
     Desired,
     ManagerDetails,
     ManagerStatus,

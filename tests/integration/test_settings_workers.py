@@ -18,8 +18,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.config.worker import WorkerConfig
 from scaler.host import usable_memory
-from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Desired,

@@ -17,8 +17,7 @@ import psutil
 
 from scaler.config.load import model_of
 from scaler.host import usable_memory
-from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Desired,

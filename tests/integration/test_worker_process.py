@@ -16,8 +16,7 @@ import psutil
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.host import usable_memory
 from scaler.ids import IdFactory, content_id
-from scaler.net.connection import Closed, ListenerEvent, Opened, Received
-from scaler.net.identity import Identity
+from scaler.net.connection import Closed, Identity, ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Done,

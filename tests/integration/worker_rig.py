@@ -16,8 +16,19 @@ from scaler.config.worker import WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.attachments import Buffer, Descriptor
-from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome, is_stored
+from scaler.protocol.messages import (
+    Buffer,
+    Descriptor,
+    Done,
+    Message,
+    Outcome,
+    Recall,
+    Run,
+    RunGroup,
+    Spec,
+    Welcome,
+    is_stored,
+)
 from scaler.serialization import dump_function, load_value, parts_of, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception

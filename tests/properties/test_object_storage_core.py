@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from scaler.ids import IdFactory, is_result, owner_of, result_id
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Welcomed
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed, Welcomed
 from scaler.object_storage import body as layout
 from scaler.object_storage import core as storage_core
 from scaler.object_storage import objects, requests, sending

@@ -17,13 +17,13 @@ from scaler.net.connection import (
     Closed,
     ConnectionRefused,
     ConnectorEvent,
+    Identity,
     ListenerEvent,
     Opened,
     Received,
     Resumed,
     Welcomed,
 )
-from scaler.net.identity import Identity
 from scaler.net.versions import own_hello
 from scaler.protocol import messages as m
 from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.protocol.call_rows import CALL_COLUMNS, CallRow
+from scaler.protocol.data_rows import CALL_COLUMNS, CallRow
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, CallsReported
 from scaler.scheduler.core.changes import GroupBegan, GroupEnded
 from scaler.scheduler.core.cluster import ClusterState

@@ -8,7 +8,7 @@ from scaler.monitor.model import Model, MonitorPart
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.top import formats
 from scaler.monitor.top.formats import COUNTS, Panel, counts
-from scaler.protocol.call_rows import CallRow
+from scaler.protocol.data_rows import CallRow
 from scaler.protocol.monitor_rows import Status
 
 

@@ -18,7 +18,7 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import called, counted, sized
 from scaler.median import median
 from scaler.net.connection import LinkFigures
-from scaler.protocol.link_rows import LINK_COLUMNS, LinkRow
+from scaler.protocol.data_rows import LINK_COLUMNS, LinkRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.durations import Pace, Timing

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scaler.protocol.call_rows import CallRow
+from scaler.protocol.data_rows import CallRow
 from scaler.protocol.monitor_columns import Unit
 from scaler.protocol.monitor_rows import ClientRow, FunctionRow
 

@@ -20,8 +20,8 @@ from scaler.monitor.rows import View, json_schema, object_schema, schema_of, vie
 from scaler.monitor.tables import TABLES, TEXT, Parameter, Table, number, values_of
 from scaler.monitor.web.routes import ApiRoute, Query, Source, UnknownTaskError, answer, refusal, status_view
 from scaler.plugins import known_extensions, load
+from scaler.protocol.data_rows import NetworkRow
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
-from scaler.protocol.link_rows import NetworkRow
 from scaler.protocol.monitor_rows import ConnectionRow, FailureRow, Status, TaskRow
 from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable

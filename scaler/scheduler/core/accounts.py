@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from scaler.grammar import counted
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol.messages import Spec
 
 HOUR_SECONDS = 3600.0

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from scaler.net.connection import Closed, Opened
-from scaler.net.identity import Identity
+from scaler.net.connection import Closed, Identity, Opened
 from scaler.protocol.failures import FailureTexts, failure_texts
 from scaler.protocol.messages import Finished, Hello, Outcome, RunGroup, Submit
 from scaler.scheduler.core.state import TERMINATED, Group, Label, PeerRecord, Ran, Task, TaskState

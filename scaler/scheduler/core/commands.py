@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaler.net.connection import ListenerEvent
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, ListenerEvent
 from scaler.protocol.messages import Finished, Goodbye, Hello, Message, Refused, Submit
 from scaler.scheduler.core.changes import Change, Journaled, Observed
 from scaler.scheduler.core.state import Label

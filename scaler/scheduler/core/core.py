@@ -16,8 +16,7 @@ from typing import assert_never
 from scaler.errors import ProtocolError, UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, owner_of
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
-from scaler.net.identity import LOCAL, NOBODY, Identity
+from scaler.net.connection import LOCAL, NOBODY, Broken, Closed, Identity, Opened, Received, Resumed, TryAgain
 from scaler.protocol import messages
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
 from scaler.scheduler.core import commands

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from scaler.ids import is_task, owner_of
-from scaler.net.connection import TryAgain
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, TryAgain
 from scaler.protocol import messages
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,

@@ -24,7 +24,7 @@ from typing import ClassVar, Final
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Identity
 from scaler.protocol.messages import (
     Done,
     Finished,

@@ -19,9 +19,17 @@ from scaler.errors import RefusedError, ScalerError, UsageError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import new_peer_id
 from scaler.net.access import Access
-from scaler.net.connection import ConnectionRefused, ConnectorEvent, Opened, Received, Resumed, Welcomed
+from scaler.net.connection import (
+    LOCAL,
+    ConnectionRefused,
+    ConnectorEvent,
+    Identity,
+    Opened,
+    Received,
+    Resumed,
+    Welcomed,
+)
 from scaler.net.connector import SocketConnector
-from scaler.net.identity import LOCAL, Identity
 from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello

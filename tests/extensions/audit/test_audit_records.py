@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.core import MAX_AUDIT_TEXT, MAX_COUNTED, Audit, AuditChange
 from scaler.extensions.audit.rows import AuditRow
-from scaler.net.connection import Closed, Opened
-from scaler.net.identity import Identity
+from scaler.net.connection import Closed, Identity, Opened
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     ClientDetails,

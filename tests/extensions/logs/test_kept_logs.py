@@ -11,7 +11,7 @@ from scaler.extensions.logs.core import (
     Logs,
 )
 from scaler.extensions.logs.rows import LogRow
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol.messages import LogLine, WorkerLogged
 from scaler.scheduler.tables import ANSWER_BYTES, rows_document
 from tests.unit.scheduler.driver import Cluster

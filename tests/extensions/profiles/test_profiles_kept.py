@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaler.extensions.profiles.core import MAX_FUNCTIONS, MAX_SAVED_SECONDS, MAX_TASKS, REPORTS_PER_SECOND, Profiles
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled
 from scaler.stack_profile import StackProfile
 from tests.unit.scheduler.driver import Cluster

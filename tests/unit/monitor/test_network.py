@@ -7,7 +7,7 @@ import pytest
 from scaler.extensions.health.core import link_rows
 from scaler.monitor.findings import LATE_SECONDS, MANY_BYTES, SLOW_SECONDS, SLOW_STORAGE_SECONDS, network
 from scaler.net.connection import LinkFigures
-from scaler.protocol.link_rows import LinkRow
+from scaler.protocol.data_rows import LinkRow
 from scaler.protocol.monitor_rows import SchedulerRow, Status, StorageRow, WorkerRow
 from tests.unit.scheduler.driver import Cluster
 

@@ -15,8 +15,7 @@ from scaler.net.compression import MIN_FRAME_BYTES, Packer, PackingLoad, expande
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.zmq_transport import checked, with_checksum
 from scaler.net.zstd import compress
-from scaler.protocol.attachments import Buffer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Buffer
 from scaler.protocol.session import HEADER_BYTES, Envelope, Header
 from tests.contracts.memory_network import WireEnd
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.net.connection import Closed, Received
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Closed, Identity, Received
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.transport import (
     CLOSE_SECONDS,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.net.connection import Broken, ConnectorEvent, ListenerEvent, Opened, Received, Resumed
-from scaler.net.identity import Identity
+from scaler.net.connection import Broken, ConnectorEvent, Identity, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, StorageReply, StorageResult, Welcome
 from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork

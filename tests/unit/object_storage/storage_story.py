@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed
 from scaler.object_storage.commands import (
     ExpirePeer,
     SendToPeer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import cache_owner, cached_id
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol.messages import GetObject, Role
 from tests.unit.object_storage.storage_story import CLIENT, Story, contents, replies
 

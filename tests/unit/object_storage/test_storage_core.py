@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import IdFactory, result_id
-from scaler.net.connection import Received
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity, Received
 from scaler.object_storage.core import MAX_GETS_PER_PEER
 from scaler.object_storage.objects import MAX_UPLOADS_PER_PEER
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER

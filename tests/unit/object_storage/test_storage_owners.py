@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import IdFactory, result_id
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.object_storage.core import UPLOAD_SECONDS
 from scaler.object_storage.objects import MIN_RECORDS_BYTES
 from scaler.protocol import messages as m

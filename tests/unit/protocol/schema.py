@@ -77,6 +77,7 @@ def schema() -> str:
             messages.Inquiry,
             messages.Reply,
             messages.IdList,
+            messages.Descriptor,
             messages.PayloadTag,
             Server,
         ):

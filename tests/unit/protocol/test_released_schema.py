@@ -18,7 +18,7 @@ import pytest
 
 from scaler.extensions.history import minutes
 from scaler.plugins import extensions
-from scaler.protocol import call_rows, data_rows, history_rows, link_rows, monitor_rows
+from scaler.protocol import data_rows, history_rows, monitor_rows
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
 from scaler.protocol.structs import StructCodec, struct_codec
@@ -30,10 +30,8 @@ OF_EXTENSIONS = [
     *(sys.modules[table.kind.__module__] for each in extensions() for table in each.found),
 ]
 ROWS = (
-    call_rows,
     data_rows,
     history_rows,
-    link_rows,
     monitor_rows,
     minutes,
     *OF_EXTENSIONS,

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from scaler.config.servers import SchedulerConfig
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed, TryAgain
 from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import (

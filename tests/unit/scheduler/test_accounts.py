@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scaler.config import servers
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol.messages import (
     AcknowledgeResults,
     Cancel,

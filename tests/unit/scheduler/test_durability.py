@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.net.connection import TryAgain
-from scaler.net.identity import ANYONE, LOCAL, Identity
+from scaler.net.connection import ANYONE, LOCAL, Identity, TryAgain
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     UNFINISHED,

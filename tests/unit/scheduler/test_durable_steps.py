@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.net.connection import Opened
-from scaler.net.identity import LOCAL
+from scaler.net.connection import LOCAL, Opened
 from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Heartbeat, Hello, Role
 from scaler.scheduler.core.changes import ClientJoined
 from scaler.scheduler.core.commands import Command, Send, SendAnswer, WriteJournal

@@ -8,7 +8,7 @@ import pytest
 
 from scaler.extensions.failures.core import Failures
 from scaler.extensions.logs.core import Logs
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Identity
 from scaler.protocol.messages import (
     Cancel,
     Clear,

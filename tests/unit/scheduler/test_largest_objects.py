@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from scaler.ids import result_id, show
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol.messages import FindObjects, ObjectsFound, ObjectsHeld, stored_reference
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
 from scaler.scheduler.core.directory import Directory

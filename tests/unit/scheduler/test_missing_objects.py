@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import IdFactory
-from scaler.net.identity import LOCAL
+from scaler.net.connection import LOCAL
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     ClientDetails,

@@ -13,8 +13,7 @@ import pytest
 
 from scaler.config.servers import scheduler_model
 from scaler.monitor.rows import objects
-from scaler.net.connection import Broken, Closed, LinkFigures, ListenerEvent, Opened, Received, Resumed
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     ClientDetails,

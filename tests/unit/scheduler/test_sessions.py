@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from scaler.ids import result_id
-from scaler.net.identity import Identity
+from scaler.net.connection import Identity
 from scaler.protocol.messages import (
     UNFINISHED,
     AcknowledgeResults,
