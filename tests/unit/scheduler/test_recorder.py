@@ -31,7 +31,7 @@ from scaler.testing.replay import read, replay
 from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
-CONFIG = scheduler_model()(bind_address="tcp://127.0.0.1:0", **SETTINGS)
+CONFIG = scheduler_model(())(bind_address="tcp://127.0.0.1:0", **SETTINGS)
 
 
 class Recorded(Cluster):
