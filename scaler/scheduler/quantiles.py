@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from scaler.scheduler.core.durations import Timing
+from scaler.scheduler.core.state import Timing
 
 
 class Spread(NamedTuple):

@@ -1,10 +1,9 @@
-"""Creates the parts of extensions in a scheduler's process, and switches off parts whose hooks raise."""
+"""Creates the parts of extensions in a scheduler's process."""
 
 from __future__ import annotations
 
-import math
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -16,70 +15,11 @@ from scaler.plugins import extensions, load
 from scaler.protocol.messages import ReadTable, Reply, TableRead, Unanswered
 from scaler.scheduler.core.changes import Incident, Observed, Told
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import Command, Perform, Publish
-from scaler.scheduler.core.rooms import Additions, Rooms, Subscriber
+from scaler.scheduler.core.commands import Perform
+from scaler.scheduler.core.rooms import Rooms, Subscriber, guard, switched_off
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.tables import rows_document
-
-_MAX_TEXT = 500
-
-
-def switched_off(name: str, hook: str, error: Exception) -> Incident:
-    """Return the incident for an extension that was switched off because of an exception."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
-    text = f"{hook} raised {type(error).__name__}: {error}"[:_MAX_TEXT]
-    return Incident("extension", f"the extension {name}", f"{text}{where}", {})
-
-
-def guard(name: str, part: Any) -> Any:
-    """Wrap all hooks of a part so that the first exception switches it off. Returns the part."""
-    incidents: list[Incident] = []
-    unpublished: list[Incident] = []
-
-    def failed(hook: str, error: Exception) -> None:
-        part.next_at = -math.inf  # the next step publishes the incident of a question
-        for each in incidents, unpublished:
-            each.append(switched_off(name, hook, error))
-
-    def of_commands(hook: str, call: Callable[..., Iterable[Command]]) -> Callable[..., Iterable[Command]]:
-        def guarded(*args: Any) -> Iterable[Command]:
-            if not incidents:
-                try:
-                    return [*call(*args)]
-                except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
-                    failed(hook, error)
-            part.next_at = math.inf
-            published = [Publish([*unpublished])] if unpublished else []
-            unpublished.clear()
-            return published
-
-        return guarded
-
-    def of_values(hook: str, call: Callable[..., Any], otherwise: Callable[[], object]) -> Callable[..., Any]:
-        def guarded(*args: Any) -> Any:
-            if not incidents:
-                try:
-                    return call(*args)
-                except Exception as error:  # noqa: BLE001 (as above)
-                    failed(hook, error)
-            return otherwise()
-
-        return guarded
-
-    def refused() -> Unanswered:
-        return Unanswered(f"{incidents[0].subject} is switched off: {incidents[0].text}")
-
-    for hook in ("on_changes", "on_message", "on_time"):
-        setattr(part, hook, of_commands(hook, getattr(part, hook)))
-    rows = part.rows
-    part.rows = of_values("rows", lambda *args: TableRead(rows_document(rows(*args))), refused)
-    part.on_question = of_values("on_question", part.on_question, refused)
-    part.add_to_status = of_values("add_to_status", part.add_to_status, Additions)
-    return part
 
 
 def answer_table(parts: Mapping[str, Any], question: ReadTable, client: ClientRecord, state: ClusterState) -> Reply:
@@ -108,6 +48,10 @@ def part(reference: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", load(reference))
 
 
+def _document(rows: Callable[..., Any], *args: Any) -> TableRead:
+    return TableRead(rows_document(rows(*args)))
+
+
 def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) -> Rooms:
     """Return the extensions for these settings. Raises UsageError if one cannot start. subscribers: come after them."""
     parts: dict[str, Any] = {}
@@ -115,7 +59,9 @@ def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) 
     for each in extensions(config.extensions):
         if each.scheduler:
             try:
-                parts[each.name] = guard(each.name, part(each.scheduler)(config))
+                made = part(each.scheduler)(config)
+                made.rows = partial(_document, made.rows)
+                parts[each.name] = guard(each.name, made)
             except Exception as error:
                 raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
             tables |= {table.name: parts[each.name] for table in each.found}

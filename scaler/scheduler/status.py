@@ -36,10 +36,9 @@ from scaler.protocol.monitor_rows import (
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
-from scaler.scheduler.core.state import ClientRecord, Function, Group, Ready, Task, Worker
+from scaler.scheduler.core.state import ClientRecord, Function, Group, Ready, Task, Timing, Worker
 from scaler.scheduler.data.finding import largest_rows, pair_rows, store_rows
 from scaler.scheduler.quantiles import spread
 from scaler.scheduler.scaling.outlook import managers_of, outlook, without_workers

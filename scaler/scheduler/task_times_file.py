@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scaler.paths import local_path
-from scaler.scheduler.core.durations import BUCKETS
+from scaler.scheduler.core.state import BUCKETS
 from scaler.scheduler.files import FileWriter, replace
 from scaler.scheduler.server import SchedulerServer
 

@@ -15,9 +15,8 @@ from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport,
 from scaler.scheduler.core.changes import GroupBegan, GroupEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.rooms import Additions, Now, Reader
-from scaler.scheduler.core.state import Group, PeerRecord
+from scaler.scheduler.core.state import Group, PeerRecord, Timing
 from scaler.scheduler.status import duration_columns, reasons
 from scaler.scheduler.tables import table
 

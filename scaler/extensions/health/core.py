@@ -21,9 +21,8 @@ from scaler.net.connection import LinkFigures
 from scaler.protocol.data_rows import LINK_COLUMNS, LinkRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
-from scaler.scheduler.core.durations import Pace, Timing
 from scaler.scheduler.core.rooms import Additions, Reader
-from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
+from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Pace, Timing, Worker
 from scaler.scheduler.status import MAX_TEXT
 from scaler.scheduler.tables import table
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.state import Function
+from scaler.scheduler.core.state import Function, Timing
 from scaler.scheduler.quantiles import quantiles
 from scaler.scheduler.status import by_name
 from scaler.texts import pattern

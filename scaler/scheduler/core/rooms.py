@@ -1,18 +1,21 @@
-"""Subscribers to changes, and extensions inside the core, with hooks resolved once. Pure."""
+"""Subscribers to changes, and extensions inside the core, with hooks resolved once. An extension whose hook raises is
+switched off. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
 from scaler.net.connection import LinkFigures
-from scaler.protocol.messages import Inquiry
+from scaler.protocol.messages import Inquiry, Unanswered
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.state import Group
 
 P = ParamSpec("P")
+_MAX_TEXT = 500
 
 
 class Now(NamedTuple):
@@ -168,3 +171,59 @@ class Rooms:
             if part.next_at <= clock:
                 commands += part.on_time(now)
         return commands, last
+
+
+def switched_off(name: str, hook: str, error: Exception) -> Incident:
+    """Return the incident for an extension that was switched off because of an exception."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
+    text = f"{hook} raised {type(error).__name__}: {error}"[:_MAX_TEXT]
+    return Incident("extension", f"the extension {name}", f"{text}{where}", {})
+
+
+def guard(name: str, part: Any) -> Any:
+    """Wrap all hooks of a part so that the first exception switches it off. Returns the part."""
+    incidents: list[Incident] = []
+    unpublished: list[Incident] = []
+
+    def failed(hook: str, error: Exception) -> None:
+        part.next_at = -math.inf  # the next step publishes the incident of a question
+        for each in incidents, unpublished:
+            each.append(switched_off(name, hook, error))
+
+    def of_commands(hook: str, call: Callable[..., Iterable[Command]]) -> Callable[..., Iterable[Command]]:
+        def guarded(*args: Any) -> Iterable[Command]:
+            if not incidents:
+                try:
+                    return [*call(*args)]
+                except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
+                    failed(hook, error)
+            part.next_at = math.inf
+            published = [Publish([*unpublished])] if unpublished else []
+            unpublished.clear()
+            return published
+
+        return guarded
+
+    def of_values(hook: str, call: Callable[..., Any], otherwise: Callable[[], object]) -> Callable[..., Any]:
+        def guarded(*args: Any) -> Any:
+            if not incidents:
+                try:
+                    return call(*args)
+                except Exception as error:  # noqa: BLE001 (as above)
+                    failed(hook, error)
+            return otherwise()
+
+        return guarded
+
+    def refused() -> Unanswered:
+        return Unanswered(f"{incidents[0].subject} is switched off: {incidents[0].text}")
+
+    for hook in ("on_changes", "on_message", "on_time"):
+        setattr(part, hook, of_commands(hook, getattr(part, hook)))
+    part.rows = of_values("rows", part.rows, refused)
+    part.on_question = of_values("on_question", part.on_question, refused)
+    part.add_to_status = of_values("add_to_status", part.add_to_status, Additions)
+    return part

@@ -10,7 +10,6 @@ from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Subm
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.changes import GroupBegan
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import Sessions
@@ -22,6 +21,7 @@ from scaler.scheduler.core.state import (
     Group,
     RetainedResult,
     Task,
+    Timing,
     note_label,
 )
 from scaler.scheduler.core.tasks import Tasks

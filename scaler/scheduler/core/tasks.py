@@ -59,7 +59,6 @@ from scaler.scheduler.core.changes import (
 )
 from scaler.scheduler.core.cluster import ClusterState, calls_of, recount
 from scaler.scheduler.core.commands import Recovered
-from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     NO_BATCH,
@@ -77,6 +76,7 @@ from scaler.scheduler.core.state import (
     RetainedResult,
     Task,
     Terminated,
+    Timing,
     Waiting,
     Worker,
 )

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from scaler.policy.view import Demand
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durations import BUCKETS, Timing
-from scaler.scheduler.core.state import Function, Group, Worker
+from scaler.scheduler.core.state import BUCKETS, Function, Group, Timing, Worker
 from scaler.scheduler.scaling.late_workers import LateWorkers
 
 MOST_TASKS = 100_000

@@ -16,9 +16,8 @@ from scaler.needs import Needs
 from scaler.policy.capacity import SlotBatch, startup_seconds, tasks_worth_giving
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.state import Worker
+from scaler.scheduler.core.state import Timing, Worker
 from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 _ROUNDING = 1e-9

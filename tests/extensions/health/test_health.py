@@ -9,7 +9,7 @@ import pytest
 
 from scaler.extensions.health.core import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
-from scaler.scheduler.core.durations import MOST_PACED, Pace, Paces, Timing
+from scaler.scheduler.core.state import MOST_PACED, Pace, Paces, Timing
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.extensions.health.core import Health, WorkerFigures, judge
-from scaler.scheduler.core.durations import Paces, Timing
+from scaler.scheduler.core.state import Paces, Timing
 
 SPREADS = st.floats(0.0, 1.0)
 """Standard deviation of log durations: with 1, the longest of a thousand takes twenty times the median."""

@@ -9,8 +9,7 @@ from scaler.extensions.history.core import EndedTasks
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core.changes import FailureRecord, TasksEnded
-from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated
+from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated, Timing
 from tests.extensions.history.recorded import Recorded
 
 GROUP = Group(

@@ -12,7 +12,7 @@ import pytest
 from scaler.monitor.model import Model
 from scaler.monitor.progress import MIN_ENDED, STALL_SECONDS
 from scaler.protocol.monitor_rows import FunctionRow
-from scaler.scheduler.core.durations import Paces, Timing
+from scaler.scheduler.core.state import Paces, Timing
 from scaler.scheduler.quantiles import spread
 
 Finish = tuple[float, float]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scaler.scheduler.core.durations import MOST_WEIGHT, Paces, Timing
+from scaler.scheduler.core.state import MOST_WEIGHT, Paces, Timing
 from scaler.scheduler.quantiles import spread
 from scaler.scheduler.scaling.demand import TaskTimes, forecast, remaining_seconds
 

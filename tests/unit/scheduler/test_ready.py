@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from scaler.needs import Needs
 from scaler.protocol.messages import Spec
-from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
-from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task
+from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 
 PLAIN = Needs()
 GPU = Needs.of({"gpu": 1})
