@@ -154,10 +154,13 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
                         raise ValueError(f"{item.name} has no effect, because extensions leaves {each.name} out")
 
 
-@cache
 def scheduler_model(changes: tuple[str, ...] = ()) -> type[SchedulerConfig]:
     """Return the [scheduler] model including the settings of extensions. changes: as in `extensions`."""
-    added = tuple(each for each in changes if not each.startswith("-"))
+    return _model(tuple(each for each in changes if not each.startswith("-")))
+
+
+@cache
+def _model(added: tuple[str, ...]) -> type[SchedulerConfig]:
     models = [cast("type[Any]", load(each.settings)) for each in extensions(added) if each.settings]
     made = type(SchedulerConfig.__name__, (SchedulerConfig, *models), {"__doc__": SchedulerConfig.__doc__})
     return dataclass(frozen=True, kw_only=True)(made)
