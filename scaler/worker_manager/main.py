@@ -20,8 +20,7 @@ from scaler.plugins import load, worker_manager_type
 from scaler.processes import adopt_orphans, end_descendants
 from scaler.protocol.messages import ManagerDetails, Role, Server
 from scaler.texts import escaped
-from scaler.worker_manager.backend import access_of, load_backend
-from scaler.worker_manager.call_thread import has_calls_left
+from scaler.worker_manager.backend import access_of, has_calls_left, load_backend
 from scaler.worker_manager.runner import Runner
 
 if TYPE_CHECKING:

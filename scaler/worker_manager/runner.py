@@ -24,8 +24,7 @@ from scaler.errors import RefusedError, ScalerError, UnreachableError, UsageErro
 from scaler.grammar import counted
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, RefusalReason, Refused, Shutdown, UnitState
-from scaler.worker_manager.backend import ENDED, Backend, BackendError, Capacity, Unit
-from scaler.worker_manager.call_thread import CallThread, answered_before
+from scaler.worker_manager.backend import ENDED, Backend, BackendError, CallThread, Capacity, Unit, answered_before
 from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, UnitsWanted
 

@@ -40,7 +40,7 @@ from scaler.worker.executor import CallKey, Executor, ExecutorError
 from scaler.worker.processor.calling import failure_of
 from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
 from scaler.worker.processor.storage import GET_TIMEOUT_SECONDS
-from scaler.worker_manager.call_thread import CallThread, answered_before
+from scaler.worker_manager.backend import CallThread, answered_before
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 
 MAX_PRINTED_BYTES = 64 * 1024  # limit of printed text in a result, also on the remote side
