@@ -12,7 +12,7 @@ from scaler.grammar import counted
 from scaler.worker_manager.aws.calls import AwsError, Fields
 from scaler.worker_manager.aws.prices import PRICES_OF
 from scaler.worker_manager.aws.setup import Account, Resource, is_ours
-from scaler.worker_manager.containers import loopback_warning
+from scaler.worker_manager.backend import loopback_warning
 
 QUOTAS = {
     "FARGATE": ("fargate", "L-3032A538", "Fargate On-Demand vCPU resource count"),

@@ -22,7 +22,7 @@ from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.calls import AwsClient, Fields, steady
 from scaler.worker_manager.aws.resources import NO_BUCKET, BucketResource, delete_objects, object_keys
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
-from scaler.worker_manager.containers import exit_text, loopback_warning, making_an_image
+from scaler.worker_manager.backend import exit_text, loopback_warning, making_an_image
 from scaler.worker_manager.wheel import build_wheel, requirements_of
 
 MAX_OVERRIDES_CHARACTERS = 8192  # total of all overrides; source: RunTask in the ECS API reference

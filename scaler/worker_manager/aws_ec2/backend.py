@@ -31,8 +31,7 @@ from scaler.worker_manager.aws.resources import covers
 from scaler.worker_manager.aws.setup import MANAGED_PAIRS
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
-from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential
-from scaler.worker_manager.containers import worker_document
+from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential, worker_document
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"

@@ -17,8 +17,7 @@ from scaler.worker_manager.aws.package import MAX_OVERRIDES_CHARACTERS, unreacha
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, UNANSWERED_SECONDS
-from scaler.worker_manager.backend import Backend, BackendError, Capacity, most_units
-from scaler.worker_manager.containers import worker_document
+from scaler.worker_manager.backend import Backend, BackendError, Capacity, most_units, worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_GRACE_SECONDS = 25.0  # for running tasks of a stopped worker; Batch kills the container 30 s after SIGTERM

@@ -37,8 +37,16 @@ from scaler.worker_manager.aws.package import (
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.backend import BackendError, Capacity, most_units, owner_digest
-from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, worker_container, worker_document
+from scaler.worker_manager.backend import (
+    CONTAINER,
+    WORKER_COMMAND,
+    BackendError,
+    Capacity,
+    most_units,
+    owner_digest,
+    worker_container,
+    worker_document,
+)
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL: Fargate's maximum, and the notice of a spot task

@@ -21,10 +21,11 @@ from scaler.worker_manager.backend import (
     ENDED_SHOWN_SECONDS,
     BackendError,
     Capacity,
+    loopback_warning,
     most_units,
+    require_image,
     units_credential,
 )
-from scaler.worker_manager.containers import loopback_warning, require_image
 from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
 from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped

@@ -12,8 +12,16 @@ from typing import Any
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.protocol.messages import UnitState
 from scaler.worker.credential import CREDENTIAL_VARIABLE
-from scaler.worker_manager.backend import ENDED, owner_digest, short
-from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, exit_text, worker_container, worker_document
+from scaler.worker_manager.backend import (
+    CONTAINER,
+    ENDED,
+    WORKER_COMMAND,
+    exit_text,
+    owner_digest,
+    short,
+    worker_container,
+    worker_document,
+)
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.polled import SeenUnit
 

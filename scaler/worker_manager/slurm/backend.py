@@ -20,8 +20,15 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import ENDED, BackendError, Capacity, most_units, owner_digest, units_credential
-from scaler.worker_manager.containers import worker_document
+from scaler.worker_manager.backend import (
+    ENDED,
+    BackendError,
+    Capacity,
+    most_units,
+    owner_digest,
+    units_credential,
+    worker_document,
+)
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem

@@ -16,7 +16,7 @@ from scaler.config.load import read_file
 from scaler.config.setting import describe
 from scaler.worker_manager.aws.resources import execution_statements
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.containers import WORKER_COMMAND
+from scaler.worker_manager.backend import WORKER_COMMAND
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/aws_raw_ecs.md").read_text()
