@@ -20,7 +20,7 @@ from scaler.security.private_files import write_private
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.aws.service import ServiceCall
 from scaler.worker_manager.aws.calls import with_region
-from scaler.worker_manager.aws.credential import CredentialParameter, check_secrets, parameter_name, secrets_with
+from scaler.worker_manager.aws.resources import CredentialParameter, check_secrets, parameter_name, secrets_with
 from scaler.worker_manager.aws.setup import Account, run
 from scaler.worker_manager.aws_ec2.backend import user_data
 from scaler.worker_manager.main import provisioner_of

@@ -24,10 +24,9 @@ from scaler.worker_manager.aws.calls import (
     steady,
     with_region,
 )
-from scaler.worker_manager.aws.credential import parameter_name
 from scaler.worker_manager.aws.package import install_command, is_in_bucket, package_of, unreachable
 from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
-from scaler.worker_manager.aws.resources import covers
+from scaler.worker_manager.aws.resources import covers, parameter_name
 from scaler.worker_manager.aws.setup import MANAGED_PAIRS
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE

@@ -11,11 +11,11 @@ from scaler.config.commands import Verb
 from scaler.grammar import counted
 from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.checks import Checks
-from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
 from scaler.worker_manager.aws.prices import PRICES_OF, ec2_price
 from scaler.worker_manager.aws.resources import (
     HOSTS_SERVICE,
+    CredentialParameter,
     IamRole,
     InstanceProfile,
     backend_statements,

@@ -12,8 +12,8 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError, with_region
-from scaler.worker_manager.aws.credential import check_secrets
 from scaler.worker_manager.aws.package import MAX_OVERRIDES_CHARACTERS, unreachable
+from scaler.worker_manager.aws.resources import check_secrets
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, UNANSWERED_SECONDS

@@ -13,8 +13,8 @@ from scaler.worker_manager.aws import package as packages
 from scaler.worker_manager.aws import resources as aws
 from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
-from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.package import platform_of
+from scaler.worker_manager.aws.resources import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource

@@ -23,7 +23,6 @@ from scaler.worker_manager.aws.calls import (
     steady,
     with_region,
 )
-from scaler.worker_manager.aws.credential import check_secrets, secrets_with
 from scaler.worker_manager.aws.package import (
     BASE_IMAGE,
     MAX_OVERRIDES_CHARACTERS,
@@ -35,6 +34,7 @@ from scaler.worker_manager.aws.package import (
     unreachable,
 )
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
+from scaler.worker_manager.aws.resources import check_secrets, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.backend import (

@@ -10,7 +10,6 @@ from scaler.config.commands import Verb
 from scaler.worker_manager.aws import resources
 from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
-from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.package import (
     PackageBucket,
     PackageResource,
@@ -19,6 +18,7 @@ from scaler.worker_manager.aws.package import (
     package_statements,
 )
 from scaler.worker_manager.aws.prices import fargate_price
+from scaler.worker_manager.aws.resources import CredentialParameter
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import describe_definition, described, ensure_definition
