@@ -14,9 +14,9 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws.setup import Account, Resource, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, setup
+from scaler.worker_manager.aws_hpc.backend import BatchService
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import Definition
-from scaler.worker_manager.aws_hpc.service import BatchService
 from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
 from tests.engines.moto_rig import Cloud, moto_server, words
 

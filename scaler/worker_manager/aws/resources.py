@@ -1,4 +1,4 @@
-"""Resources shared by several types: roles, log groups, buckets, and definitions with revisions."""
+"""Resources shared by several types: roles, log groups, buckets, definitions with revisions, and credentials."""
 
 from __future__ import annotations
 
@@ -333,7 +333,9 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
 
 
 class CredentialParameter(Resource):
-    """The units' credential as a SecureString (free of charge). Without a credential, the parameter does not exist."""
+    """The units' credential as a SecureString (free of charge). Without a credential, the parameter does not exist. ECS
+    (also for Batch) passes it from there to the container as SCALER_CREDENTIAL. Definitions, other requests, and tags
+    never contain the credential."""
 
     service, kind = "ssm", "parameter"
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from scaler.worker_manager.aws.calls import AwsError, Fields
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours
-from scaler.worker_manager.aws_hpc.service import ALIVE
+from scaler.worker_manager.aws_hpc.backend import ALIVE
 
 CHANGEABLE = ("maxvCpus", "subnets", "securityGroupIds")
 VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if instances must end first

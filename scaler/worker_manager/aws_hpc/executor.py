@@ -32,6 +32,14 @@ from scaler.worker.executor import (
 )
 from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.backend import (
+    ENDED,
+    BatchService,
+    SessionObjects,
+    classify_exit,
+    counts_of,
+    has_not_read,
+)
 from scaler.worker_manager.aws_hpc.objects import (
     KEY_BYTES,
     KEY_NAME,
@@ -43,14 +51,6 @@ from scaler.worker_manager.aws_hpc.objects import (
     verified,
 )
 from scaler.worker_manager.aws_hpc.requests import Definition, call_request, job_price, minimum_seconds, owns
-from scaler.worker_manager.aws_hpc.service import (
-    ENDED,
-    BatchService,
-    SessionObjects,
-    classify_exit,
-    counts_of,
-    has_not_read,
-)
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.polled import STOP_REASON

@@ -17,9 +17,9 @@ from scaler.worker_manager.aws.package import platform_of
 from scaler.worker_manager.aws.resources import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.backend import ALIVE, counts_of, described
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, job_price, manager_keys, owner_of
-from scaler.worker_manager.aws_hpc.service import ALIVE, counts_of, described
 from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"

@@ -60,7 +60,6 @@ def test_setup_policy_allows_every_call_of_setup() -> None:
         "aws_raw_ecs.backend",
         "aws.setup",
         "aws.resources",
-        "aws.credential",
         "aws.package",
     ) - {
         *("ecs:RunTask", "ecs:StopTask"),  # of the manager

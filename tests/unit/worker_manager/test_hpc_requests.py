@@ -12,6 +12,7 @@ from scaler.errors import ConfigError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
+from scaler.worker_manager.aws_hpc.backend import classify_exit
 from scaler.worker_manager.aws_hpc.objects import PackedCall
 from scaler.worker_manager.aws_hpc.requests import (
     Definition,
@@ -24,7 +25,6 @@ from scaler.worker_manager.aws_hpc.requests import (
     owns,
     submission,
 )
-from scaler.worker_manager.aws_hpc.service import classify_exit
 from scaler.worker_manager.aws_hpc.tracking import batches_of
 
 DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
