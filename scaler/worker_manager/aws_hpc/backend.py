@@ -1,5 +1,5 @@
-"""AWS Batch and S3 for both modes (thread-safe, raises AwsError), and the backend of mode worker, whose unit is a job or
-an array child: `JOB` or `JOB:INDEX`, as in AWS_BATCH_JOB_ID."""
+"""AWS Batch and S3 for both modes, and the backend of mode worker. A unit is a job or an array child: `JOB` or
+`JOB:INDEX`, as in AWS_BATCH_JOB_ID."""
 
 from __future__ import annotations
 
