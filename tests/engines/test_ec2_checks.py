@@ -79,16 +79,15 @@ def test_finds_unknown_types_and_types_missing_in_the_subnets_zones(aws: AwsEmul
     assert len(texts) == 2
 
 
-def test_show_lists_prices_by_type_and_market(aws: AwsEmulator) -> None:
+def test_show_lists_the_running_instances_and_their_price(aws: AwsEmulator) -> None:
     do("setup")
     assert "runs          no instances" in do("show")[1]
     backend = Ec2Backend(ec2_config(ec2_image=LINUX, ec2_setup="exec sleep 3600", max_task_concurrency=8))
     started = backend.start(3)
     price = ec2_price("us-east-1", "m5.large")
     assert price is not None
-    each, total = [line for line in do("show")[1] if line.startswith("runs")]
-    assert each == f"runs          3 of m5.large, on demand: about {price:.4f} USD an hour each"
-    assert total.startswith(f"runs          3 instances together: about {3 * price:.2f} USD an hour (prices of 20")
+    [line] = [line for line in do("show")[1] if line.startswith("runs")]
+    assert line.startswith(f"runs          3 instances: 6 vCPUs, about {3 * price:.2f} USD an hour (prices of 20")
     backend.stop(started)
     backend.close()
     assert "runs          no instances" in do("show")[1]

@@ -186,6 +186,6 @@ def test_command_prints_each_step_and_fails_in_one_line(cloud: EcsCloud) -> None
     code, out, err = run("show", *place, "http://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err == (
-        "scaler_worker_manager: ECS DescribeClusters: cannot connect at http://127.0.0.1:1: check the network, "
-        "aws_region and aws_endpoint_url\n"
+        "scaler_worker_manager: ECS DescribeClusters: no answer at http://127.0.0.1:1 (EndpointConnectionError): "
+        "check the network, aws_region and aws_endpoint_url\n"
     )

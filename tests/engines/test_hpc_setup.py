@@ -266,7 +266,7 @@ def test_foreign_resources_are_kept(cloud: HpcCloud) -> None:
     trust = json.dumps({"Version": "2012-10-17", "Statement": []})
     cloud.call("iam", "CreateRole", RoleName=JOB, AssumeRolePolicyDocument=trust)
     lines = cloud.do("setup")
-    assert ("exists", "bucket our-calls (made by others, left as it is)") in lines
+    assert ("exists", "bucket our-calls (made by others)") in lines
     assert any(word == "note" and "removes old objects below scaler-tasks/" in what for word, what in lines)
     kept = [what for word, what in cloud.do("teardown") if word == "kept"]
     assert [what.partition(" (")[0] for what in kept] == [f"role {JOB}", "bucket our-calls"]

@@ -85,18 +85,11 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind,
         "credentials",
         "AWS credentials cannot be renewed ({type}: {message}): log in again",
     ),
-    (exceptions.ConnectTimeoutError, "unanswered", "{call}: no connection{where} within {connect_seconds} s"),
-    (exceptions.ReadTimeoutError, "unanswered", "{call}: no answer{where} within {read_seconds} s"),
-    (
-        exceptions.EndpointConnectionError,
-        "unanswered",
-        "{call}: cannot connect{where}: check the network, aws_region and aws_endpoint_url",
-    ),
     (exceptions.SSLError, "unanswered", "{call}: no secure connection{where}: {message}"),
     (
         (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError),
         "unanswered",
-        "{call}: the connection{where} ended without an answer ({type})",
+        "{call}: no answer{where} ({type}): check the network, aws_region and aws_endpoint_url",
     ),
     (BotoCoreError, "refused", "{call} cannot be asked ({type}): {message}"),
 )
@@ -117,8 +110,7 @@ class AwsError(BackendError):
 
 
 def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) -> AwsError:
-    limits = {"connect_seconds": CONNECT_TIMEOUT_SECONDS, "read_seconds": READ_TIMEOUT_SECONDS}
-    facts = {"call": f"{service} {operation}", "type": type(error).__name__, **limits}
+    facts = {"call": f"{service} {operation}", "type": type(error).__name__}
     if isinstance(error, BotoCoreError):
         kind, text = next((kind, text) for types, kind, text in _FAILURES if isinstance(error, types))
         host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from importlib import resources
 
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.grammar import counted
@@ -14,36 +15,7 @@ from scaler.worker_manager.aws.prices import PRICES_OF
 from scaler.worker_manager.aws.setup import Account, Resource, is_ours
 from scaler.worker_manager.backend import loopback_warning
 
-QUOTAS = {
-    "FARGATE": ("fargate", "L-3032A538", "Fargate On-Demand vCPU resource count"),
-    "FARGATE_SPOT": ("fargate", "L-36FBB829", "Fargate Spot vCPU resource count"),
-}
-"""Service, code, and name of the regional quota of concurrent vCPUs, by capacity."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypeGroup:
-    """Instance types that share vCPU quotas. spot: quota code for spot instances, or empty."""
-
-    name: str
-    pattern: str
-    on_demand: str
-    spot: str = ""
-
-
-TYPE_GROUPS = (
-    TypeGroup("Standard", r"optimal|(?:[acdmrtz]|i[ms]?|h)\d.*", "L-1216C47A", "L-34B43A08"),
-    TypeGroup("G and VT", r"(?:gr?|vt)\d.*", "L-DB2E81BA", "L-3819A6DF"),
-    TypeGroup("P", r"p\d.*", "L-417A185B", "L-7212CCBC"),
-    TypeGroup("X", r"x\d.*", "L-7295265B", "L-E3A00192"),
-    TypeGroup("F", r"f\d.*", "L-74FC7D96", "L-88CF9481"),
-    TypeGroup("Inf", r"inf\d.*", "L-1945791B", "L-B5D1601B"),
-    TypeGroup("Trn", r"trn\d.*", "L-2C3B7624", "L-6B0D517C"),
-    TypeGroup("DL", r"dl\d.*", "L-6E869C2A", "L-85EED4F7"),
-    TypeGroup("HPC", r"hpc\d.*", "L-F7808C92"),
-    TypeGroup("High Memory", r"u(?:-|\d).*", "L-43DA4232"),
-)
-"""Codes of 2026-07, from public listings of `aws service-quotas list-service-quotas --service-code ec2`."""
+_QUOTAS = tomllib.loads(resources.files(__package__).joinpath("quotas.toml").read_text())
 _ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
 
 
@@ -71,20 +43,18 @@ class Checks:
                 self.account.line("unknown", what, str(error))
 
     def quota(self, capacity: str, vcpus: int | None, setting: str) -> None:
-        self._compare(*QUOTAS[capacity], vcpus, setting)
+        code, name = _QUOTAS["fargate"][capacity]
+        self._compare("fargate", code, name, vcpus, setting)
 
     def instances(self, purchase: str, types: Sequence[str], vcpus: int | None, setting: str) -> None:
         """Compare with the quotas of all groups of these types or families. purchase: EC2 or SPOT."""
         others = list(types)
-        for group in TYPE_GROUPS:
-            code = group.spot if purchase == "SPOT" else group.on_demand
-            if code and (members := [name for name in types if re.fullmatch(group.pattern, name)]):
-                others = [name for name in others if name not in members]
-                spot, on_demand = (
-                    f"All {group.name} Spot Instance Requests",
-                    f"Running On-Demand {group.name} instances",
-                )
-                self._compare("ec2", code, spot if purchase == "SPOT" else on_demand, vcpus, setting)
+        form = "All {} Spot Instance Requests" if purchase == "SPOT" else "Running On-Demand {} instances"
+        for name, group in _QUOTAS["ec2"].items():
+            code = group.get("spot" if purchase == "SPOT" else "on_demand")
+            if code and (members := [each for each in types if re.fullmatch(group["types"], each)]):
+                others = [each for each in others if each not in members]
+                self._compare("ec2", code, form.format(name), vcpus, setting)
         if others:
             self.account.line("unknown", f"quota of {', '.join(others)}", "look it up in Service Quotas")
 
@@ -193,8 +163,8 @@ def _subnets(names: Sequence[str], one: str, several: str) -> str:
     return f"subnet {names[0]} {one}" if len(names) == 1 else f"subnets {', '.join(names)} {several}"
 
 
-def show_costs(account: Account, what: str, count: int, vcpus: float, memory_gb: float, price: float | None) -> None:
-    money = "at an unknown price" if price is None else f"about {price:.2f} USD an hour (prices of {PRICES_OF})"
-    account.line(
-        "runs", f"{counted(count, what)}: {vcpus:g} vCPUs, {memory_gb:g} GB, {money}" if count else f"no {what}s"
-    )
+def show_costs(account: Account, what: str, prices: Sequence[float | None], size: str) -> None:
+    """Print what units cost. prices: of each unit per hour, None if unknown. size: of all together."""
+    money = f"about {sum(filter(None, prices)):.2f} USD an hour (prices of {PRICES_OF})"
+    money = "at an unknown price" if None in prices else money
+    account.line("runs", f"{counted(len(prices), what)}: {size}, {money}" if prices else f"no {what}s")

@@ -144,7 +144,6 @@ class PackageResource(Resource):
     """The packages of one definition or template. Earlier versions remain until teardown, for running units."""
 
     service, kind = "s3", "package"
-    foreign_note = ""
     removal_note = ", of all versions"
 
     def __init__(self, account: Account, bucket: str, base: str, package: Package | None) -> None:
@@ -180,8 +179,6 @@ class PackageResource(Resource):
 
 
 class PackageBucket(BucketResource):
-    foreign_note = "made by others"
-
     def in_use(self, _: Fields) -> str:
         # A dry run does not remove the packages.
         foreign = self.foreign_key((f"{PREFIX}/",) if self.account.dry_run else ())

@@ -101,9 +101,7 @@ def is_ours(found: Fields) -> bool:
 class Resource:
     service: ClassVar[str]
     kind: ClassVar[str]
-    foreign_note: ClassVar[str] = NOT_OURS
     changes_foreign: ClassVar[bool] = False
-    shows_changes_apart: ClassVar[bool] = False  # setup prints each change on its own line
     is_quiet = False  # `teardown` does not report a missing resource; `show` skips it
     removal_note: ClassVar[str] = ""
 
@@ -155,17 +153,11 @@ class Resource:
         if found is None:
             account.do("create", "created", self.creation(), self.create)
             return
-        ours = is_ours(found)
-        exists = partial(
-            account.line, "exists", f"{self.wanted}{self.suffix(found)}", "" if ours else self.foreign_note
-        )
-        if self.shows_changes_apart:
-            exists()
-        changes = self.changes(found) if ours or self.changes_foreign else ()
-        if not changes and not self.shows_changes_apart:
-            exists()
-        for text, action in changes:
-            account.do("change", "changed", text, action)
+        note = "" if is_ours(found) else "made by others" if self.changes_foreign else NOT_OURS
+        account.line("exists", f"{self.wanted}{self.suffix(found)}", note)
+        if note != NOT_OURS:
+            for text, action in self.changes(found):
+                account.do("change", "changed", text, action)
 
     def show(self) -> None:
         found = self.describe()

@@ -21,7 +21,7 @@ from scaler.worker.credential import credential_text, inherited_credential, take
 METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # boto3's variable for the address of the metadata service
 METADATA = "http://169.254.169.254"
 ANSWER_SECONDS = 2.0
-TOKEN_SECONDS = 21_600
+TOKEN_SECONDS = 60
 NOTICE_SECONDS = 5.0  # polling interval for spot notices, as recommended in EC2's guide
 CREDENTIAL_ATTEMPTS = 20
 CREDENTIAL_PAUSE_SECONDS = 3.0  # the role of a new instance may not have propagated yet
@@ -34,16 +34,11 @@ class Metadata:
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self._token = ""
-        self._token_until = 0.0
 
     def get(self, path: str) -> str | None:
-        if time.monotonic() > self._token_until:
-            headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
-            self._token = self._ask("PUT", "api/token", headers)
-            self._token_until = time.monotonic() + TOKEN_SECONDS / 2
+        token = self._ask("PUT", "api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)})
         try:
-            return self._ask("GET", f"meta-data/{path}", {"X-aws-ec2-metadata-token": self._token})
+            return self._ask("GET", f"meta-data/{path}", {"X-aws-ec2-metadata-token": token})
         except HTTPError as error:
             error.close()
             if error.code != 404:

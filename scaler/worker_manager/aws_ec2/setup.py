@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 
 from scaler.config.commands import Verb
-from scaler.grammar import counted
 from scaler.worker_manager.aws.calls import Fields, with_region
-from scaler.worker_manager.aws.checks import Checks
+from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
-from scaler.worker_manager.aws.prices import PRICES_OF, ec2_price
+from scaler.worker_manager.aws.prices import ec2_price
 from scaler.worker_manager.aws.resources import (
     HOSTS_SERVICE,
     CredentialParameter,
@@ -23,7 +21,14 @@ from scaler.worker_manager.aws.resources import (
 )
 from scaler.worker_manager.aws.setup import Account, Change, Resource, run
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
-from scaler.worker_manager.aws_ec2.backend import MISSING, check_source, ensure_template, instances_of, max_instances
+from scaler.worker_manager.aws_ec2.backend import (
+    MISSING,
+    check_source,
+    cpus_received,
+    ensure_template,
+    instances_of,
+    max_instances,
+)
 from scaler.worker_manager.backend import units_credential
 
 
@@ -54,8 +59,7 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
             return _check(account, config, wanted)
         code = run(verb, wanted, [template, profile, role, credential, *reversed(packages)])
         if verb == "show":
-            for text in running_costs(account.region, instances_of(config, account.client("ec2"))):
-                account.line("runs", text)
+            _show_costs(account, config)
         return code
 
 
@@ -71,7 +75,6 @@ def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -
 
 class LaunchTemplate(Resource):
     service, kind = "ec2", "launch template"
-    foreign_note = "made by others"
 
     def __init__(self, account: Account, config: AwsEc2Config, credential: str, profile: str) -> None:
         super().__init__(account, config.ec2_launch_template)
@@ -187,19 +190,10 @@ def _report(checks: Checks, texts: Sequence[str], what: str) -> None:
         checks.ok(what)
 
 
-def running_costs(region: str, instances: Iterable[Mapping[str, object]]) -> list[str]:
-    counts = Counter(
-        (str(each["InstanceType"]), str(each.get("InstanceLifecycle") or "on demand")) for each in instances
-    )
-    lines, total, unknown = [], 0.0, 0
-    for (name, market), count in sorted(counts.items()):
-        price = ec2_price(region, name, spot=market == "spot")
-        each = "at an unknown price" if price is None else f"about {price:.4f} USD an hour each"
-        lines.append(f"{count} of {name}, {market}: {each}")
-        total += count * (price or 0.0)
-        unknown += count if price is None else 0
-    if not counts:
-        return ["no instances"]
-    known = f"about {total:.2f} USD an hour (prices of {PRICES_OF})"
-    without = f", and {unknown} at an unknown price" if unknown else ""
-    return [*lines, f"{counted(counts.total(), 'instance')} together: {known}{without}"]
+def _show_costs(account: Account, config: AwsEc2Config) -> None:
+    instances = list(instances_of(config, account.client("ec2")))
+    prices = [
+        ec2_price(account.region, str(each["InstanceType"]), spot=each.get("InstanceLifecycle") == "spot")
+        for each in instances
+    ]
+    show_costs(account, "instance", prices, f"{sum(map(cpus_received, instances))} vCPUs")

@@ -140,7 +140,7 @@ class BatchBackend(PolledBackend):
 
 
 def _unit_ids(job_id: str, size: int) -> list[str]:
-    return [child_id(job_id, index, size) for index in range(size)]
+    return [requests.child_id(job_id, index, size) for index in range(size)]
 
 
 def _seen(job: Mapping[str, Any]) -> SeenUnit:
@@ -268,10 +268,6 @@ def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
     if "size" not in array:
         return {str(job["status"]): 1}
     return {str(status): int(count) for status, count in (array.get("statusSummary") or {}).items() if count}
-
-
-def child_id(job_id: str, index: int, size: int) -> str:
-    return job_id if size == 1 else f"{job_id}:{index}"
 
 
 def reason_of(job: Mapping[str, Any]) -> str:

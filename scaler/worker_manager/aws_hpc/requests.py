@@ -40,6 +40,10 @@ def job_name(config: AwsHpcConfig, session: str, number: int) -> str:
     return f"{base}-{mark_of(config)}-{session}-{number}"
 
 
+def child_id(job_id: str, index: int, size: int) -> str:
+    return job_id if size == 1 else f"{job_id}:{index}"
+
+
 def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
     """Return whether a job belongs to this manager, in any mode and with any `name`. session: any by default."""
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None

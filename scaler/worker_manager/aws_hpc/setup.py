@@ -108,9 +108,8 @@ def _show_costs(account: Account, config: AwsHpcConfig) -> None:
     ids = [str(job["jobId"]) for jobs in listed for job in jobs]
     counts = [counts_of(job) for job in described(batch, ids).values()]
     running = sum(each.get("STARTING", 0) + each.get("RUNNING", 0) for each in counts)
-    price = job_price(config, config.batch_cpu, config.batch_memory)
-    total = None if price is None else running * price
-    show_costs(account, "job", running, running * config.batch_cpu, running * config.batch_memory, total)
+    prices = [job_price(config, config.batch_cpu, config.batch_memory)] * running
+    show_costs(account, "job", prices, f"{running * config.batch_cpu} vCPUs, {running * config.batch_memory} GB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +213,7 @@ def _command(config: AwsHpcConfig) -> list[str]:
 class Bucket(aws.BucketResource):
     """The bucket for calls and results: encrypted, not public, with objects that expire."""
 
-    changes_foreign = shows_changes_apart = True
+    changes_foreign = True
     removal_note = " with its objects"
 
     def __init__(self, account: Account, config: AwsHpcConfig) -> None:
@@ -278,8 +277,7 @@ class ServiceRole(aws.IamResource):
     """The role of Batch itself, which exists once per account and is never removed."""
 
     path = f"role/aws-service-role/{BATCH_SERVICE}"
-    foreign_note = ""
-    is_quiet = True
+    changes_foreign = is_quiet = True
     _created_arn = ""
 
     def __init__(self, account: Account) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from scaler.worker.executor import CallKey
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE
-from scaler.worker_manager.aws_hpc.backend import child_id
 from scaler.worker_manager.aws_hpc.objects import PackedCall
+from scaler.worker_manager.aws_hpc.requests import child_id
 from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2  # larger batches are split, to limit the memory for copies

@@ -97,17 +97,15 @@ def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
         fargate_price(account.region, *size, config.ecs_cpu_architecture, task.get("capacityProviderName", ""))
         for size, task in zip(sizes, tasks, strict=True)
     ]
-    known = [price for price in prices if price is not None]
-    total = sum(known) if len(known) == len(prices) else None
-    show_costs(account, "task", len(tasks), sum(cpus for cpus, _ in sizes), sum(gb for _, gb in sizes), total)
+    size = f"{sum(cpus for cpus, _ in sizes):g} vCPUs, {sum(gb for _, gb in sizes):g} GB"
+    show_costs(account, "task", prices, size)
 
 
 class Cluster(Resource):
     """The cluster. If the cluster is foreign, setup only attaches the capacity provider."""
 
     service, kind = "ecs", "cluster"
-    foreign_note = "made by others"
-    changes_foreign = shows_changes_apart = True
+    changes_foreign = True
 
     def __init__(self, account: Account, name: str, provider: str) -> None:
         super().__init__(account, name)
@@ -148,7 +146,6 @@ class Cluster(Resource):
 
 class TaskDefinitionResource(resources.DefinitionResource):
     service, kind = "ecs", "task definition"
-    foreign_note = ""
     changes_foreign = True
 
     def __init__(self, account: Account, config: AwsRawEcsConfig, extras: Callable[[], Fields]) -> None:
