@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -113,8 +113,12 @@ def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None)
     with checks.asking(f"instance types {', '.join(config.ec2_instance_types)}", "ec2_instance_types"):
         types = ec2.call("DescribeInstanceTypes", InstanceTypes=list(config.ec2_instance_types))["InstanceTypes"]
     with checks.asking(f"image {config.ec2_image}", "ec2_image: ids differ by region"):
-        for image in ec2.call("DescribeImages", ImageIds=[config.ec2_image])["Images"]:
-            _report(checks, image_problems(image, types), f"image {config.ec2_image}")
+        [image] = ec2.call("DescribeImages", ImageIds=[config.ec2_image])["Images"]
+        checks.ok(f"image {config.ec2_image}")
+        for each in types:
+            if image["Architecture"] not in each["ProcessorInfo"]["SupportedArchitectures"]:
+                text = f"image {config.ec2_image} is for {image['Architecture']}, and {each['InstanceType']} is not"
+                checks.problem(f"{text}: give another image, or other ec2_instance_types")
     with checks.asking("subnets", "ec2_subnets"):
         found = subnets_of(checks.account, own)
         if not found:
@@ -129,65 +133,15 @@ def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None)
             closed_key="VPC endpoints (s3, ssm) and an image with ec2_python",
             public_key="let the subnet give public addresses (auto-assign public IPv4), or choose one with a NAT",
         )
-        _zones(checks, config.ec2_instance_types, found, chosen=bool(own))
-
-
-def _zones(checks: Checks, types: Sequence[str], found: Sequence[Fields], *, chosen: bool) -> None:
-    ec2 = checks.account.client("ec2")
-    filters = [{"Name": "instance-type", "Values": list(types)}]
-    with checks.asking("zones of the instance types"):
-        offers = ec2.items(
-            "DescribeInstanceTypeOfferings", "InstanceTypeOfferings", LocationType="availability-zone", Filters=filters
-        )
-        pairs = {(str(offer["InstanceType"]), str(offer["Location"])) for offer in offers}
         zones = {str(subnet["AvailabilityZone"]) for subnet in found}
-        _report(checks, zone_problems(types, zones, pairs, chosen=chosen), "zones of the instance types")
-
-
-def zone_problems(
-    types: Iterable[str], zones: Iterable[str], offered: Iterable[tuple[str, str]], *, chosen: bool
-) -> list[str]:
-    pairs, wanted, texts = set(offered), sorted(zones), []
-    for name in types:
-        without = [zone for zone in wanted if (name, zone) not in pairs]
-        if without and len(without) == len(wanted):
-            texts.append(
-                f"{name} is not offered in {', '.join(without)}, where the subnets are: "
-                "take it out of ec2_instance_types, or add subnets of other zones to ec2_subnets"
-            )
-        elif without and chosen:
-            texts.append(
-                f"{name} is not offered in {', '.join(without)}: instances start in the other zones only; "
-                "leave out that subnet, or add types that the zone has"
-            )
-    return texts
-
-
-def image_problems(image: Fields, types: Sequence[Fields]) -> list[str]:
-    name, state = str(image["ImageId"]), str(image.get("State", "available"))
-    texts = []
-    if state != "available":
-        texts.append(
-            f"image {name} cannot be launched, it is {state}: wait until it is available, or give another ec2_image"
-        )
-    if str(image.get("Platform", "")).lower() == "windows":
-        texts.append(f"image {name} is of Windows, and workers need Linux: give another ec2_image")
-    architecture = str(image.get("Architecture", ""))
-    for each in types:
-        able = [str(one) for one in each.get("ProcessorInfo", {}).get("SupportedArchitectures", ())]
-        if architecture and able and architecture not in able:
-            texts.append(
-                f"image {name} is for {architecture}, and {each['InstanceType']} is {' or '.join(able)}: give an image "
-                "for it, or other ec2_instance_types"
-            )
-    return texts
-
-
-def _report(checks: Checks, texts: Sequence[str], what: str) -> None:
-    for text in texts:
-        checks.problem(text)
-    if not texts:
-        checks.ok(what)
+        for name in config.ec2_instance_types:
+            filters = [{"Name": "instance-type", "Values": [name]}]
+            where = {"LocationType": "availability-zone", "Filters": filters}
+            offers = ec2.items("DescribeInstanceTypeOfferings", "InstanceTypeOfferings", **where)
+            without = sorted(zones - {str(offer["Location"]) for offer in offers})
+            if without and (own or len(without) == len(zones)):
+                text = f"{name} is not offered in {', '.join(without)}"
+                checks.problem(f"{text}: take other ec2_instance_types, or subnets of other zones")
 
 
 def _show_costs(account: Account, config: AwsEc2Config) -> None:
