@@ -6,7 +6,7 @@ import base64
 import logging
 import shlex
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +27,6 @@ from scaler.worker_manager.aws.calls import (
 from scaler.worker_manager.aws.package import install_command, is_in_bucket, package_of, unreachable
 from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
 from scaler.worker_manager.aws.resources import covers, parameter_name
-from scaler.worker_manager.aws.setup import MANAGED_PAIRS
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
 from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential, worker_document
@@ -122,34 +121,12 @@ def newest_version(name: str, ec2: AwsClient) -> Fields | None:
     return next(iter(found["LaunchTemplateVersions"]), None) if found else None
 
 
-def ensure_template(
-    config: AwsEc2Config,
-    ec2: AwsClient,
-    credential: str,
-    profile: str,
-    say: Callable[[str], None],
-    *,
-    dry_run: bool = False,
-) -> tuple[str, bool]:
-    """Add a template version if the newest differs. Return the version to use, and whether one was (or would be) added.
-    dry_run: add nothing. Raises AwsError and UsageError."""
-    name, wanted = config.ec2_launch_template, wanted_template(config, credential, profile)
-    newest = newest_version(name, ec2)
-    if newest is not None and _has(newest["LaunchTemplateData"], wanted):
-        return str(newest["VersionNumber"]), False
-    if dry_run:
-        return "", True
-    if newest is None:
-        specification = [{"ResourceType": "launch-template", "Tags": MANAGED_PAIRS}]
-        ec2.call(
-            "CreateLaunchTemplate", LaunchTemplateName=name, LaunchTemplateData=wanted, TagSpecifications=specification
-        )
-        version = "1"
-    else:
-        made = ec2.call("CreateLaunchTemplateVersion", LaunchTemplateName=name, LaunchTemplateData=wanted)
-        version = str(made["LaunchTemplateVersion"]["VersionNumber"])
-    say(f"made version {version} of the launch template {name}")
-    return version, True
+def is_current(version: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    found = version["LaunchTemplateData"]
+    optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
+    if any(found.get(name) and name not in wanted for name in optional):
+        return False
+    return all(covers(found.get(name), wish) for name, wish in wanted.items())
 
 
 def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) -> Fields:
@@ -175,13 +152,6 @@ def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) ->
             {"ResourceType": "instance", "Tags": [{"Key": key, "Value": text} for key, text in tags.items()]}
         ],
     }
-
-
-def _has(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
-    if any(found.get(name) and name not in wanted for name in optional):
-        return False
-    return all(covers(found.get(name), wish) for name, wish in wanted.items())
 
 
 MAX_STARTED = 100  # instances per CreateFleet; more would exceed the call timeout
@@ -308,10 +278,14 @@ class Ec2Backend(PolledBackend):
                 )
             if missing := self._missing_package():
                 raise BackendError(missing)
-            try:
-                self._version, _ = ensure_template(self._config, self._ec2, self._credential, profile, _log.info)
-            except UsageError as error:
-                raise BackendError(str(error)) from error
+            version = str(newest["VersionNumber"])
+            wanted = wanted_template(self._config, self._credential, profile)
+            if not is_current(newest, wanted):
+                name = self._config.ec2_launch_template
+                made = self._ec2.call("CreateLaunchTemplateVersion", LaunchTemplateName=name, LaunchTemplateData=wanted)
+                version = str(made["LaunchTemplateVersion"]["VersionNumber"])
+                _log.info("made version %s of the launch template %s", version, name)
+            self._version = version
         return self._version
 
     def _missing_package(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import Fields, with_region
@@ -19,15 +20,17 @@ from scaler.worker_manager.aws.resources import (
     backend_statements,
     subnets_of,
 )
-from scaler.worker_manager.aws.setup import Account, Change, Resource, run
+from scaler.worker_manager.aws.setup import MANAGED_PAIRS, Account, Change, Resource, run
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.backend import (
     MISSING,
     check_source,
     cpus_received,
-    ensure_template,
     instances_of,
+    is_current,
     max_instances,
+    newest_version,
+    wanted_template,
 )
 from scaler.worker_manager.backend import units_credential
 
@@ -85,10 +88,14 @@ class LaunchTemplate(Resource):
         return next(iter(found["LaunchTemplates"]), None) if found else None
 
     def create(self) -> None:
-        self.account.when_roles_are_known(partial(self._ensured, dry_run=False))
+        tags = [{"ResourceType": "launch-template", "Tags": MANAGED_PAIRS}]
+        self._make("CreateLaunchTemplate", TagSpecifications=tags)
 
     def changes(self, _: Fields) -> Sequence[Change]:
-        return [(f"{self.what}: another version", self.create)] if self._ensured(dry_run=True) else []
+        newest = newest_version(self.name, self.account.client("ec2"))
+        if newest is not None and is_current(newest, self._wanted()):
+            return []
+        return [(f"{self.what}: another version", partial(self._make, "CreateLaunchTemplateVersion"))]
 
     def delete(self, _: Fields) -> None:
         self.call("DeleteLaunchTemplate", LaunchTemplateName=self.name)
@@ -100,10 +107,13 @@ class LaunchTemplate(Resource):
         count = len(list(instances_of(self._config, self.account.client("ec2"))))
         return f"its manager has instances ({count}): stop the worker manager first" if count else ""
 
-    def _ensured(self, *, dry_run: bool) -> bool:
-        ec2, profile = self.account.client("ec2"), self._profile
-        _, is_new = ensure_template(self._config, ec2, self._credential, profile, lambda _: None, dry_run=dry_run)
-        return is_new
+    def _wanted(self) -> Fields:
+        return wanted_template(self._config, self._credential, self._profile)
+
+    def _make(self, operation: str, **more: Any) -> None:
+        data = self._wanted()
+        make = partial(self.call, operation, LaunchTemplateName=self.name, LaunchTemplateData=data, **more)
+        self.account.when_roles_are_known(make)
 
 
 def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None) -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -168,28 +168,31 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
     }
 
 
-def ensure_definition(
-    config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
-) -> tuple[Fields, bool]:
-    """Register a task definition if it is missing or differs. Return the newest, and whether it is new. Without extras
-    and an image, a definition that installs another version of scaler is an error. Raises AwsError and UsageError."""
+def ensure_definition(config: AwsRawEcsConfig, ecs: AwsClient) -> Fields:
+    """Return the newest task definition, or a new one if it is missing or differs. Without an image, a definition that
+    installs another version of scaler is an error. Raises AwsError and UsageError."""
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
-    wanted = wanted_definition(config, current, extras)
+    wanted = wanted_definition(config, current, {})
     if current is not None and registered(current) == wanted:
-        return current, False
-    if dry_run:
-        return wanted, True
-    if not extras and config.ecs_task_image is None:
+        return current
+    if config.ecs_task_image is None:
         _check_package(config, current)
-    if current is None and "executionRoleArn" not in wanted:
-        say(f"the task definition {family} is made without roles: there are no logs, and no private images ({SETUP})")
+    if current is None:
+        _log.info(
+            "the task definition %s is made without roles: there are no logs, and no private images (%s)", family, SETUP
+        )
+    made = register(family, ecs, current, wanted)
+    _log.info("registered the task definition %s:%d", family, made["revision"])
+    return made
+
+
+def register(family: str, ecs: AwsClient, current: Fields | None, wanted: Fields) -> Fields:
     tags = [{"key": MANAGED_TAG, "value": "aws_raw_ecs"}] if current is None else current["tags"]
     # ECS rejects an empty list of tags.
     answer = ecs.call("RegisterTaskDefinition", family=family, **wanted, **({"tags": tags} if tags else {}))
     made: Fields = answer["taskDefinition"]
-    say(f"registered the task definition {family}:{made['revision']}")
-    return made, True
+    return made
 
 
 def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
@@ -327,8 +330,7 @@ class EcsBackend(PolledBackend):
     def _prepared(self) -> Fields:
         if self._template is None:
             try:
-                definition, _ = ensure_definition(self._config, self._ecs, {}, _log.info)
-                self._template = run_request(self._config, definition)
+                self._template = run_request(self._config, ensure_definition(self._config, self._ecs))
             except UsageError as error:
                 raise BackendError(str(error)) from error  # a user may correct the definition while the manager runs
         return self._template

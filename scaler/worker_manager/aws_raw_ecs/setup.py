@@ -21,7 +21,13 @@ from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.resources import CredentialParameter
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.backend import describe_definition, described, ensure_definition
+from scaler.worker_manager.aws_raw_ecs.backend import (
+    describe_definition,
+    described,
+    register,
+    registered,
+    wanted_definition,
+)
 from scaler.worker_manager.backend import most_units, units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
@@ -162,18 +168,20 @@ class TaskDefinitionResource(resources.DefinitionResource):
         return [{**answer["taskDefinition"], "tags": answer.get("tags", [])} for answer in answers]
 
     def create(self) -> None:
-        self.account.when_roles_are_known(partial(self._ensured, dry_run=False))
+        self._register(None)
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        wanted, is_new = self._ensured(dry_run=True)
-        return [(self.changed(found, wanted), self.create)] if is_new else []
+        wanted = wanted_definition(self._config, found, self._extras())
+        is_current = registered(found) == wanted
+        return [] if is_current else [(self.changed(found, wanted), partial(self._register, found))]
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
 
-    def _ensured(self, *, dry_run: bool) -> tuple[Fields, bool]:
-        ecs = self.account.client("ecs")
-        return ensure_definition(self._config, ecs, self._extras(), lambda _: None, dry_run=dry_run)
+    def _register(self, current: Fields | None) -> None:
+        wanted = wanted_definition(self._config, current, self._extras())
+        made = partial(register, self.name, self.account.client("ecs"), current, wanted)
+        self.account.when_roles_are_known(made)
 
 
 def _suggest_subnets(account: Account) -> None:
