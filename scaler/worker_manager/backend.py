@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
@@ -230,6 +229,8 @@ def require_image(image: str | None, setting: str) -> str:
 
 
 def making_an_image(setting: str) -> str:
+    from importlib.metadata import version  # noqa: PLC0415 (slow, and for this text only)
+
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     return (
         f"in a checkout of it: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "

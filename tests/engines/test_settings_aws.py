@@ -17,7 +17,7 @@ from scaler.cli import run_command
 from scaler.errors import ScalerError
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
-from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc import executor as batch
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
@@ -125,7 +125,7 @@ def test_aws_is_called_with_the_configured_region_and_profile(
     ids=["default", "jobs", "limit", "both"],
 )
 def test_concurrent_jobs_never_exceed_the_configured_limit(limit: int, jobs: int, slots: int) -> None:
-    backend = batch_backend.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
+    backend = batch.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
     assert (backend.capacity.max_units, backend.capacity.max_slots) == (1, slots)
     backend.close()
 

@@ -20,7 +20,7 @@ from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
 from scaler.worker_manager.aws.prices import ec2_price, fargate_price
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend
-from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc import executor as batch
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
@@ -115,7 +115,7 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     elif kind == "symphony":
         backend = make_symphony_backend(symphony_config(**values))
     else:
-        backend = batch_backend.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
+        backend = batch.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
     try:
         yield backend
     finally:

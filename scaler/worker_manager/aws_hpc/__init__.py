@@ -12,7 +12,7 @@ from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate
 
 TYPE = WorkerManagerType(
-    backend="scaler.worker_manager.aws_hpc.backend:make_backend",
+    backend="scaler.worker_manager.aws_hpc.executor:make_backend",
     settings="scaler.worker_manager.aws_hpc:AwsHpcConfig",
     provision="scaler.worker_manager.aws_hpc.setup:provision",
 )

@@ -18,7 +18,7 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import Outcome, UnitState
 from scaler.serialization import Buffer
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady, with_region
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
 from scaler.worker_manager.aws.package import (
     MAX_OVERRIDES_CHARACTERS,
     end_text,
@@ -30,7 +30,7 @@ from scaler.worker_manager.aws.resources import NO_BUCKET, check_secrets, delete
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.objects import compress
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, UNANSWERED_SECONDS
-from scaler.worker_manager.backend import Backend, BackendError, Capacity, most_units, worker_document
+from scaler.worker_manager.backend import BackendError, Capacity, most_units, worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_GRACE_SECONDS = 25.0  # for running tasks of a stopped worker; Batch kills the container 30 s after SIGTERM
@@ -39,15 +39,6 @@ _STATES = {"RUNNING": UnitState.RUNNING, "SUCCEEDED": UnitState.STOPPED, "FAILED
 """In all other states, the job is pending."""
 
 _log = logging.getLogger(__name__)
-
-
-def make_backend(config: AwsHpcConfig) -> Backend:
-    config = with_region(config)
-    if config.mode == "worker":
-        return BatchBackend(config)
-    from scaler.worker_manager.aws_hpc.executor import offload_backend  # noqa: PLC0415 (mode worker does without)
-
-    return offload_backend(config)
 
 
 class BatchBackend(PolledBackend):

@@ -30,10 +30,11 @@ from scaler.worker.executor import (
     ExecutorError,
     Report,
 )
-from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session
+from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session, with_region
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import (
     ENDED,
+    BatchBackend,
     BatchService,
     SessionObjects,
     classify_exit,
@@ -52,6 +53,7 @@ from scaler.worker_manager.aws_hpc.objects import (
 )
 from scaler.worker_manager.aws_hpc.requests import Definition, call_request, job_price, minimum_seconds, owns
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
+from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.polled import STOP_REASON
 
@@ -67,7 +69,10 @@ USUAL_DISPATCH_SECONDS = 45.0  # from SubmitJob to the running job, on Fargate a
 _log = logging.getLogger(__name__)
 
 
-def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
+def make_backend(config: AwsHpcConfig) -> Backend:
+    config = with_region(config)
+    if config.mode == "worker":
+        return BatchBackend(config)
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
     return OffloadBackend(
