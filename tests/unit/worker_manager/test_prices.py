@@ -9,7 +9,7 @@ import pytest
 from scaler.config.load import model_of
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, ec2_price, fargate_price
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.executor import offload_backend
+from scaler.worker_manager.aws_hpc.executor import make_backend
 from scaler.worker_manager.backend import Capacity
 
 
@@ -49,7 +49,7 @@ def test_unknown_type_or_region_has_no_price(instance_type: str) -> None:
 def capacity(**values: Any) -> Capacity:
     place = {"job_queue": "q", "job_definition": "d", "s3_bucket": "calls-and-results", "aws_region": "eu-west-1"}
     told = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "cloud", **place, **values}
-    return offload_backend(model_of(AwsHpcConfig, told)).capacity
+    return make_backend(model_of(AwsHpcConfig, told)).capacity
 
 
 @pytest.mark.parametrize(("cpus", "memory"), [(1, 2), (4, 16)])
