@@ -120,10 +120,6 @@ def length(least: int, most: int) -> Check:
     return Check(check)
 
 
-def _split(value: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in value.split(","))
-
-
 Address = Annotated[str, Check(check_address)]  # `tcp://host:port` or `ipc://path` to listen on
 ServerAddress = Annotated[str, Check(check_server_address)]  # address to connect to
 Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
@@ -146,7 +142,8 @@ Name = Annotated[
 Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), taken_by(Offers.of)]
 """Name to amount (None for a label), written as `linux,cpu=4,gpu=1`."""
 Preload = Annotated[str, taken_by(parse_preload)]  # `module.path:function(literals)`
-Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]  # list or comma-separated string of names or paths
+_Split = Check(lambda value: tuple(part.strip() for part in value.split(",")), of_text=True)
+Names = Annotated[tuple[Name, ...], _Split]  # list or comma-separated string of names or paths
 EventLoop = Literal["builtin", "uvloop"]
 LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(str.upper, of_text=True)]
 LoggingFormat = Literal["text", "json"]

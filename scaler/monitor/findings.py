@@ -310,7 +310,11 @@ def network(status: Status) -> NetworkRow:
         after = _time(storage_seconds)
         text = f"The object storage answers the scheduler after {after}: it is busy, or the way to it is slow."
         return NetworkRow("storage", text)
-    rounds = _rounds(status)
+    found: dict[str, list[float]] = defaultdict(list)
+    for worker in status.workers:
+        if worker.connected and worker.latency_seconds:
+            found[worker.host].append(worker.latency_seconds)
+    rounds = {host: min(seconds) for host, seconds in found.items()}
     return _slow_hosts(rounds, own.host) or NetworkRow("none", _none(status, rounds))
 
 
@@ -364,11 +368,3 @@ def _none(status: Status, rounds: Mapping[str, float]) -> str:
         host, longest = max(rounds.items(), key=lambda item: item[1])
         parts.insert(0, f"round trips take {_time(median(rounds.values()))}, at most {_time(longest)} to {host}")
     return f"Neither is slow: {', '.join(parts)}."
-
-
-def _rounds(status: Status) -> Mapping[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for worker in status.workers:
-        if worker.connected and worker.latency_seconds:
-            found[worker.host].append(worker.latency_seconds)
-    return {host: min(seconds) for host, seconds in found.items()}

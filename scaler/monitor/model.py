@@ -233,7 +233,10 @@ class Model:
         if known is not None and task.state == RUNNING and known.ended_at is not None and known.attempt >= task.attempt:
             return None  # the same report listed the end before the start
         if task.lane:
-            self._set_clock(task.worker, task.clock_zero)
+            self.clocks[task.worker] = task.clock_zero
+            self.clocks.move_to_end(task.worker)
+            if len(self.clocks) > MAX_TASKS:
+                self.clocks.popitem(last=False)
         elif known is not None and known.lane and known.state == RUNNING and (task.ended_at or 0.0) > known.started_at:
             # The task ended with its worker, which cannot report the start.
             seconds = (task.ended_at or 0.0) - known.started_at
@@ -258,12 +261,6 @@ class Model:
             return task
         ended_at = None if task.state == RUNNING else zero + (task.began_us + task.duration_us) / 1e6
         return task._replace(clock_zero=zero, ended_at=ended_at)
-
-    def _set_clock(self, worker: str, zero: float) -> None:
-        self.clocks[worker] = zero
-        self.clocks.move_to_end(worker)
-        if len(self.clocks) > MAX_TASKS:
-            self.clocks.popitem(last=False)
 
     # -- reading
 

@@ -134,12 +134,11 @@ def _read_notes(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaita
 
 
 def _found(found: FoundTable) -> Table:
+    def read(asking: Asking, limit: int, **search: str) -> Awaitable[list[Any]]:
+        return asking.rows(found.name, search[found.parameter[0]], limit)
+
     parameters = Parameter(*found.parameter, TEXT), limit(found.most)
-    return Table(found.name, found.title, found.kind, partial(_read_found, found), parameters)
-
-
-def _read_found(found: FoundTable, asking: Asking, limit: int, **search: str) -> Awaitable[list[Any]]:
-    return asking.rows(found.name, search[found.parameter[0]], limit)
+    return Table(found.name, found.title, found.kind, read, parameters)
 
 
 _STATES = "running, retrying, done, cancelled, in a search also ready, waiting, assigned, suspended"

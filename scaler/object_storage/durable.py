@@ -217,21 +217,18 @@ class ObjectJournal:
             self._file_bytes -= size
             self._writing.pop(identifier, None)
             if size:  # after the job that writes it and before a job that writes it again
-                self._jobs.put(partial(self._remove_file, identifier))
+                self._jobs.put((self._files / identifier.hex()).unlink)
 
     # -- file thread, so that the loop does not wait for a slow or hanging disk or a large deletion
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            with contextlib.suppress(OSError):
+                job()
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *arguments)
-
-    def _remove_file(self, identifier: bytes) -> None:
-        with contextlib.suppress(OSError):
-            (self._files / identifier.hex()).unlink()
 
     def _write_file(self, writing: _Writing, frames: list[memoryview]) -> None:
         checksum, failure = 0, ""

@@ -150,9 +150,6 @@ class SpendingLedger(Spending):
         digits = max(2, 2 - math.floor(math.log10(limit)))  # more digits for small limits
         return f"{self.spent(period, now):.{digits}f} of {limit:.{digits}f} per {period}"
 
-    def _remaining(self, now: float) -> float:
-        return min((limit - self.spent(period, now) for period, limit in self.limits.items()), default=math.inf)
-
     def why(self, now: float) -> str:
         """Explain why no paid unit starts, quoting the limit that blocks longest."""
         if self.reached:
@@ -251,7 +248,8 @@ class SpendingLedger(Spending):
             paid = manager.tasks_begun if manager.charges_tasks else manager.units
             reserved += manager.unit_price / 3600 * LEAST_SECONDS * paid
             reserved += least_charge(manager) * max(0, manager.tasks - manager.tasks_begun)
-        return max(0.0, self._remaining(now) - reserved)
+        left = min((limit - self.spent(period, now) for period, limit in self.limits.items()), default=math.inf)
+        return max(0.0, left - reserved)
 
     def affordable(self, view: ClusterView) -> ClusterView:
         """Limit the slots of paid managers to the budget, so that policies use other managers."""

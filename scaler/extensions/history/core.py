@@ -231,7 +231,9 @@ class History(SchedulerPart):
             return TasksFound(question.search, find(state, question.search, at, state.now, sees))
         if sees is not every_key:
             return Unanswered(NOT_A_MONITOR.format(client.identity.key, " or ".join(sorted(client.identity.roles))))
-        first = self._memory_from(at)
+        first = max(self._began_at, at - MEMORY_SECONDS)
+        if len(self._events) == MEMORY_EVENTS:
+            first = max(first, self._events[0].at)
         known: Iterable[records.Row] = chain(self._events, self._rows)
         if self._minutes is not None and self._functions is not None:
             known = chain(known, self._minutes.present(at, self._figures()), self._functions.present(at))
@@ -264,10 +266,6 @@ class History(SchedulerPart):
             if ended.outcomes[index] in _FAILED:
                 line = ended.failure(index).text.partition("\n")[0]
                 minutes.failure(ended.run_of(index)[0].function.name, line)
-
-    def _memory_from(self, at: float) -> float:
-        first = max(self._began_at, at - MEMORY_SECONDS)
-        return max(first, self._events[0].at) if len(self._events) == MEMORY_EVENTS else first
 
     def _sample(self, at: float, *, is_last: bool = False) -> list[Command]:
         if self._minutes is None or self._functions is None:

@@ -185,10 +185,7 @@ def _family(kind: type[Any], name: str, text: str, labels: str, samples: Iterabl
     names = labels.split()
     family = kind(name, text, labels=names)
     for sample in samples:
-        family.add_metric([_label(each) for each in sample[: len(names)]], *sample[len(names) :])
+        # UTF-8 cannot encode unpaired surrogates.
+        values = [each.encode("utf-8", "replace").decode() for each in sample[: len(names)]]
+        family.add_metric(values, *sample[len(names) :])
     return family
-
-
-def _label(text: str) -> str:
-    """Replace unpaired surrogates, which UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import logging
 import mimetypes
-import os
 import secrets
 import socket
 import sys
@@ -44,8 +43,6 @@ from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import ConnectionRow
 
 STATIC = Path(__file__).parent / "static"
-REVALIDATE = "no-cache"
-"""Browsers may cache files but must revalidate them, because names stay the same when contents change."""
 CONTENT_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 """Fixed, because browsers reject modules of another type and the machine's own tables may be wrong."""
 for suffix, content_type in CONTENT_TYPES.items():
@@ -82,7 +79,7 @@ MADE = {"schema": schema_module, "extensions": extensions_module}
 
 def made(request: Request) -> Response:
     text = MADE[request.url.path.strip("/").removesuffix(".js")]()
-    return Response(text, headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
+    return Response(text, headers={"Cache-Control": "no-cache"}, media_type=CONTENT_TYPES[".js"])
 
 
 class Files(StaticFiles):
@@ -90,13 +87,6 @@ class Files(StaticFiles):
         super().__init__(directory=STATIC, html=True)
         packages = [importlib.import_module(each.page.partition(":")[0]) for each in known_extensions() if each.page]
         self.all_directories = [STATIC, *(Path(package.__path__[0], "page") for package in packages)]
-
-    def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
-    ) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        response.headers["Cache-Control"] = REVALIDATE
-        return response
 
 
 BUG = "this is a bug in scaler; please report it with the lines of the web server's log"

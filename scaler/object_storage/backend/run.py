@@ -96,7 +96,9 @@ class BackendClient:
     async def _seal(self, folder: ObjectFolder, object_id: bytes, size_bytes: int) -> Seal:
         found = self._seals.get(object_id)
         if found is None:
-            found = self._seals[object_id] = self._in_thread(partial(self._read_seal, folder, object_id, size_bytes))
+            found = self._seals[object_id] = self._in_thread(
+                lambda: seal_of(self._key, object_id, size_bytes, folder.read(object_id.hex(), size_bytes))
+            )
             if len(self._seals) > MAX_SEALS:
                 self._seals.popitem(last=False)
         try:
@@ -104,9 +106,6 @@ class BackendClient:
         except Exception:
             self._seals.pop(object_id, None)
             raise
-
-    def _read_seal(self, folder: ObjectFolder, object_id: bytes, size_bytes: int) -> Seal:
-        return seal_of(self._key, object_id, size_bytes, folder.read(object_id.hex(), size_bytes))
 
     def _read(self, folder: ObjectFolder, object_id: bytes, size_bytes: int, number: int, seal: Seal) -> bytes:
         start = number * chunk_bytes(size_bytes)
