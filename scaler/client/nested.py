@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.protocol import codec
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Buffer, Descriptor
+from scaler.protocol.messages import Attachments, Descriptors
 from scaler.serialization.packages import version_of
 from scaler.worker import frames
 
@@ -77,9 +77,7 @@ class NestedConnector:
     def last_error(self) -> str:
         return "" if self.connected else "the task's worker closed the channel"
 
-    def send(
-        self, message: m.Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
-    ) -> None:
+    def send(self, message: m.Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         assert not [*attachments, *descriptors], "a client's messages to a scheduler have none"
         if self._channel is not None:
             try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from scaler.protocol.messages import Buffer, Descriptor, Hello, Message, Refused, Role, Welcome
+from scaler.protocol.messages import Attachments, Descriptors, Hello, Message, Refused, Role, Welcome
 
 ALL_ROLES = frozenset(Role)
 
@@ -47,7 +47,7 @@ class Received:
     peer: bytes
     message: Message
     attachments: Sequence[memoryview] = ()
-    descriptors: Sequence[Descriptor] = ()
+    descriptors: Descriptors = ()
 
 
 class Opened(NamedTuple):
@@ -125,9 +125,7 @@ class Connector(Protocol):
     def last_error(self) -> str:
         """Why the scheduler is not connected, or the reason of the last failure."""
 
-    def send(
-        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
-    ) -> None:
+    def send(self, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         """Queue a message, with or without a connection. Attachments must not change until acknowledged. Raises
         LimitError for a full outbox or an oversized message. Drops the message after ConnectionRefused and `close`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,7 +19,7 @@ from scaler.net.connection import ConnectorEvent
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.local import LocalTransport, connect_local
 from scaler.net.wakeups import Wakeups
-from scaler.protocol.messages import Buffer, Descriptor, Hello, Message
+from scaler.protocol.messages import Attachments, Descriptors, Hello, Message
 from scaler.protocol.session import SESSION_ID_BYTES, OutboxLimits
 
 if TYPE_CHECKING:
@@ -117,9 +117,7 @@ class ConnectorShell(Shell[ConnectorCore]):
     def outbox_bytes(self) -> int:
         return self._core.outbox_bytes
 
-    def send(
-        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
-    ) -> None:
+    def send(self, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         if not self._closed:
             self._core.send(message, attachments, descriptors)
             if not self._in_iteration:

@@ -6,7 +6,7 @@ sent; nothing follows ConnectionRefused; Welcomed or Resumed alternates with Bro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -20,7 +20,7 @@ from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Rec
 from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Buffer, Descriptor, Message
+from scaler.protocol.messages import Attachments, Descriptors, Message
 from scaler.protocol.session import ACKNOWLEDGE_BODY, GapError, Header, OutboxLimits, Session, UnreadableError
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
@@ -73,9 +73,7 @@ class ConnectorCore:
     def outbox_bytes(self) -> int:
         return self._session.outbox_bytes
 
-    def send(
-        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
-    ) -> None:
+    def send(self, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         if self.phase is not Phase.STOPPED:
             self._session.send(message, attachments, descriptors, self.phase is Phase.CONNECTED)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
@@ -19,7 +19,7 @@ from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.local import LocalListener, local_name
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_listener import ZmqListener
-from scaler.protocol.messages import Buffer, Descriptor, Goodbye, Hello, Message, Refused, Server, Welcome
+from scaler.protocol.messages import Attachments, Descriptors, Goodbye, Hello, Message, Refused, Server, Welcome
 from scaler.protocol.session import OutboxLimits
 
 Admission = Callable[[bytes, Hello, Identity], Welcome | Refused | TryAgain]
@@ -41,13 +41,7 @@ class Listener(Shell[ListenerCore]):
         self._admit = admit
         self.on_refused: Callable[[t.Report], None] = lambda _report: None
 
-    def send(
-        self,
-        peer: bytes,
-        message: Message,
-        attachments: Sequence[Buffer] = (),
-        descriptors: Sequence[Descriptor] = (),
-    ) -> None:
+    def send(self, peer: bytes, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         """Queue a message until the end of the iteration. Attachments must not change until acknowledged. Dropped
         without a session. Closes the session of a peer whose outbox is full. Only some connections pass descriptors.
         Raises LimitError for an oversized message."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -33,7 +33,7 @@ from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
-from scaler.protocol.messages import Buffer, Descriptor, Message
+from scaler.protocol.messages import Attachments, Descriptors, Message
 from scaler.protocol.session import Envelope, GapError, Header, OutboxFullError, OutboxLimits, Session, UnreadableError
 
 MAX_PEERS = 65_536
@@ -111,22 +111,16 @@ class ListenerCore:
         session = peer.session
         return LinkFigures(session.sent_bytes, session.received_bytes, session.outbox_bytes, peer.latency_seconds)
 
-    def send(
-        self,
-        peer_id: bytes,
-        message: Message,
-        attachments: Sequence[Buffer] = (),
-        descriptors: Sequence[Descriptor] = (),
-    ) -> None:
+    def send(self, peer: bytes, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         """Queue a message; see `Listener.send`. The next step closes the session of a peer whose outbox is full."""
-        peer = self._peers.get(peer_id)
-        if peer is None:
+        found = self._peers.get(peer)
+        if found is None:
             return
-        self._unsent[peer_id] = peer
+        self._unsent[peer] = found
         try:
-            peer.session.send(message, attachments, descriptors, peer.link is not None)
+            found.session.send(message, attachments, descriptors, found.link is not None)
         except OutboxFullError as error:
-            self._full[peer_id] = str(error)
+            self._full[peer] = str(error)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
         links = self._links
@@ -415,9 +409,8 @@ class ListenerCore:
             self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason, now)
 
     def _refuse(self, link: _Link, session_id: bytes, refused: m.Refused, now: float) -> None:
-        self._commands.append(
-            t.Report(refused.text[:MAX_DISPLAY_CHARACTERS], True, link.transport.identity.key, link.origin)
-        )
+        key = link.transport.identity.key
+        self._commands.append(t.Report(refused.text[:MAX_DISPLAY_CHARACTERS], True, key, link.origin))
         self._close(link, Header(m.PROTOCOL_VERSION, 0, session_id, 0, 0), refused, now)
 
     def _close(self, link: _Link, header: Header, reason: m.Refused | m.Goodbye, now: float) -> None:

@@ -33,8 +33,8 @@ from scaler.protocol.messages import (
     MAX_BATCH_BYTES,
     MAX_CONTROL_BYTES,
     MAX_HELLO_BYTES,
-    Buffer,
-    Descriptor,
+    Attachments,
+    Descriptors,
 )
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
@@ -149,7 +149,7 @@ class LocalTransport:
         self._taken_bytes = 0
         self._is_limited = memory is not None
         self._passed: list[list[FileDescriptor]] = []
-        self._unsent: deque[tuple[list[memoryview], Sequence[Descriptor]]] = deque()
+        self._unsent: deque[tuple[list[memoryview], Descriptors]] = deque()
         self._is_blocked = False
         self._descriptor = connection.fileno()
         watcher.watch(self._descriptor)
@@ -326,7 +326,7 @@ class LocalTransport:
         self.cut()
 
 
-def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors: Sequence[Descriptor]) -> None:
+def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors: Descriptors) -> None:
     """Send part of the buffers, with the descriptors on the first byte, and drop the sent part. Raises OSError."""
     numbers = array("i", [descriptor.fileno() for descriptor in descriptors])
     try:
@@ -347,7 +347,7 @@ def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors
         buffers[0] = buffers[0][sent:]
 
 
-def _buffers(header: bytes, body: bytes, attachments: Sequence[Buffer], descriptor_count: int) -> list[memoryview]:
+def _buffers(header: bytes, body: bytes, attachments: Attachments, descriptor_count: int) -> list[memoryview]:
     sizes = [attachment.nbytes if isinstance(attachment, memoryview) else len(attachment) for attachment in attachments]
     head = _HEAD.pack(len(body), len(sizes), descriptor_count, header) + struct.pack(f"={len(sizes)}I", *sizes)
     views = [memoryview(attachment).cast("B") for attachment in attachments if len(attachment)]

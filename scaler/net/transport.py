@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, TryAgain
-from scaler.protocol.messages import Descriptor, Goodbye, Hello, Refused, Welcome
+from scaler.protocol.messages import Descriptors, Goodbye, Hello, Refused, Welcome
 from scaler.protocol.session import Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0
@@ -70,7 +70,7 @@ class EnvelopeReceived(NamedTuple):
     header: bytes
     body: bytes
     attachments: Sequence[memoryview] = ()
-    descriptors: Sequence[Descriptor] = ()
+    descriptors: Descriptors = ()
 
 
 class LinkOpened(NamedTuple):

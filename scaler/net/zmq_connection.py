@@ -160,9 +160,8 @@ class ZmqConnection(ZmqEnd):
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
         try:
             name, flags = host.strip("[]").encode(), sockets.AI_V4MAPPED
-            family, kind, *_, place = sockets.getaddrinfo(name, int(port), self._family, sockets.SOCK_STREAM, 0, flags)[
-                0
-            ]
+            found = sockets.getaddrinfo(name, int(port), self._family, sockets.SOCK_STREAM, 0, flags)
+            family, kind, *_, place = found[0]
             probe = sockets.socket(family, kind)
         except OSError:
             return None

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from zlib import crc32
 
@@ -32,7 +32,7 @@ from scaler.net.keys import ServerKeys
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.wakeups import Wakeups
 from scaler.processes import after_fork
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Buffer
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Attachments, Buffer
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Envelope
 
 Socket = zmq.Socket[bytes]
@@ -234,7 +234,7 @@ def checked(received: Input) -> Input:
     return received._replace(header=header)
 
 
-def _crc32(header: bytes, body: bytes, attachments: Sequence[Buffer]) -> int:
+def _crc32(header: bytes, body: bytes, attachments: Attachments) -> int:
     value = crc32(body, crc32(header))
     for attachment in attachments:
         value = crc32(attachment, value)

@@ -439,9 +439,7 @@ class PartList(NamedTuple):
 
 def list_of_values(element: type[Any], make: Callable[[Iterator[Any]], Sequence[Any]]) -> PartList:
     """Return the mark of a list of single values, each of which is a struct on the wire."""
-    return PartList(
-        element, lambda values: [(value,) for value in values], lambda parts: make(value for (value,) in parts)
-    )
+    return PartList(element, lambda values: [(each,) for each in values], lambda parts: make(each for (each,) in parts))
 
 
 def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:

@@ -17,7 +17,7 @@ A message about tasks is a batch: its lists are columns, and entry i of every co
 stored reference replaces it: tag 3, the object's id (16 bytes), its size (8 bytes, little-endian).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from enum import IntEnum, StrEnum
 from types import NoneType
@@ -27,12 +27,16 @@ from scaler.ids import content_id
 from scaler.protocol import fields as f
 
 Buffer = bytes | bytearray | memoryview
+Attachments = Sequence[Buffer]
 
 
 class Descriptor(Protocol):
     """An open file that is closed with its owner's last reference."""
 
     def fileno(self) -> int: ...
+
+
+Descriptors = Sequence[Descriptor]
 
 
 PROTOCOL_VERSION = 4
@@ -205,9 +209,7 @@ def message(
     def declare(of: type[_Declared]) -> type[_Declared]:
         made = dataclass(slots=True, eq=False, repr=False)(of)
         if number in MESSAGES:
-            raise ValueError(
-                f"{of.__name__} has the number {number} of {MESSAGES[number].__name__}: take the next free one"
-            )
+            raise ValueError(f"{of.__name__} has number {number} of {MESSAGES[number].__name__}: use the next free one")
         MESSAGES[number] = made
         NUMBERS[made] = number
         if batch:

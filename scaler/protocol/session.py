@@ -25,8 +25,9 @@ from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     UNSEQUENCED,
     Acknowledge,
+    Attachments,
     Buffer,
-    Descriptor,
+    Descriptors,
     Message,
 )
 
@@ -73,8 +74,8 @@ class Envelope(NamedTuple):
 
     header: bytes
     body: bytes
-    attachments: Sequence[Buffer] = ()
-    descriptors: Sequence[Descriptor] = ()
+    attachments: Attachments = ()
+    descriptors: Descriptors = ()
     """Dropped by connections that cannot pass descriptors."""
 
 
@@ -102,7 +103,7 @@ class Header(NamedTuple):
         return self.session[:PEER_ID_BYTES]
 
 
-def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descriptor] = ()) -> None:
+def check_attachments(attachments: Attachments, descriptors: Descriptors = ()) -> None:
     """Raise LimitError if these exceed the limits of a message, and ValueError for a non-contiguous view."""
     if len(attachments) > MAX_ATTACHMENTS:
         raise LimitError(f"{len(attachments)} attachments are more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}")
@@ -123,8 +124,8 @@ def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descr
 class _OutboxEntry(NamedTuple):
     sequence: int
     body: bytes
-    attachments: Sequence[Buffer]
-    descriptors: Sequence[Descriptor]
+    attachments: Attachments
+    descriptors: Descriptors
     size_bytes: int
 
 
@@ -159,9 +160,7 @@ class Session:
     def outbox_messages(self) -> int:
         return len(self._in_flight) + len(self._waiting)
 
-    def send(
-        self, message: Message, attachments: Sequence[Buffer], descriptors: Sequence[Descriptor], is_connected: bool
-    ) -> None:
+    def send(self, message: Message, attachments: Attachments, descriptors: Descriptors, is_connected: bool) -> None:
         """Queue a message for `take`. Raises LimitError if it is too large or the outbox is full."""
         body = encode(message)
         if attachments and type(message) not in CARRIERS:
@@ -173,7 +172,7 @@ class Session:
         elif is_connected:
             self.post(body)
 
-    def keep(self, body: bytes, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()) -> None:
+    def keep(self, body: bytes, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         """Number a message and keep it. Raises OutboxFullError, and keeps nothing, if the outbox is full."""
         size = ENVELOPE_OVERHEAD_BYTES + len(body)
         for attachment in attachments:

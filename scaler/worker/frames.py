@@ -311,9 +311,8 @@ class PageReader:
         payloads = bytes(self._view[_PAYLOADS_AT : _PAYLOADS_AT + min(payload_bytes, MAX_PAYLOAD_BYTES)])
         if words[_BATCH] != batch or words[_ROWS] < rows:
             return None
-        return unpack_results(
-            RESULTS.pack(ToAgent.RESULTS, rows, batch & 0xFFFFFFFF, len(payloads)) + packed + payloads
-        )
+        head = RESULTS.pack(ToAgent.RESULTS, rows, batch & 0xFFFFFFFF, len(payloads))
+        return unpack_results(head + packed + payloads)
 
 
 class PageWriter:

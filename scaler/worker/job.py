@@ -66,9 +66,8 @@ def run_call(data: Buffer | Call) -> bytes:
         ended_ns = time.monotonic_ns()
         outcome, payload = failure_of(error, lambda error: load_retry_on(bytes(call.retry_on))(error))  # noqa: PLW0108
         parts = [payload]
-    return pack_result(
-        CallResult(outcome, parts, (ended_ns - began_ns) // 1000, meter.cpu_us, meter.peak_bytes, *texts)
-    )
+    duration_us = (ended_ns - began_ns) // 1000
+    return pack_result(CallResult(outcome, parts, duration_us, meter.cpu_us, meter.peak_bytes, *texts))
 
 
 def _preload(text: str) -> None:

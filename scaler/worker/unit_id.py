@@ -90,9 +90,8 @@ def claim_gpus(
         return ()
     given = environment.get(VISIBLE_VARIABLE, "")
     found = sorted(int(entry.name[6:]) for entry in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", entry.name))
-    names = [name.strip() for name in given.split(",") if name.strip()] or [
-        str(number) for number in found or range(count)
-    ]
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    names = names or [str(number) for number in found or range(count)]
     chosen: list[str] = []
     for name in names:
         if len(chosen) < count and _claim(name):

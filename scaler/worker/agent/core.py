@@ -53,11 +53,9 @@ class AgentCore:
     worker and charged for the loss.
     """
 
-    def __init__(
-        self, config: WorkerConfig, make_executor: Callable[[WorkerConfig, float], ExecutorBase], now: float
-    ) -> None:
+    def __init__(self, config: WorkerConfig, executor: type[ExecutorBase], now: float) -> None:
         self._config = config
-        self.executor = make_executor(config, now)
+        self.executor = executor(config, now)
         self.wake_at = now
         self._unexpected: Counter[str] = Counter()
         self._has_reported = False

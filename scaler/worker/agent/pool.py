@@ -357,9 +357,8 @@ class ProcessorPool(ProcessorTable):
         snapshot = processor.snapshot
         if snapshot.begun <= processor.results or snapshot.begun <= snapshot.finished:
             if now - max(processor.progress_at, snapshot.begun_at) > UNREAD_SECONDS:
-                self._ban(
-                    processor, f"it read no task for {UNREAD_SECONDS:g} s; a task may have closed its descriptors"
-                )
+                text = f"it read no task for {UNREAD_SECONDS:g} s; a task may have closed its descriptors"
+                self._ban(processor, text)
             self.wake_by(now + BUSY_TICK_SECONDS)
             return
         processor.progress_at = now

@@ -102,9 +102,8 @@ class ProcessorTable(ExecutorBase):
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
-        processor = self.processors[self._count] = PooledProcessor(
-            self._count, now, self.take_lane(), made_at=now, progress_at=now
-        )
+        processor = PooledProcessor(self._count, now, self.take_lane(), made_at=now, progress_at=now)
+        self.processors[self._count] = processor
         self._act(processor, e.ProcessorVerb.SPAWN)
         if self.storage_address:
             self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)

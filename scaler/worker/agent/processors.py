@@ -341,9 +341,8 @@ class ProcessorAgent(Agent):
             case kind:
                 if kind is frames.ToAgent.WAITS or (kind is frames.ToAgent.READY and self.executor.obstacle()):
                     self.heartbeat_soon()  # update the displayed wait, or clear the degraded reason
-                found.append(
-                    e.ProcessorReported(number, e.ProcessorEvent[kind.name], note.text.decode("utf-8", "replace"))
-                )
+                text = note.text.decode("utf-8", "replace")
+                found.append(e.ProcessorReported(number, e.ProcessorEvent[kind.name], text))
 
 
 def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:

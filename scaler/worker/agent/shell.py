@@ -175,10 +175,8 @@ class Agent:
             commands = self._core.close([*pending, *self._last_inputs()], time.monotonic())
         except Exception:  # noqa: BLE001 (the core's state is impossible: all that is here may have begun)
             _log.exception("cannot account for the tasks of this worker")
-            attempts = self.executor.queue.attempts.values()
-            commands = [
-                m.Returned([item.id for item in attempts], [item.attempt for item in attempts], [True] * len(attempts))
-            ]
+            items = self.executor.queue.attempts.values()
+            commands = [m.Returned([each.id for each in items], [each.attempt for each in items], [True] * len(items))]
         for command in commands:
             if isinstance(command, m.Message):
                 self._report(command)

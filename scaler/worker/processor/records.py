@@ -16,15 +16,15 @@ from scaler.logs import JsonLines, TextLines, about, message_of
 _COMPONENT = "task"
 _LEVELS = logging.getLevelNamesMapping()
 _REPORTED = ("WARNING", "ERROR", "CRITICAL")
+Report = Callable[[str, str, str], object]
+"""Receives level, logger, and message."""
 
 
 class TaskRecords(logging.Handler):
     """Writes records to the current stderr, which is part of the running task's output."""
 
-    def __init__(
-        self, config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
-    ) -> None:
-        """running: returns the id of the running task, or "". report: receives level, logger, and message."""
+    def __init__(self, config: LoggingConfig, running: Callable[[], bytes], report: Report) -> None:
+        """running: returns the id of the running task, or ""."""
         super().__init__()
         is_json = config.logging_format == "json"
         self.setFormatter(JsonLines(_COMPONENT) if is_json else TextLines(_COMPONENT, with_ids=True))
@@ -57,9 +57,7 @@ class TaskRecords(logging.Handler):
         return False
 
 
-def show_records(
-    config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
-) -> None:
+def show_records(config: LoggingConfig, running: Callable[[], bytes], report: Report) -> None:
     """Show records from INFO or a lower `logging_level`. A higher level only applies to the worker itself."""
     # lastResort serves tasks that remove the handlers of the root logger.
     logging.lastResort = records = TaskRecords(config, running, report)

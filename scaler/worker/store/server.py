@@ -218,9 +218,7 @@ def _own_host(server: str) -> str:
         return "127.0.0.1"
     why: OSError | None = None
     try:
-        for family, kind, _, _, where in socket.getaddrinfo(
-            found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM
-        ):
+        for family, kind, *_, where in socket.getaddrinfo(found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no route with this family
                 probe.connect(where)  # sends nothing
                 host = probe.getsockname()[0]
