@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from scaler.client.graph_plan import InnerCall, Key, Plan
 from scaler.client.graph_tasks import POSITION_BITS, Program, value_at
-from scaler.client.options import Options, check_integer
-from scaler.errors import UsageError
+from scaler.client.options import Options, check_integer, share_tasks
 from scaler.median import median
 
 MAX_NODES = 256
@@ -259,21 +258,9 @@ class Values(dict[Key, Any]):
 
 def checked_size(given: int | None, block: bool, options: Options, serializer: object) -> int | None:
     """Return the chunk size of a graph, None to measure it. block: values are awaited. Raises UsageError."""
-    if given is not None:
-        check_integer("chunk_size", given, 1)
-    reasons = {
-        "block=False makes each node its own task": not block,
-        "retries=0 starts each node at most once": not options.retries,
-        "retry_on applies to each node separately": options.retry_on,
-        "timeout_seconds applies to each node separately": options.timeout_seconds,
-        "expected_seconds applies to each node separately": options.expected_seconds,
-        "profiling measures each node separately": options.profiling,
-        "the client's serializer serializes each value separately": serializer is not None,
-    }
-    reason = next((text for text, holds in reasons.items() if holds), "")
-    if reason and given is not None and given > 1:
-        raise UsageError(f"chunk_size is {given}, and {reason}: leave one of them out")
-    return 1 if reason else given
+    check_integer("chunk_size", 1 if given is None else given, 1)
+    is_separate = not block or options.expected_seconds or options.profiling or not share_tasks(options, serializer)
+    return 1 if is_separate else given
 
 
 def is_large(plan: Plan, unwanted: int) -> bool:

@@ -223,18 +223,19 @@ def checked_label(what: str, text: object) -> str:
     return text
 
 
+def share_tasks(options: Options, serializer: object) -> bool:
+    """Return whether several calls may share a task. Limits and serializers apply to the single call of a task."""
+    return bool(options.retries) and not (options.retry_on or options.timeout_seconds or serializer is not None)
+
+
 def of_chunks(options: Options, chunk_size: int | None, serializer: object) -> tuple[Options, int | None]:
     """Return the options and the size of chunks of calls with these options. Raises UsageError for an invalid size.
 
-    Limits and serializers apply to the single call of a task. Chunks of automatic size begin with one item, so the hint
-    of a call serves for a chunk.
+    Chunks of automatic size begin with one item, so the hint of a call serves for a chunk.
     """
     size = 1 if chunk_size is None else chunk_size
-    if options.retries:
-        check_integer("chunk_size", size, 1)
-    else:
-        check_integer("with retries=0, chunk_size", size, 1, 1)
-    if not options.retries or options.retry_on or options.timeout_seconds or serializer is not None:
+    check_integer("chunk_size", size, 1)
+    if not share_tasks(options, serializer):
         return options, 1
     calls = min(size, MAX_SECONDS)  # an integer may exceed the range of floats
     return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS)), chunk_size

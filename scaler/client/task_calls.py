@@ -227,7 +227,7 @@ class TaskCalls(ArgumentOnly):
             fn: the function.
             iterables: one iterable for each argument of the function.
             chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, `retry_on`,
-                `timeout_seconds`, or a serializer of the client, a chunk always has one call.
+                `timeout_seconds`, `keys`, `cache`, or a serializer of the client, a chunk always has one call.
             return_exceptions: put exceptions into the list instead of raising the first one.
             progress: show a tqdm bar, on stderr or in a notebook.
             keys: a key for each item, in a durable session. Each item is then a task with a key, as in `submit`.
@@ -243,9 +243,6 @@ class TaskCalls(ArgumentOnly):
         """
         carried = self._options_of(options, "map")
         if keys is not None or cache:
-            if chunk_size not in (None, 1):
-                text = "items with keys and cached items are separate tasks: leave it out"
-                raise UsageError(f"chunk_size is {chunk_size!r}, and {text}")
             futures = self._submit_each(fn, iterables, keys, carried)
             if progress:
                 show_progress(self._futures, futures, name_of(fn))

@@ -141,9 +141,7 @@ def test_bar_counts_nodes_in_chunks(client: Client, capsys: pytest.CaptureFixtur
     assert "50/50" in capsys.readouterr().err
 
 
-def test_per_call_options_and_chunks_exclude_each_other(client: Client) -> None:
-    with pytest.raises(UsageError, match="chunk_size is 5, and timeout_seconds applies to each node separately"):
-        client.get({"a": (add, 1)}, ["a"], chunk_size=5, timeout_seconds=1)
+def test_chunk_size_is_an_integer_above_zero(client: Client) -> None:
     with pytest.raises(UsageError, match="chunk_size is 0, and must be an integer of at least 1"):
         client.get({"a": (add, 1)}, ["a"], chunk_size=0)
 

@@ -35,7 +35,7 @@ from scaler.client.graph_chunks import (
 from scaler.client.graph_plan import Plan
 from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.options import Options
-from scaler.errors import SerializationError, UsageError
+from scaler.errors import SerializationError
 from scaler.serialization.exceptions import PartFailedError, dump_exception, load_exception, take_origin
 
 Graph = dict[Any, Any]
@@ -285,5 +285,4 @@ def test_chunks_of_a_chain_have_longer_nodes_and_more_of_them() -> None:
 def test_per_node_options_exclude_chunks(options: Options) -> None:
     assert checked_size(None, True, options, None) == 1
     assert checked_size(1, True, options, None) == 1
-    with pytest.raises(UsageError, match=r"chunk_size is 2, and .*: leave one of them out"):
-        checked_size(2, True, options, None)
+    assert checked_size(2, True, options, None) == 1

@@ -145,8 +145,7 @@ def test_call_with_limits_is_the_only_one_of_its_task() -> None:
         assert of_chunks(options, None, None) == (options, 1)
     assert of_chunks(Options(timeout_seconds=1.0, expected_seconds=2.0), 30, None)[0].expected_seconds == 2.0
     assert of_chunks(Options(), 30, object()) == (Options(), 1)
-    with pytest.raises(UsageError, match="with retries=0, chunk_size is 30"):
-        of_chunks(Options(retries=0), 30, None)
+    assert of_chunks(Options(retries=0), 30, None)[1] == 1
 
 
 def test_node_options_override_options_for_all() -> None:
