@@ -15,7 +15,7 @@ from scaler.protocol.messages import Outcome
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
 from scaler.serialization.separate import ATOMS, PackedValues, PickledFunction, ValuePacker
-from scaler.serialization.snapshot import Unchanging, loading
+from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import finish
 
 MAX_FAILED_BYTES = 256 * 1024
@@ -142,19 +142,18 @@ def _note_failure(
     results.fail(dump_exception(error, f"item: {function.show(items, position)}\n{user_traceback(error)}"))
 
 
-class MapFunction(Unchanging):
+class MapFunction(PickledFunction):
     """The function of a chunk's task: calls a function, pickled at construction, with each item."""
 
-    def __init__(self, function: PickledFunction, name: str, spread: bool) -> None:
+    def __init__(self, parts: Sequence[serialization.Buffer], name: str, spread: bool) -> None:
         """name: of the user's function. spread: each item is a tuple of arguments."""
-        self._function = function
-        self.fresh = function.fresh
+        super().__init__(parts)
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
         self.spread = spread
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MapFunction, (self._function, self.name, self.spread)
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
+        return MapFunction, (*super().__reduce_ex__(protocol)[1], self.name, self.spread)
 
     # -- on a worker
 
@@ -201,8 +200,7 @@ class MapFunction(Unchanging):
 
 def map_function(function: Callable[..., Any], spread: bool) -> MapFunction:
     """Return the function of the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
-    pickled = PickledFunction(serialization.dump_function(function))
-    made = MapFunction(pickled, serialization.name_of(function), spread)
+    made = MapFunction(serialization.dump_function(function), serialization.name_of(function), spread)
     made.functions.append(function)
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor
 from functools import partial
 from inspect import signature
@@ -175,7 +175,8 @@ class ScalerExecutor(Executor):
         """
         self._is_shut_down = True
         if cancel_futures:
-            _cancel([future for future in self._unfinished() if not future.running()])
+            waiting = [future for future in self._unfinished() if not future.running()]
+            carry_through(lambda: [future.cancel() for future in waiting])
         client, self._client = self._client, None
         if wait:
             try:
@@ -194,10 +195,6 @@ class ScalerExecutor(Executor):
 
     def _unfinished(self) -> list[TaskFuture]:
         return [future for future in self._futures.unfinished() if _owner_of(future) is self._owner]
-
-
-def _cancel(futures: Sequence[ScalerFuture]) -> None:
-    carry_through(lambda: [future.cancel() for future in futures])
 
 
 def _until_error(results: ResultIterator) -> Iterator[Any]:

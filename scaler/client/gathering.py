@@ -122,7 +122,7 @@ class AsCompleted(Completion, Iterator[ScalerFuture]):
 
 def show_progress(owner: FutureTable, futures: Iterable[ScalerFuture], name: str) -> None:
     every = list(iterated("futures", futures))
-    bar = Progress(name, (every,))
+    bar = Progress(name, len(every))
     try:
         for future in AsCompleted(owner, every, None):
             bar.count_future(future)

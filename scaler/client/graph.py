@@ -254,7 +254,7 @@ class _Shown:
     def __init__(self, run: GraphRun, progress: bool) -> None:
         self._run, self._tasks, self._sizes = run, run._tasks, run._sizes
         size = len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
-        self._bar = Progress("get", (range(size),)) if progress else None
+        self._bar = Progress("get", size) if progress else None
 
     def __enter__(self) -> None:
         if self._bar is not None:

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from operator import length_hint
 from typing import Any
 from weakref import WeakSet
 
@@ -51,17 +50,16 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 class Progress:
     """The tqdm bar of `progress=True`, in a terminal, notebook, or file. TQDM_DISABLE hides it."""
 
-    def __init__(self, name: str, iterables: Sequence[Iterable[Any]]) -> None:
+    def __init__(self, name: str, total: int | None) -> None:
         with warnings.catch_warnings():  # without ipywidgets, tqdm warns and shows a text bar in a notebook
             warnings.filterwarnings("ignore", "IProgress not found")
             from tqdm.auto import tqdm  # noqa: PLC0415 (slow import, rarely needed)
 
-        counts = [length_hint(iterable, -1) for iterable in iterables]
         self._failed = 0
         self._lock = threading.RLock()
         self._is_closed = False
         self._counted: WeakSet[Future[Any]] = WeakSet()
-        self._bar = tqdm(total=None if -1 in counts else min(counts), desc=name)
+        self._bar = tqdm(total=total, desc=name)
 
     def ended(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:

@@ -441,7 +441,8 @@ class TaskCalls(ArgumentOnly):
             raise UsageError(f"{verb} needs a callable, not {fn!r}")
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
         name, is_spread = name_of(fn), verb == "starmap" or len(iterables) > 1
-        counts = self._loop.calls.begin(verb, name, count_of(iterables), has_chunks=True)
+        total = count_of(iterables)
+        counts = self._loop.calls.begin(verb, name, total, has_chunks=True)
         options = options._replace(name=options.name or name, call=counts.number)
         function = None if chunk_size == 1 else map_function(fn, is_spread)
         template = self._templates.template(function or fn, options, self._parent())
@@ -462,7 +463,7 @@ class TaskCalls(ArgumentOnly):
             self._loop.call_later,
             in_order=verb != "imap_unordered",
             return_exceptions=return_exceptions,
-            progress=Progress(name, iterables) if progress else None,
+            progress=Progress(name, total or None) if progress else None,
         )
 
     def _parent(self) -> bytes:

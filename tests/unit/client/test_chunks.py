@@ -15,13 +15,13 @@ from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, dump_value, load, size_of
 from scaler.serialization.exceptions import dump_exception, load_exception
-from scaler.serialization.separate import Items, PickledFunction
+from scaler.serialization.separate import Items
 from scaler.worker.processor.calling import failure_of
 
 
 def chunk(function: Any, spread: bool = False) -> MapFunction:
     """Return the callable of a chunk's task, as unpickled on a worker."""
-    made = MapFunction(PickledFunction(dump_function(function)), "function", spread)
+    made = MapFunction(dump_function(function), "function", spread)
     loaded = arrived(made)
     assert isinstance(loaded, MapFunction)
     return loaded
