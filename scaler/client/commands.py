@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,16 +25,6 @@ SESSION_VERBS: Mapping[str, str] = {
     "cancel": "Cancel the unfinished tasks of a durable session.",
     "remove": "Cancel the unfinished tasks of a durable session and remove it with its results.",
 }
-
-
-def add_address(parser: argparse.ArgumentParser) -> None:
-    text = "of the scheduler, or the name of a cluster [default: the only running cluster of this user]"
-    parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
-
-
-def address_of(given: str | None, environment: Mapping[str, str]) -> str:
-    """Return the given address, SCALER_ADDRESS, or the address of the only cluster."""
-    return given or environment.get("SCALER_ADDRESS") or find_only().address
 
 
 def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
@@ -62,11 +51,13 @@ def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, s
     verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel, and remove durable sessions.")
     if verb != "list":
         parser.add_argument("name", metavar="NAME", help="of the session")
-    add_address(parser)
+    text = "of the scheduler, or the name of a cluster [default: the only running cluster of this user]"
+    parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
     text = f"the credential file of this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
     parser.add_argument("--credentials", metavar="FILE", help=text)
     given = parser.parse_intermixed_args(arguments[1:])
-    with Client(address_of(given.address, environment), credentials=given.credentials) as client:
+    address = given.address or environment.get("SCALER_ADDRESS") or find_only().address
+    with Client(address, credentials=given.credentials) as client:
         rows = sorted(
             client._loop.ask(m.ListSessions(), m.SessionsListed).sessions, key=lambda row: (row.name, row.key)
         )

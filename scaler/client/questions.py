@@ -397,8 +397,9 @@ class ClusterQuestions(TaskCalls):
             raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
         if self._is_in_process:
             raise UsageError("a client with processes=False has no cluster")
-        status = room("status")
-        return self._futures.start(getattr(status, query)(status.asking_of(self._loop), *arguments), self._loop._loop)
+        status, loop = room("status"), self._loop
+        asking = status.Asking(loop.address, loop.questions, self._futures.timeout_seconds, loop.tables)
+        return self._futures.start(getattr(status, query)(asking, *arguments), loop._loop)
 
 
 def _waited(future: Future[_Answer]) -> _Answer:

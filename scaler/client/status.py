@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaler.client.answers import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
 from scaler.client.options import check_integer
@@ -21,18 +21,11 @@ from scaler.monitor.rows import FOUND, LOGS
 from scaler.monitor.tables import table_named, values_of
 from scaler.protocol.monitor_rows import WorkerRow
 
-if TYPE_CHECKING:
-    from scaler.client.loop import ClientLoop
-
 MAX_TASKS = 10_000
 DAY_SECONDS = 86_400.0
 MIN_POLL_SECONDS = 0.1
 POLL_RATIO = 10
 """Ratio of the pause between polls for workers to the duration of the last answer."""
-
-
-def asking_of(loop: ClientLoop) -> Asking:
-    return Asking(loop.address, loop.questions, loop.futures.timeout_seconds, loop.tables)
 
 
 async def cluster(asking: Asking) -> ClusterSnapshot:
