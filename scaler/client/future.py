@@ -191,6 +191,7 @@ class ScalerFuture(Future[Any], ABC):
 
         @property
         def _waiters(self) -> list[Any]:
+            self._owner.check_process()
             if not self._owner.may_wait():
                 raise UsageError(IN_CALLBACK)
             if self._waiting is None:

@@ -79,5 +79,3 @@ def test_uncacheable_function_raises_with_the_reason(cluster: SchedulerClusterCo
             client.cache(noted, log, client.send_object(1))
         with pytest.raises(UsageError, match="leave out cache, or key and tag"):
             client.submit_verbose(noted, (log, 1), cache=True, key="a")
-        with pytest.raises(UsageError, match="leave it out"):
-            client.map(noted, [log], [1], cache=True, chunk_size=2)
