@@ -38,17 +38,12 @@ class SharedParts(Protocol):
 class Kept:
     """The parts of one upload, freed with this object."""
 
-    __slots__ = ("__weakref__", "_freed", "memory", "parts", "size_bytes")
+    __slots__ = ("__weakref__", "memory", "parts", "size_bytes")
 
-    def __init__(self, parts: Sequence[Buffer], memory: SharedParts | None, freed: deque[tuple[int, bool]]) -> None:
-        self._freed = freed
+    def __init__(self, parts: Sequence[Buffer], memory: SharedParts | None) -> None:
         self.memory = memory
         self.parts: Sequence[Buffer] | None = parts if memory is None else None
         self.size_bytes = sum(len(part) for part in parts)
-
-    def __del__(self) -> None:
-        if self.size_bytes:
-            self._freed.append((self.size_bytes, self.memory is not None))
 
     def read(self) -> Sequence[Buffer] | None:
         """Return the parts, or None if they were lost to a full disk. Raises OSError."""

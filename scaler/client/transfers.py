@@ -244,11 +244,9 @@ class Keeper:
     """Keeps the uploads of one client. Belongs to the running loop."""
 
     def __init__(self) -> None:
-        self._freed: deque[tuple[int, bool]] = deque()
-        self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first; some are dead
-        self._used_bytes = 0
-        self._descriptors = 0
-        self._count = 0
+        self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first
+        self._used_bytes = self._descriptors = 0
+        """Of the uploads in memory, including those freed since the last `_count`."""
         self._moving: asyncio.Task[None] | None = None
 
     @cached_property
@@ -258,24 +256,21 @@ class Keeper:
 
     def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
         """Keep immutable parts, or the shared memory that has a copy of them."""
-        kept = Kept(parts, memory, self._freed)
+        kept = Kept(parts, memory)
         self._in_memory.append(weakref.ref(kept))
         self._used_bytes += kept.size_bytes
         self._descriptors += memory is not None
-        self._count += 1
-        self._settle()
-        if self._is_beyond(1.0) and self._moving is None:
-            self._moving = asyncio.get_running_loop().create_task(self._move())
+        if self._moving is None and self._is_beyond(1.0):
+            self._count()
+            if self._is_beyond(1.0):
+                self._moving = asyncio.get_running_loop().create_task(self._move())
         return kept
 
-    def _settle(self) -> None:
-        while self._freed:
-            size_bytes, has_descriptor = self._freed.popleft()
-            self._used_bytes -= size_bytes
-            self._descriptors -= has_descriptor
-            self._count -= 1
-        if len(self._in_memory) > 2 * self._count + 100:
-            self._in_memory = deque(each for each in self._in_memory if each() is not None)
+    def _count(self) -> None:
+        live = [kept for each in self._in_memory if (kept := each()) is not None]
+        self._in_memory = deque(map(weakref.ref, live))
+        self._used_bytes = sum(each.size_bytes for each in live)
+        self._descriptors = sum(each.memory is not None for each in live)
 
     def _is_beyond(self, share: float) -> bool:
         return self._used_bytes > share * self._limit_bytes or self._descriptors > share * MAX_KEPT_DESCRIPTORS
@@ -293,7 +288,7 @@ class Keeper:
                 if batch:
                     await loop.run_in_executor(None, self._move_batch, batch)
                 del batch
-                self._settle()
+                self._count()
         finally:
             self._moving = None
 
@@ -309,11 +304,8 @@ class Keeper:
                 len(batch), self._limit_bytes, tempfile.gettempdir(), error,
             )  # fmt: skip
         for index, kept in enumerate(batch):
-            # From now on, counts as nothing, here and when freed.
-            self._freed.append((kept.size_bytes, kept.memory is not None))
             kept.parts = found[index] if found is not None else None
             kept.memory = None
-            kept.size_bytes = 0
 
 
 def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
