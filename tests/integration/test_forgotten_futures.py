@@ -46,7 +46,7 @@ def of_as_completed(client: Client, futures: list[ScalerFuture]) -> Any:
 def of_a_bar(_: Client, futures: list[ScalerFuture]) -> Any:
     from scaler.client.map import Progress  # noqa: PLC0415 (tqdm takes a while to import)
 
-    bar = Progress("tasks", (futures,))
+    bar = Progress("tasks", len(futures))
     for future in futures:
         bar.count_future(future)
     return bar
