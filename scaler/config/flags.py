@@ -130,13 +130,8 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
     default = f" [default: {item.default_text}]" if item.default_text else ""
     help_text = f"{text}{default}".replace("%", "%%")
     if item.setting.positional:
-        group.add_argument(
-            _POSITIONAL + item.name,
-            nargs="?",
-            default=argparse.SUPPRESS,
-            metavar=item.setting.metavar,
-            help=f"{help_text} [or {item.flag}]",
-        )
+        first: dict[str, Any] = {"nargs": "?", "default": argparse.SUPPRESS, "metavar": item.setting.metavar}
+        group.add_argument(_POSITIONAL + item.name, **first, help=f"{help_text} [or {item.flag}]")
         group.add_argument(item.flag, dest=item.name, **options, help=argparse.SUPPRESS)
     else:
         group.add_argument(*item.setting.short_flags.split(), item.flag, dest=item.name, **options, help=help_text)

@@ -217,6 +217,8 @@ def schema_of(hint: Any) -> View:
 
 def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
     """Return the columns of the page's tables, by row type. answered: row types of extensions' tables."""
+    own = {"tasks": TaskRow, "processors": ProcessorRow, "times": FunctionTimesRow, "costs": SpendingRow}
+    asked = {name: NOTES[name][0] for name in LOGS} | {name: table.kind for name, table in FOUND.items()}
     return {
         kind: [
             {"name": name, "title": column.title, "unit": column.unit, "rank": column.rank, "help": column.help}
@@ -224,14 +226,5 @@ def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
             for name, (column, _) in columns(row).items()
             if column.title
         ]
-        for kind, row in {
-            "tasks": TaskRow,
-            "processors": ProcessorRow,
-            "times": FunctionTimesRow,
-            "costs": SpendingRow,
-            **{name: NOTES[name][0] for name in LOGS},
-            **{name: table.kind for name, table in FOUND.items()},
-            **LISTS,
-            **answered,
-        }.items()
+        for kind, row in {**own, **asked, **LISTS, **answered}.items()
     }

@@ -122,11 +122,9 @@ def _compared(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> 
             if pace.tasks >= MIN_TASKS and timing in names:
                 found[timing].append((place, pace))
     slow: _Compared = [None] * len(workers)
+    died = "its last processes died while running tasks"
     failing: _Compared = [
-        _Heat(min(1.0, each.failures_in_row), "its last processes died while running tasks")
-        if each.failures_in_row
-        else None
-        for each in workers
+        _Heat(min(1.0, each.failures_in_row), died) if each.failures_in_row else None for each in workers
     ]
     for timing, entries in found.items():
         if len(entries) <= MIN_PEERS:
@@ -295,13 +293,6 @@ def link_rows(state: ClusterState, figures: Callable[[bytes], LinkFigures], most
 
 
 def _row(peer: Worker | ClientRecord | ManagerRecord, found: LinkFigures) -> LinkRow:
-    return LinkRow(
-        peer.id.hex(),
-        peer.name or peer.id.hex()[:8],
-        peer.role,
-        peer.host if isinstance(peer, Worker) else "",
-        round(found.latency_seconds, 6),
-        found.outbox_bytes,
-        found.received_bytes,
-        found.sent_bytes,
-    )
+    who = peer.id.hex(), peer.name or peer.id.hex()[:8], peer.role, peer.host if isinstance(peer, Worker) else ""
+    sizes = found.outbox_bytes, found.received_bytes, found.sent_bytes
+    return LinkRow(*who, round(found.latency_seconds, 6), *sizes)

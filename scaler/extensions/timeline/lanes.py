@@ -100,15 +100,8 @@ def _events_of(bar: Bar, model: Model, process: int, thread: int) -> Iterator[di
     if bar.inputs:
         inputs = {"dur": round(bar.inputs * 1e6), "args": {"task": bar.task, "bytes": bar.inputs_bytes}}
         yield {"ph": "X", "name": "inputs", "cat": "inputs", **where, **inputs}
-    yield {
-        "ph": "X",
-        "name": bar.function or "task",
-        "cat": bar.state,
-        "cname": _COLOURS.get(bar.state, _FAILED),
-        **where,
-        "dur": round(bar.end * 1e6) - start,
-        "args": arguments,
-    }
+    what = {"ph": "X", "name": bar.function or "task", "cat": bar.state, "cname": _COLOURS.get(bar.state, _FAILED)}
+    yield {**what, **where, "dur": round(bar.end * 1e6) - start, "args": arguments}
 
 
 _TIMES = (
@@ -143,25 +136,12 @@ def timeline_view(model: Model, seconds: float, since: float, until: float) -> V
         values = (*bar[:3], function, states.setdefault(bar.state, len(states)), *bar[5:])
         return [round(value, 6) if isinstance(value, float) else value for value in values]
 
-    found = [
-        {
-            "worker": worker,
-            "lane": lane,
-            "manager": managers.get(worker, ""),
-            "gone": worker not in managers,
-            "bars": list(map(shown, bars)),
-        }
-        for (worker, lane), bars in lanes(model, since, until).items()
-    ]
-    return {
-        "at": at,
-        "since": since,
-        "until": until,
-        "oldest": oldest_end(model),
-        "functions": list(functions),
-        "states": list(states),
-        "lanes": found,
-    }
+    found: list[View] = []
+    for (worker, lane), bars in lanes(model, since, until).items():
+        place = {"worker": worker, "lane": lane, "manager": managers.get(worker, ""), "gone": worker not in managers}
+        found.append({**place, "bars": list(map(shown, bars))})
+    times = {"at": at, "since": since, "until": until, "oldest": oldest_end(model)}
+    return {**times, "functions": list(functions), "states": list(states), "lanes": found}
 
 
 ROUTES = (

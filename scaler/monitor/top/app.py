@@ -57,14 +57,14 @@ class TopApp(App[None]):
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(key, f"sort('{key}')", f"sort by {column.title}", show=False) for key, column in BY_KEY.items()),
-        Binding("less_than_sign", "step(-1)", show=False),
-        Binding("greater_than_sign", "step(1)", show=False),
-        Binding("slash", "filter", show=False),
-        *(Binding(key, f"open('{key}')", show=False) for key in ("t", "b", "u", "question_mark")),
-        Binding("space", "freeze", show=False),
-        Binding("escape", "clear", show=False),
-        Binding("q", "quit", show=False),
+        *((key, f"sort('{key}')", f"sort by {column.title}") for key, column in BY_KEY.items()),
+        ("less_than_sign", "step(-1)"),
+        ("greater_than_sign", "step(1)"),
+        ("slash", "filter"),
+        *((key, f"open('{key}')") for key in ("t", "b", "u", "question_mark")),
+        ("space", "freeze"),
+        ("escape", "clear"),
+        ("q", "quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
@@ -245,11 +245,11 @@ class DetailScreen(ModalScreen[None]):
     """One worker in its last state: processors, tasks, and the scheduler's answers about tasks."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,backspace", "dismiss(None)", show=False),
-        Binding("e,enter", "explain", show=False),
-        Binding("o", "log", show=False),
-        Binding("p", "profile", show=False),
-        Binding("space", "app.freeze", show=False),
+        ("escape,q,backspace", "dismiss(None)"),
+        ("e,enter", "explain"),
+        ("o", "log"),
+        ("p", "profile"),
+        ("space", "app.freeze"),
     ]
     hint = HINT
 
@@ -336,7 +336,7 @@ class DetailScreen(ModalScreen[None]):
 
 
 class TasksScreen(DetailScreen):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [("slash", "search")]
     hint = f"search[/] {HINT}"
 
     def __init__(self, top: TopApp) -> None:
@@ -389,8 +389,8 @@ class TasksScreen(DetailScreen):
 
 class TextScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,b,u,question_mark,enter,backspace", "dismiss(None)", show=False),
-        Binding("space", "app.freeze", show=False),
+        ("escape,q,b,u,question_mark,enter,backspace", "dismiss(None)"),
+        ("space", "app.freeze"),
     ]
 
     def __init__(self, top: TopApp, lines: Callable[[Status, int | None], list[str]]) -> None:

@@ -125,16 +125,8 @@ _GAP = "  "
 MAX_OBJECTS = MAX_FUNCTIONS = 20
 MAX_LAST_CELLS = 40
 """Width of the last column that columns of higher ranks leave."""
-FUNCTION_COLUMNS = (
-    "name",
-    "seconds_total",
-    "p50_seconds",
-    "p95_seconds",
-    "max_seconds",
-    "trend_percent",
-    "memory_peak_bytes",
-    "memory_mean_bytes",
-)
+_TIMES = ("seconds_total", "p50_seconds", "p95_seconds", "max_seconds", "trend_percent")
+FUNCTION_COLUMNS = ("name", *_TIMES, "memory_peak_bytes", "memory_mean_bytes")
 
 
 def data_lines(status: Status, width: int | None) -> list[str]:

@@ -147,14 +147,9 @@ class Metrics(Collector):
         # Listed functions change, but the sums of counters must not decrease.
         self._other_seconds = max(self._other_seconds, sum(row.seconds_total for row in rest))
         self._other_failed = max(self._other_failed, sum(row.failed for row in rest))
-        return FunctionRow(
-            name=OTHER,
-            queued=sum(row.queued for row in rest),
-            running=sum(row.running for row in rest),
-            ended=max(0, status.tasks.ended_total - sum(row.ended for row in own)),
-            failed=self._other_failed,
-            seconds_total=self._other_seconds,
-        )
+        queued, running = sum(row.queued for row in rest), sum(row.running for row in rest)
+        ended = max(0, status.tasks.ended_total - sum(row.ended for row in own))
+        return FunctionRow(OTHER, queued, running, ended, self._other_failed, seconds_total=self._other_seconds)
 
 
 def _of_rows(

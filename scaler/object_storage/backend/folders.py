@@ -63,12 +63,9 @@ class S3Folder:
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix.strip('/')}/".removeprefix("/")
         self._url = url
-        config = Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-            max_pool_connections=CONNECTIONS,
-        )
+        timeouts = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
+        retries = {"mode": "standard", "total_max_attempts": ATTEMPTS}
+        config = Config(**timeouts, retries=retries, max_pool_connections=CONNECTIONS)
         with self._telling("use"):
             try:
                 self._client = boto3.session.Session().client("s3", config=config)
