@@ -17,15 +17,14 @@ def _monitor_address(value: str) -> str:
     return find(value).monitor_address if is_name(value) else check_server_address(value)
 
 
+_CLUSTER = Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MonitorConfig(SecurityConfig):
     """Monitors."""
 
-    monitor_address: Annotated[
-        str,
-        Check(_monitor_address),
-        Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS"),
-    ] = ""
+    monitor_address: Annotated[str, Check(_monitor_address), _CLUSTER] = ""
     """Name of a running cluster of this user, or the scheduler's monitor address (by default its port + 2)."""
 
     def __post_init__(self) -> None:

@@ -9,6 +9,9 @@ from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import COMPRESSION_VARIABLE, Compression, Name
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
+_NEED_NONE = "none; processes of one user on one machine need none"
+_CREDENTIALS = Setting("-cr", default_text=_NEED_NONE, metavar="PATH", variable=CREDENTIALS_VARIABLE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionConfig(SettingsModel):
@@ -23,15 +26,7 @@ class ConnectionConfig(SettingsModel):
 class SecurityConfig(ConnectionConfig):
     """Security."""
 
-    credentials: Annotated[
-        Name | None,
-        Setting(
-            "-cr",
-            default_text="none; processes of one user on one machine need none",
-            metavar="PATH",
-            variable=CREDENTIALS_VARIABLE,
-        ),
-    ] = None
+    credentials: Annotated[Name | None, _CREDENTIALS] = None
     """Keys directory from `scaler keys init` for servers and local components; elsewhere, a file from `scaler keys
     add`."""
     insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False

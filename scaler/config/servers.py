@@ -15,6 +15,10 @@ from scaler.config.setting import LoggingConfig, Setting, SettingsModel
 from scaler.host import default_memory_limit_bytes
 from scaler.plugins import extensions, load
 
+_STORAGE = Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS")
+_BESIDE = "two ports above bind_address, or .monitor after its path"
+_MONITORS = Setting("-ma", default_text=_BESIDE, metavar="ADDRESS")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpillConfig(SettingsModel):
@@ -76,20 +80,14 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
 
     bind_address: Annotated[v.Address, Setting(positional=True, aliases=OF_SCHEDULER_ADDRESS, metavar="ADDRESS")]
     """Address for clients, workers, and worker managers: tcp://host:port or ipc://path."""
-    object_storage_address: Annotated[
-        v.ServerAddress | None,
-        Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS"),
-    ] = None
+    object_storage_address: Annotated[v.ServerAddress | None, _STORAGE] = None
     """Address at which the scheduler reaches the object storage."""
     advertised_object_storage_address: Annotated[
         v.ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
     ] = None
     """Address at which clients and workers reach the object storage, if different from the scheduler's. With the host
     0.0.0.0, each peer uses the host at which it reaches the scheduler."""
-    monitor_address: Annotated[
-        v.Address,
-        Setting("-ma", default_text="two ports above bind_address, or .monitor after its path", metavar="ADDRESS"),
-    ] = ""
+    monitor_address: Annotated[v.Address, _MONITORS] = ""
     """Address for monitors."""
     protected: Annotated[bool, Setting("-p")] = True
     """Refuse shutdown requests of clients without the role admin."""

@@ -135,7 +135,7 @@ class Transfers:
             client = self._backend(backend)
             left = self._left[run] = set(range(run.first, run.first + run.count))
             for number in sorted(left):
-                chunk = client.get_chunk(run.id, run.size_bytes, number)
+                chunk = self._loop.create_task(client.get_chunk(run.id, run.size_bytes, number))
                 chunk.add_done_callback(partial(self._chunk_ended, run, left, number, client))
             return
         source = self._source(run.source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -40,6 +40,7 @@ PANELS_FROM = 16
 MAX_RECENT = 100
 HOT_SECONDS = 2.0
 """Interval between questions about the functions' hottest frames."""
+_TEXTS_OF: Mapping[str, Callable[[Any], str]] = {"log": panels.log_text, "profile": panels.profile_text}
 HINT = "explain[e] log[o] profile[p] freeze[space] back[escape]"
 
 _ERROR = Style(color="red", bold=True)
@@ -246,9 +247,7 @@ class DetailScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,q,backspace", "dismiss(None)"),
-        ("e,enter", "explain"),
-        ("o", "log"),
-        ("p", "profile"),
+        *((keys, f"ask('{question}')") for keys, question in (("e,enter", "explain"), ("o", "log"), ("p", "profile"))),
         ("space", "app.freeze"),
     ]
     hint = HINT
@@ -294,17 +293,8 @@ class DetailScreen(ModalScreen[None]):
         tasks = panels.task_lines(self._worker, self._recent, self._hot)
         self._tasks_part.show(list(tasks.values()), list(tasks))
 
-    def action_explain(self) -> None:
-        self._ask(self._top.source.explain)
-
-    def action_log(self) -> None:
-        self._ask(self._top.source.log, panels.log_text)
-
-    def action_profile(self) -> None:
-        self._ask(self._top.source.profile, panels.profile_text)
-
     def on_lines_chosen(self) -> None:
-        self.action_explain()
+        self.action_ask("explain")
 
     async def _read_hot(self) -> None:
         if self._top.frozen is None:
@@ -313,7 +303,8 @@ class DetailScreen(ModalScreen[None]):
                 self._hot = {name: frame for name, _, _, frame in functions}
                 self.redraw()
 
-    def _ask(self, question: Callable[[str], Awaitable[Any]], text_of_answer: Callable[[Any], str] = str) -> None:
+    def action_ask(self, question: str) -> None:
+        """question: a method of the connection, called with the id of the chosen task."""
         task = self._tasks_part.key
         if not task:
             self._show("no task is listed")
@@ -321,7 +312,7 @@ class DetailScreen(ModalScreen[None]):
 
         async def ask() -> None:
             try:
-                answer = text_of_answer(await question(task))
+                answer = _TEXTS_OF.get(question, str)(await getattr(self._top.source, question)(task))
             except ScalerError as error:
                 answer = str(error)
             self._show(f"task {task}: " + "\n".join(map(formats.safe, answer.split("\n"))))

@@ -47,12 +47,11 @@ class BackendClient:
         self._seals: OrderedDict[bytes, asyncio.Future[Seal]] = OrderedDict()
         self._is_closed = False
 
-    def put(self, object_id: bytes, parts: Sequence[int], frames: Sequence[memoryview]) -> asyncio.Task[None]:
-        """Write an object. Its frames must not change until the task has finished."""
-        return self._loop.create_task(self._put(object_id, parts, frames))
-
-    def get_chunk(self, object_id: bytes, size_bytes: int, number: int) -> asyncio.Task[ByteRange]:
-        return self._loop.create_task(self._get_chunk(object_id, size_bytes, number))
+    async def put(self, object_id: bytes, parts: Sequence[int], frames: Sequence[memoryview]) -> None:
+        """Write an object. Its frames must not change until this has returned."""
+        folder = await self._opened()
+        content = self._while_open(sealed(self._key, object_id, parts, frames))
+        await self._in_thread(partial(folder.put, object_id.hex(), content))
 
     async def delete(self, object_ids: Sequence[bytes]) -> None:
         folder = await self._opened()
@@ -72,18 +71,13 @@ class BackendClient:
             self._folder = self._in_thread(partial(open_backend, self._url))
         return await asyncio.shield(self._folder)
 
-    async def _put(self, object_id: bytes, parts: Sequence[int], frames: Sequence[memoryview]) -> None:
-        folder = await self._opened()
-        content = self._while_open(sealed(self._key, object_id, parts, frames))
-        await self._in_thread(partial(folder.put, object_id.hex(), content))
-
     def _while_open(self, content: Iterator[memoryview]) -> Iterator[memoryview]:
         for each in content:
             if self._is_closed:
                 raise UnreachableError(f"the connection to {self._url} was closed")
             yield each
 
-    async def _get_chunk(self, object_id: bytes, size_bytes: int, number: int) -> ByteRange:
+    async def get_chunk(self, object_id: bytes, size_bytes: int, number: int) -> ByteRange:
         folder = await self._opened()
         try:
             seal = await self._seal(folder, object_id, size_bytes)
@@ -200,7 +194,7 @@ class BackendRun:
             object_id, body = self._waiting.popitem(last=False)
             if not body.is_dropped:
                 self._writing[object_id] = body
-                put = self._client.put(object_id, body.parts, list(body.all_frames()))
+                put = self._loop.create_task(self._client.put(object_id, body.parts, list(body.all_frames())))
                 put.add_done_callback(lambda ended, each=object_id: self._written(each, ended))  # type: ignore[misc]
 
     def _written(self, object_id: bytes, ended: asyncio.Future[None]) -> None:
