@@ -102,7 +102,8 @@ class _Section:
         self.groups = list(tables.items())
 
     def text(self, shared: Container[tuple[str, str]]) -> str:
-        lines = [f"\n## {self.title}\n\nEnvironment: `SCALER_{self._section.upper()}_<KEY>`.\n"]
+        variables = f"\nEnvironment: `SCALER_{self._section.upper()}_<KEY>`.\n"
+        lines = [f"\n## {self.title}\n{'' if 'of the type' in self.title else variables}"]
         for title, table in self.groups:
             if (title, table) not in shared:
                 lines += [f"\n**{title}**\n" if title else "", _HEAD, table]
