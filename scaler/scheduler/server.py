@@ -19,6 +19,8 @@ from scaler.component import Component, run_component
 from scaler.config.addresses import shared_address
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import ProtocolError
+from scaler.grammar import counted
+from scaler.logs import RateLimitedLog, about
 from scaler.net.address import own_address
 from scaler.net.connection import Identity, ListenerEvent, Received, TryAgain
 from scaler.net.listener import Admission, SocketListener
@@ -30,7 +32,15 @@ from scaler.processes import absolute
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.recorder import ROW_BYTES, Recorder
-from scaler.scheduler.core.changes import AdmissionRefused, Change, Incident, Noted, Observed, ProcessMeasured
+from scaler.scheduler.core.changes import (
+    AdmissionRefused,
+    Change,
+    Incident,
+    Noted,
+    Observed,
+    ProcessMeasured,
+    ScalingDecided,
+)
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
     AddRows,
@@ -54,9 +64,7 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.incident_log import IncidentLog
 from scaler.scheduler.rooms import Performers, make_rooms, part, table_names
-from scaler.scheduler.scaling.demand import TaskTimes
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.storage_link import StorageLink
 from scaler.scheduler.vitals import Vitals, collect_garbage
@@ -74,6 +82,19 @@ ID_BYTES = 128
 """Approximate memory per id in a recorded message, with its row."""
 _WITH_EFFECTS = m.ShutdownCluster, m.RestartWorkers, m.EndSession
 """Questions that keep their order among other messages."""
+_INCIDENTS = {
+    "joined": (logging.INFO, "%s joined%s"),
+    "left": (logging.INFO, "%s left: %s"),
+    "lost": (logging.WARNING, "%s was lost: %s"),
+    "degraded": (logging.WARNING, "%s is degraded: %s"),
+    "retried": (logging.INFO, "%s runs again: %s"),
+    "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
+    "packages": (logging.WARNING, "%s has different package versions than a client: %s"),
+    "policy": (logging.ERROR, "%.0s%s"),
+    "spend_limit": (logging.WARNING, "%s: %s"),
+    "extension": (logging.ERROR, "%s is switched off: %s"),
+}
+"""Levels and texts of incidents in the log, by kind."""
 _log = logging.getLogger(__name__)
 
 
@@ -121,13 +142,13 @@ class SchedulerServer:
         self._policy = PolicyCalls(policy, self.step)
         self._kept = part(STATE)(self) if config.state_directory else None
         self.rooms = make_rooms(config, [] if self._kept is None else [self._kept.subscriber])
-        self._elastic = Elastic(policy.allocation)
-        self._core = SchedulerCore(config, self.loop.time(), self._elastic, HostStores(), self.rooms)
+        self.elastic = Elastic(policy.allocation)
+        self._core = SchedulerCore(config, self.loop.time(), self.elastic, HostStores(), self.rooms)
         self._recorder = Recorder(config, recorded_bytes)
         self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self.files = FileWriter()
         self.performers = Performers(self.observe, lambda incident: self._publish([incident]))
-        self._incidents = IncidentLog(_log, self.loop)
+        self._dropped = RateLimitedLog(_log, logging.WARNING, self.loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # uvloop's handles lack it once the time has passed
         self._parts: list[Any] = []
@@ -157,10 +178,6 @@ class SchedulerServer:
         return self._core.state
 
     @property
-    def task_times(self) -> TaskTimes:
-        return self._elastic.demand.task_times
-
-    @property
     def addresses(self) -> dict[str, str]:
         return {
             "scheduler": self.listener.addresses[0],
@@ -180,7 +197,7 @@ class SchedulerServer:
             self._kept.close()
         self.listener.close()
         self._monitors.close()
-        self._incidents.flush()
+        self._dropped.flush()
         self.storage.close()
         for each in self._parts:
             each.close()
@@ -325,8 +342,23 @@ class SchedulerServer:
 
     def _publish(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            self._incidents.add(change)
+            self._log_change(change)
         self._monitors.add(changes)
+
+    def _log_change(self, change: Change) -> None:
+        match change:
+            case Incident("protocol_error", subject, text):  # a peer may cause any number of them
+                self._dropped.add(f"{escaped(subject)}: dropped: {escaped(text)}")
+            case Incident(kind, subject, text, ids):
+                level, template = _INCIDENTS[kind]
+                lines = "\n".join(map(escaped, text.splitlines()))
+                _log.log(level, template, escaped(subject), lines, extra=about(**ids))
+            case ScalingDecided(manager_id, units, draining, reason):
+                drains = f"; drains {counted(draining, 'unit')}" if draining else ""
+                text = f"the policy wants {counted(units, 'unit')} of {manager_id}: {reason}{drains}"
+                _log.info("%s", escaped(text), extra=about(manager=manager_id))
+            case _:
+                pass
 
     def observe(self, observed: Sequence[Observed]) -> None:
         """Report events to extensions that the core cannot see."""

@@ -36,12 +36,11 @@ from scaler.protocol.monitor_rows import (
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.explain import explain, managers_of, outlook, without_workers
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Ready, Task, Timing, Worker
 from scaler.scheduler.data.finding import largest_rows, pair_rows, store_rows
 from scaler.scheduler.quantiles import spread
-from scaler.scheduler.scaling.outlook import managers_of, outlook, without_workers
 from scaler.scheduler.scaling.units import ManagerUnits
 from scaler.scheduler.tables import table
 

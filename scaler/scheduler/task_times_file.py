@@ -51,9 +51,8 @@ class TaskTimesPart:
 
     def __init__(self, frame: SchedulerServer) -> None:
         self._file = TaskTimesFile(local_path(frame.config.state_directory), frame.files)
-        self._times = frame.task_times
+        self._times, self._loop = frame.elastic.demand.task_times, frame.loop
         self._times.restore(self._file.read())
-        self._loop = frame.loop
         self._timer = self._loop.call_later(WRITE_SECONDS, self._write)
 
     def close(self) -> None:

@@ -13,8 +13,7 @@ from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
 from scaler.protocol.messages import Drain, ManagerStatus, Notice, Outcome, Suspended, UnitState, UnitStatus
 from scaler.scheduler.core.changes import Incident, ScalingDecided, TaskRetried
-from scaler.scheduler.core.explain import explain
-from scaler.scheduler.scaling.outlook import outlook, unservable, without_workers
+from scaler.scheduler.core.explain import explain, outlook, unservable, without_workers
 from scaler.serialization.exceptions import dump_exception
 from tests.properties.test_sizing_laws import CLUSTERS, POLICIES, SECONDS
 from tests.unit.scheduler.driver import Cluster

@@ -226,7 +226,7 @@ class History(SchedulerPart):
     def on_question(
         self, question: FindHistory | FindTasks, client: ClientRecord, state: ClusterState
     ) -> Reply | Perform:
-        sees, at = sees_of(client.identity), state.moment.unix
+        sees, at = sees_of(client.identity), state.unix_at_zero + state.now
         if isinstance(question, FindTasks):
             return TasksFound(question.search, find(state, question.search, at, state.now, sees))
         if sees is not every_key:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from scaler.ids import owner_of
 from scaler.needs import Offers
 from scaler.protocol.messages import Done, Outcome, Spec, WorkerHeartbeat, is_function_id, is_stored
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
 from scaler.scheduler.core.changes import Dropped, TasksEnded
-from scaler.scheduler.core.interfaces import ObjectTracker, Scaling
+from scaler.scheduler.core.directory import Directory
+from scaler.scheduler.core.interfaces import Scaling
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.ready import ReadyQueues
-from scaler.scheduler.core.rooms import Changes, Now, Remembered
+from scaler.scheduler.core.rooms import Changes, Remembered
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
@@ -162,11 +164,6 @@ class ObjectTable:
                 self._settle(identifier, entry)
         self.accounts.pop(client, None)
 
-    def unpin(self, client: bytes) -> None:
-        """Remove all pins of a client that stays. Objects in use by tasks and retained results remain."""
-        for identifier in list(self.pins.get(client, ())):
-            self.release(identifier, client)
-
     def worker_left(self, worker: bytes) -> None:
         for function in self.functions.values():
             function.announced_to.discard(worker)
@@ -197,9 +194,10 @@ MAX_LABEL = 100
 
 
 class DataPlane:
-    def __init__(self, ready: ReadyQueues, tracker: ObjectTracker) -> None:
+    def __init__(self, ready: ReadyQueues, tracker: Any) -> None:
         self.stores: dict[bytes, StoreRecord] = {}
-        self.directory, self.tracker = tracker.directory, tracker
+        self.directory: Directory = tracker.directory
+        self.tracker = tracker
         self.locality = Locality(ready, tracker.directory, tracker.moved.rate)
         self.missing: dict[bytes, list[Task]] = {}
         """Objects that the storage lost and clients must put again, with the tasks waiting for each."""
@@ -235,9 +233,7 @@ class ClusterState:
     has_returned = False
     """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
-    def __init__(
-        self, now: float, accounts: KeyAccounts, changes: Changes, scaling: Scaling, tracker: ObjectTracker
-    ) -> None:
+    def __init__(self, now: float, accounts: KeyAccounts, changes: Changes, scaling: Scaling, tracker: Any) -> None:
         self.now = now
         self.unix_at_zero = 0.0
         self.stalled_seconds = 0.0
@@ -263,10 +259,6 @@ class ClusterState:
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers with more tasks than slots."""
         self.remembered: tuple[Remembered, ...] = ()
-
-    @property
-    def moment(self) -> Now:
-        return Now(self.now, self.unix_at_zero + self.now)
 
     def own_time(self, now: float) -> float:
         """Convert clock time to core time, which excludes intervals without steps."""

@@ -42,10 +42,6 @@ class Directory:
         self._lost: dict[bytes, str] = {}
         """Hosts that were lost with the only copies of objects, oldest loss first."""
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.by_owner
-
     def __len__(self) -> int:
         return sum(map(len, self.by_owner.values()))
 

@@ -6,49 +6,21 @@ data. Times are core time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from scaler.needs import Needs
 from scaler.protocol.messages import ManagerDetails, ManagerStatus, Message, StoreDetails, WorkerHeartbeat
 from scaler.scheduler.core.accounts import Rules
-from scaler.scheduler.core.directory import Directory
 from scaler.scheduler.core.state import ManagerRecord, StoreRecord, Worker
-
-
-class ObjectTracker(Protocol):
-    """Objects at stores, and their transfers."""
-
-    now: float
-    next_at: float
-    """Time of the next `Stores.tick`."""
-    mail: Any
-    unsettled: Any
-    """Not empty if `take` must be called."""
-    persisted: Any
-    links: Any
-    moved: Any
-    transfers: Any
-    unreachable: Any
-    backend: int | None
-    directory: Directory
-
-    def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
-        """Record a stored task result."""
-
-    def restored(self, identifier: bytes) -> None:
-        """Record that a client put an object into the object storage again."""
-
-    def forget(self, identifiers: list[bytes]) -> None: ...
-    def take(self) -> Sequence[tuple[int, Message]]:
-        """Return messages to stores."""
 
 
 class Stores(Protocol):
     """Registry of stores."""
 
-    @property
-    def tracker(self) -> ObjectTracker: ...
+    tracker: Any
+    """Objects at stores, and their transfers: a `scaler.scheduler.data.tracker.Tracker`."""
+
     def bound(self, state: Any, outbox: Any, config: Rules) -> None:
         """Called once, before the first step."""
 

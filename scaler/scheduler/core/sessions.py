@@ -107,7 +107,9 @@ class Sessions:
 
     def detach(self, client: ClientRecord, now: float) -> None:
         client.detach(now)
-        self._state.objects.unpin(client.id)
+        objects = self._state.objects
+        for identifier in list(objects.pins.get(client.id, ())):  # tasks and retained results keep what they use
+            objects.release(identifier, client.id)
 
     def recover(self, client: ClientRecord, name: str, where: str, found: Recovered, now: float) -> None:
         """Restore the session of a client from the journal. where: host and pid of its last user."""

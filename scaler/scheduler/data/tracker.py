@@ -211,7 +211,7 @@ class Tracker:
         del self.links[store]
         if store == self.backend:
             self.backend = None
-        self.mail.drop(store)
+        self.mail.messages.pop(store, None)
         self.moved.drop(store)
         self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}
 
@@ -245,7 +245,7 @@ class Tracker:
     def forget(self, identifiers: list[bytes]) -> None:
         """Forget objects, in the object storage and at all stores that have or fetch them."""
         self.mail.send(OBJECT_STORAGE, ForgetObjects(identifiers))
-        if self.directory.is_empty and not self.transfers and not self.persisted:
+        if not self.directory.by_owner and not self.transfers and not self.persisted:
             return
         for identifier in identifiers:
             stores = self.directory.forget(identifier)

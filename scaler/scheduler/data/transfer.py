@@ -244,9 +244,6 @@ class StoreMail:
     def send(self, store: int, message: Message) -> None:
         self.messages.setdefault(store, []).append(message)
 
-    def drop(self, store: int) -> None:
-        self.messages.pop(store, None)
-
     def take(self) -> list[tuple[int, Message]]:
         """Return all messages, split to size, with the numbers of their stores."""
         collected, self.messages = self.messages, {}

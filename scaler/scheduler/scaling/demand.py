@@ -72,7 +72,7 @@ class DemandMeter:
         for client in state.all_clients():
             for group in client.groups.values():
                 alike.setdefault(group.function, []).append(group)
-        running = _running((worker for worker in state.workers.values() if worker not in late), now)
+        running = _running((worker for worker in state.workers.values() if worker not in late.until), now)
         before, self._ended = self._ended, {}
         demand: list[Demand] = []
         for function, groups in alike.items():

@@ -20,12 +20,12 @@ from scaler.protocol.messages import ManagerDetails, ManagerStatus, WorkerHeartb
 from scaler.scheduler.core.changes import Incident, ScalingDecided, peer_incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
+from scaler.scheduler.core.explain import unservable
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ManagerRecord, Worker
 from scaler.scheduler.scaling.demand import DemandMeter
 from scaler.scheduler.scaling.late_workers import LateWorkers
-from scaler.scheduler.scaling.outlook import unservable
 from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 PLAN_SECONDS = 0.5
@@ -116,11 +116,11 @@ class Elastic:
             manager.unwanted.add(worker.details.unit_id)
 
     def worker_left(self, worker: Worker, now: float) -> float:
-        self._late.leave(worker)
+        self._late.until.pop(worker, None)
         manager = self._manager_of(worker)
         if manager is None:
             return 0.0
-        if manager.charges_tasks:
+        if manager.details.charges_tasks:
             self.spending.left(manager, worker, now)
         manager.leave(worker)
         return manager.ends.passed_limit(worker.details.unit_id, now)
@@ -134,9 +134,9 @@ class Elastic:
             self._note_late(worker, manager)
 
     def _note_late(self, worker: Worker, manager: ManagerUnits) -> None:
-        if manager.charges_tasks and not worker.reports.is_awaited:
+        if manager.details.charges_tasks and not worker.reports.is_awaited:
             self.spending.began(manager, worker)
-        self._late.note(worker, is_late=self._late.is_planned(manager))
+        self._late.note(worker, is_late=self._late.is_planned(manager.is_late, manager.details.charges_tasks))
 
     def limit_workers(self) -> None:
         self._late.limit()

@@ -18,7 +18,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Timing, Worker
-from scaler.scheduler.scaling.units import ManagerUnits, Spending
+from scaler.scheduler.scaling.units import Spending
 
 _ROUNDING = 1e-9
 
@@ -61,12 +61,9 @@ class LateWorkers:
         self.until: dict[Worker, int] = {}
         """By late worker: the value of `sent` up to which it may get tasks."""
 
-    def __contains__(self, worker: Worker) -> bool:
-        return worker in self.until
-
-    def is_planned(self, manager: ManagerUnits | ManagerView) -> bool:
-        """Return whether tasks of its workers are planned: they begin late, or each costs limited money."""
-        return manager.is_late or (manager.charges_tasks and self._spending.is_limited)
+    def is_planned(self, is_late: bool, charges_tasks: bool) -> bool:
+        """Return whether tasks of a manager's workers are planned: they begin late, or each costs limited money."""
+        return is_late or (charges_tasks and self._spending.is_limited)
 
     def note(self, worker: Worker, *, is_late: bool) -> None:
         if is_late and worker not in self.until:
@@ -74,9 +71,6 @@ class LateWorkers:
             self.limit()
         elif not is_late and self.until.pop(worker, None) is not None:
             self._placement.limit(worker, worker.usual_limit)
-
-    def leave(self, worker: Worker) -> None:
-        self.until.pop(worker, None)
 
     def tasks_of(self, timings: Collection[Timing]) -> int:
         return sum(worker.by_function.get(timing, 0) for worker in self.until for timing in timings)
@@ -91,7 +85,7 @@ class LateWorkers:
         for worker in list(self.until):
             # A worker without its manager is treated as a usual one, so that it does not starve.
             manager = managers.get(worker.details.manager_id)
-            self.note(worker, is_late=manager is not None and self.is_planned(manager))
+            self.note(worker, is_late=manager is not None and self.is_planned(manager.is_late, manager.charges_tasks))
         if view is None or not self.until:
             return
         allowed = dict.fromkeys(self.until, 0)
@@ -126,7 +120,7 @@ class LateWorkers:
             if worker.is_willing and worker not in self.until and needs.fits(worker.offers)
         ]
         for name, manager in managers.items():
-            if self.is_planned(manager) or not needs.fits(manager.offers):
+            if self.is_planned(manager.is_late, manager.charges_tasks) or not needs.fits(manager.offers):
                 continue
             each = int(manager.unit_slots // needs.slots_taken(manager.offers, manager.unit_slots))
             startup = startup_seconds(manager)

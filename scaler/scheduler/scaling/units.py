@@ -117,10 +117,6 @@ class ManagerUnits(ManagerRecord):
         return self.dispatch_seconds >= LATE_SECONDS
 
     @property
-    def charges_tasks(self) -> bool:
-        return self.details.charges_tasks
-
-    @property
     def reported(self) -> list[UnitStatus]:
         return self.status.units if self.status is not None else []
 

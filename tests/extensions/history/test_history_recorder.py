@@ -18,6 +18,7 @@ from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Reply, Role, Unanswered
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.commands import Perform, ShellObserved
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.rooms import Surroundings
@@ -91,7 +92,8 @@ def test_earlier_runs_are_read_from_files_and_the_current_run_once(
         asyncio.run(main())
 
     async def first(cluster: Recorded, _files: HistoryFiles) -> None:
-        cluster.history.on_changes([Incident("lost", "worker 1", "gone", {})], cluster.state.moment)
+        now = Now(cluster.now, cluster.state.unix_at_zero + cluster.now)
+        cluster.history.on_changes([Incident("lost", "worker 1", "gone", {})], now)
 
     run(UNIX, first)
 

@@ -8,8 +8,7 @@ import pytest
 
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import ManagerStatus, UnitState, UnitStatus
-from scaler.scheduler.core.explain import explain
-from scaler.scheduler.scaling.outlook import outlook, without_workers
+from scaler.scheduler.core.explain import explain, outlook, without_workers
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
