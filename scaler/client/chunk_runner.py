@@ -1,7 +1,7 @@
 """Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
-If a whole chunk fails (process death, timeout, missing argument), its items are resent one by one, so that only the
-faulty item fails.
+If a whole chunk fails (process death, memory limit, missing argument), its items are resent one by one, so that only
+the faulty item fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scaler.serialization.exceptions import load_exception, locate, remote_trace
 from scaler.serialization.separate import PackedValues
 
 WAIT_STEP_SECONDS = 1.0
-_OF_ONE_ITEM = (errors.ProcessorDiedError, errors.TaskTimeoutError, errors.MemoryLimitError, errors.ObjectLostError)
+_OF_ONE_ITEM = (errors.ProcessorDiedError, errors.MemoryLimitError, errors.ObjectLostError)
 """Failures of a chunk after which its items are resent one by one."""
 Submit = Callable[[list[Any]], TaskFuture]
 """Submits items together."""
