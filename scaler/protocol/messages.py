@@ -207,6 +207,7 @@ def message(
     """
 
     def declare(of: type[_Declared]) -> type[_Declared]:
+        of.__doc__ = of.__doc__ or of.__name__  # otherwise, `dataclass` describes the signature, which takes long
         made = dataclass(slots=True, eq=False, repr=False)(of)
         if number in MESSAGES:
             raise ValueError(f"{of.__name__} has number {number} of {MESSAGES[number].__name__}: use the next free one")
@@ -277,14 +278,10 @@ class Capability(NamedTuple):
 
 
 class UnitId(NamedTuple):
-    """Id of a unit of a worker manager."""
-
     id: str
 
 
 class PeerName(NamedTuple):
-    """Id of a peer."""
-
     id: f.PeerId
 
 
@@ -305,14 +302,10 @@ Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction, r
 
 
 class RetryDelay(NamedTuple):
-    """Delay before a retry."""
-
     seconds: f.Seconds
 
 
 class TaskTag(NamedTuple):
-    """Tag of a task."""
-
     text: f.Display
 
 
@@ -527,8 +520,6 @@ class TaskGroup:
 
 @message(5, to_scheduler=CLIENTS, batch=True)
 class Submit(Message):
-    """New tasks."""
-
     functions: Functions  # functions and serializers new to the scheduler
     groups: Annotated[list[TaskGroup], f.PartList(TaskGroup, rows=32)]
     acknowledged: f.Count64 = 0
@@ -593,8 +584,6 @@ class RunGroup:
 
 @message(12, from_scheduler=(WORKER,), batch=True)
 class Run(Message):
-    """Tasks to run."""
-
     functions: Functions  # functions and serializers new to this worker
     groups: list[RunGroup]
 
@@ -712,8 +701,6 @@ class FunctionUse:
 
 @message(21, to_scheduler=(WORKER,), sequenced=False)
 class WorkerHeartbeat(Message):
-    """Heartbeat of a worker."""
-
     sent_at: f.Clock  # comes back in HeartbeatEcho
     agent_cpu_percent: f.Percent
     agent_rss_bytes: f.Count64
@@ -787,8 +774,6 @@ class ShutdownCluster(Inquiry):
 
 @message(28, from_scheduler=CLIENTS)
 class ShutdownReply(Reply):
-    """Answers ShutdownCluster."""
-
     accepted: bool
     text: f.Display  # display text
 
@@ -834,8 +819,6 @@ class ManagerStatus(Message):
 
 @message(31, from_scheduler=(MANAGER,))
 class Desired(Message):
-    """Wanted units."""
-
     units: f.Count32  # number of units, excluding draining ones
     drained: UnitIds  # ids of units without work, which may be stopped
     reason: f.Display  # display text
@@ -867,8 +850,6 @@ class Explain(Inquiry):
 
 @message(35, from_scheduler=(*CLIENTS, MONITOR))
 class Explained(Reply):
-    """Answers Explain."""
-
     task: f.Id
     text: f.Display  # display text
 
@@ -882,8 +863,6 @@ class ReadLog(Inquiry):
 
 @message(37, from_scheduler=(*CLIENTS, MONITOR))
 class TaskLog(Reply):
-    """Output of a task."""
-
     task: f.Id
     stdout: bytes
     stderr: bytes
@@ -965,8 +944,6 @@ class StorageReply(Message):
 
 @message(45, from_storage=STORAGE_PEERS)
 class StorageStatus(Message):
-    """Answers StatStorage."""
-
     request: f.Count64
     objects: f.Count64
     bytes: f.Count64
@@ -1011,8 +988,6 @@ class ReadFailure(Inquiry):
 
 @message(50, from_scheduler=CLIENTS, batch=True)
 class FailedTask(Reply):
-    """Function and arguments of a failed task."""
-
     task: f.Id
     functions: Functions  # its function and serializer
     runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
@@ -1028,8 +1003,6 @@ class FindTasks(Inquiry):
 
 @message(52, from_scheduler=(*CLIENTS, MONITOR))
 class TasksFound(Reply):
-    """Answers FindTasks."""
-
     search: str
     json: bytes  # UTF-8: a table of tasks as in MonitorEvents
 
@@ -1044,8 +1017,6 @@ class FindObjects(Inquiry):
 
 @message(54, from_scheduler=(*CLIENTS, MONITOR))
 class ObjectsFound(Reply):
-    """Answers FindObjects."""
-
     named: f.Ids
     most: f.Count32
     json: bytes  # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
@@ -1096,8 +1067,6 @@ class ListSessions(Inquiry):
 
 @message(59, from_scheduler=CLIENTS, batch=True)
 class SessionsListed(Reply):
-    """Answers ListSessions."""
-
     sessions: list[SessionRow]
 
 
@@ -1137,8 +1106,6 @@ class EndSession(Inquiry):
 
 @message(63, from_scheduler=CLIENTS)
 class SessionEnded(Reply):
-    """Answers EndSession."""
-
     session: f.PeerId
     cancelled: f.Count64
     error: f.Display = ""  # reason of a failure, or empty
@@ -1365,8 +1332,6 @@ class ReadProfile(Inquiry):
 
 @message(91, from_scheduler=(*CLIENTS, MONITOR), batch=True)
 class Profiled(Reply):
-    """Answers ReadProfile."""
-
     task: f.OptionalId
     search: str
     json: bytes  # UTF-8: task, function, or empty (none found); name; a profile or the list of functions
@@ -1382,8 +1347,6 @@ class FindHistory(Inquiry):
 
 @message(95, from_scheduler=(*CLIENTS, MONITOR))
 class HistoryFound(Reply):
-    """Answers FindHistory."""
-
     since: f.Clock
     until: f.Clock
     json: bytes  # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
@@ -1399,8 +1362,6 @@ class RestartWorkers(Inquiry):
 
 @message(97, from_scheduler=CLIENTS)
 class WorkersRestarted(Reply):
-    """Answers RestartWorkers."""
-
     workers: PeerIds  # workers that will exit
     refused: f.Display  # reason of a rejection, display text; empty if accepted
 
@@ -1412,8 +1373,6 @@ class ReadCluster(Inquiry):
 
 @message(99, from_scheduler=CLIENTS, batch=True)
 class ClusterRead(Reply):
-    """Answers ReadCluster."""
-
     status: bytes  # UTF-8: the document of a MonitorStatus
     events: bytes  # UTF-8: the document of a MonitorEvents with the last tasks
 
@@ -1436,8 +1395,6 @@ class ReadTable(Inquiry):
 
 @message(102, from_scheduler=(*CLIENTS, MONITOR), batch=True)
 class TableRead(Reply):
-    """Answers ReadTable."""
-
     json: bytes  # UTF-8: columns and rows, as in a table of MonitorStatus
 
 

@@ -183,12 +183,10 @@ struct Capability {
 }
 
 struct UnitId {
-  # Id of a unit of a worker manager.
   id @0 :Text;
 }
 
 struct PeerName {
-  # Id of a peer.
   id @0 :Data;                   # 8 bytes
 }
 
@@ -199,12 +197,10 @@ struct AnnouncedFunction {
 }
 
 struct RetryDelay {
-  # Delay before a retry.
   seconds @0 :Float64;
 }
 
 struct TaskTag {
-  # Tag of a task.
   text @0 :Text;
 }
 
@@ -374,7 +370,6 @@ struct TaskGroup {
 }
 
 struct Submit {
-  # New tasks.
   # client, admin -> scheduler.
   functions @0 :List(AnnouncedFunction);  # functions and serializers new to the scheduler
   groups @1 :List(TaskGroup);
@@ -441,7 +436,6 @@ struct RunGroup {
 }
 
 struct Run {
-  # Tasks to run.
   # scheduler -> worker.
   functions @0 :List(AnnouncedFunction);  # functions and serializers new to this worker
   groups @1 :List(RunGroup);
@@ -553,7 +547,6 @@ struct FunctionUse {
 }
 
 struct WorkerHeartbeat {
-  # Heartbeat of a worker.
   # worker -> scheduler.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   agentCpuPercent @1 :Float64;
@@ -626,7 +619,6 @@ struct ShutdownCluster {
 }
 
 struct ShutdownReply {
-  # Answers ShutdownCluster.
   # scheduler -> client, admin.
   accepted @0 :Bool;
   text @1 :Text;                 # display text
@@ -668,7 +660,6 @@ struct ManagerStatus {
 }
 
 struct Desired {
-  # Wanted units.
   # scheduler -> manager.
   units @0 :UInt32;              # number of units, excluding draining ones
   drained @1 :List(UnitId);      # ids of units without work, which may be stopped
@@ -698,7 +689,6 @@ struct Explain {
 }
 
 struct Explained {
-  # Answers Explain.
   # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes
   text @1 :Text;                 # display text
@@ -713,7 +703,6 @@ struct ReadLog {
 }
 
 struct TaskLog {
-  # Output of a task.
   # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes
   stdout @1 :Data;
@@ -791,7 +780,6 @@ struct StorageReply {
 }
 
 struct StorageStatus {
-  # Answers StatStorage.
   # object storage -> client, worker, monitor, admin, scheduler, store.
   request @0 :UInt64;
   objects @1 :UInt64;
@@ -833,7 +821,6 @@ struct ReadFailure {
 }
 
 struct FailedTask {
-  # Function and arguments of a failed task.
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   functions @1 :List(AnnouncedFunction);  # its function and serializer
@@ -850,7 +837,6 @@ struct FindTasks {
 }
 
 struct TasksFound {
-  # Answers FindTasks.
   # scheduler -> client, monitor, admin.
   search @0 :Text;
   json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
@@ -866,7 +852,6 @@ struct FindObjects {
 }
 
 struct ObjectsFound {
-  # Answers FindObjects.
   # scheduler -> client, monitor, admin.
   named @0 :Data;                # column of ids
   most @1 :UInt32;
@@ -917,7 +902,6 @@ struct ListSessions {
 }
 
 struct SessionsListed {
-  # Answers ListSessions.
   # scheduler -> client, admin.
   sessions @0 :List(SessionRow);
   number @1 :UInt64;
@@ -957,7 +941,6 @@ struct EndSession {
 }
 
 struct SessionEnded {
-  # Answers EndSession.
   # scheduler -> client, admin.
   session @0 :Data;              # 8 bytes
   cancelled @1 :UInt64;
@@ -1179,7 +1162,6 @@ struct ReadProfile {
 }
 
 struct Profiled {
-  # Answers ReadProfile.
   # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes, or empty
   search @1 :Text;
@@ -1196,7 +1178,6 @@ struct FindHistory {
 }
 
 struct HistoryFound {
-  # Answers FindHistory.
   # scheduler -> client, monitor, admin.
   since @0 :Float64;             # a reading of the sender's clock
   until @1 :Float64;             # a reading of the sender's clock
@@ -1213,7 +1194,6 @@ struct RestartWorkers {
 }
 
 struct WorkersRestarted {
-  # Answers RestartWorkers.
   # scheduler -> client, admin.
   workers @0 :List(PeerName);    # workers that will exit
   refused @1 :Text;              # reason of a rejection, display text; empty if accepted
@@ -1227,7 +1207,6 @@ struct ReadCluster {
 }
 
 struct ClusterRead {
-  # Answers ReadCluster.
   # scheduler -> client, admin.
   status @0 :Data;               # UTF-8: the document of a MonitorStatus
   events @1 :Data;               # UTF-8: the document of a MonitorEvents with the last tasks
@@ -1251,7 +1230,6 @@ struct ReadTable {
 }
 
 struct TableRead {
-  # Answers ReadTable.
   # scheduler -> client, monitor, admin.
   json @0 :Data;                 # UTF-8: columns and rows, as in a table of MonitorStatus
   number @1 :UInt64;

@@ -84,22 +84,22 @@ def schema() -> str:
             continue
         assert isinstance(node, ast.ClassDef)
         declare = _enum if issubclass(of, Enum) else _struct
-        lines += ["", *declare(of, dict(_comments(node, rows)))]
+        lines += ["", *declare(of, ast.get_docstring(node) or "", dict(_comments(node, rows)))]
     return "\n".join(lines) + "\n"
 
 
-def _enum(of: type[Enum], comments: dict[str, str]) -> Iterator[str]:
+def _enum(of: type[Enum], about: str, comments: dict[str, str]) -> Iterator[str]:
     yield f"enum {of.__name__} {{"
-    yield from _comment(inspect.getdoc(of) or "")
+    yield from _comment(about)
     for number, member in enumerate(of):
         assert member.value == number or isinstance(member.value, str)
         yield from _field(_camel(member.name.lower()), number, "", comments.get(member.name, ""))
     yield "}"
 
 
-def _struct(of: type, comments: dict[str, str]) -> Iterator[str]:
+def _struct(of: type, about: str, comments: dict[str, str]) -> Iterator[str]:
     yield f"struct {of.__name__} {{"
-    yield from _comment(f"{inspect.getdoc(of)}{_routes(of)}")
+    yield from _comment(f"{about}{_routes(of)}".strip())
     number = 0
     for name, field in struct_codec(of).fields.items():
         wires = field.wires(_camel(name))
