@@ -25,11 +25,11 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaler.config.worker import WorkerConfig
 from scaler.interpreter import import_from_working_directory
@@ -46,6 +46,9 @@ from scaler.processes import (
     stop_sign,
 )
 from scaler.worker.frames import Descriptors
+
+if TYPE_CHECKING:  # the agent imports this module
+    from scaler.worker.processor.functions import StoreConnection
 
 _REQUEST = struct.Struct("<I")
 _REPORT = struct.Struct("<I?iQ")
@@ -196,7 +199,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                     ImportWatcher(_CLIENT_ENTRY_MODULE, partial(_report_client, client_sign))
                 _detach(ended, ended_sign)
                 _share_signals(usual, agent_stops)
-                return run_processor(Descriptors(*descriptors), config, parts)
+                return run_processor(Descriptors(*descriptors), config, _connect, _show_records, parts)
             for each in descriptors:
                 os.close(each)
             _report_start(requests, processors, _REQUEST.unpack(data)[0], pid)
@@ -271,6 +274,18 @@ def _prepare_large_values() -> None:
     with _shared_imports():
         from scaler.security import credential  # noqa: F401, PLC0415
         from scaler.worker.processor import storage  # noqa: F401, PLC0415
+
+
+def _connect(config: WorkerConfig, address: str, is_host_store: bool) -> StoreConnection:
+    from scaler.worker.processor.storage import connect  # noqa: PLC0415
+
+    return connect(config, address, is_host_store)
+
+
+def _show_records(config: WorkerConfig, running: Callable[[], bytes], report: Callable[[str, str, str], None]) -> None:
+    from scaler.worker.processor.records import show_records  # noqa: PLC0415
+
+    show_records(config, running, report)
 
 
 def _report_client(client_sign: int) -> None:

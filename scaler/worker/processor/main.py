@@ -52,20 +52,28 @@ _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
 _UNMEASURED = Meter()
 _STATM = Path("/proc/self/statm")
+Connect = Callable[[WorkerConfig, str, bool], StoreConnection]
+ShowRecords = Callable[[WorkerConfig, Callable[[], bytes], Callable[[str, str, str], None]], None]
 StartPart = Callable[[context.ProcessorContext, Callable[[Note], None]], object]
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def run_processor(descriptors: Descriptors, config: WorkerConfig, parts: Iterable[StartPart]) -> int:
-    """Run a processor until the agent sends END. Returns the exit code. parts: of extensions; see
-    `scaler.plugins.Extension`."""
+def run_processor(
+    descriptors: Descriptors,
+    config: WorkerConfig,
+    connect: Connect,
+    show_records: ShowRecords,
+    parts: Iterable[StartPart],
+) -> int:
+    """Run a processor until the agent sends END. Returns the exit code. connect: connects to a store, possibly the
+    host's. show_records: called when a task imports `logging`. parts: of extensions; see `scaler.plugins.Extension`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a killed processor loses buffered output
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
-    on_import("logging", lambda: _show_records(config, results))
+    on_import("logging", lambda: show_records(config, context.running_task, partial(_report_record, results)))
     if config.preload is not None:
         try:
             run_preload(config.preload)
@@ -75,7 +83,7 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig, parts: Iterabl
             return 1
     try:
         results.send(pack_note(Note(ToAgent.READY)))
-        processor = _Processor(descriptors, results, page, config)
+        processor = _Processor(descriptors, results, page, config, partial(connect, config))
         for start in parts:
             start(processor.context, partial(_offer, results))
         processor.loop()
@@ -84,18 +92,6 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig, parts: Iterabl
     with contextlib.suppress(ValueError, OSError):
         sys.stdout.flush()
     return 0
-
-
-def _show_records(config: WorkerConfig, control: socket.socket) -> None:
-    from scaler.worker.processor.records import show_records  # noqa: PLC0415 (imports logging)
-
-    show_records(config, context.running_task, partial(_report_record, control))
-
-
-def _connect(config: WorkerConfig, address: str, is_host_store: bool) -> StoreConnection:
-    from scaler.worker.processor.storage import connect  # noqa: PLC0415 (few processors need it)
-
-    return connect(config, address, is_host_store)
 
 
 def _offer(control: socket.socket, note: Note) -> None:
@@ -200,7 +196,12 @@ def _must_flush(oldest_ns: int, spec: LoadedSpec, now_ns: int) -> bool:
 
 class _Processor:
     def __init__(
-        self, descriptors: Descriptors, control: socket.socket, results: PageWriter, config: WorkerConfig
+        self,
+        descriptors: Descriptors,
+        control: socket.socket,
+        results: PageWriter,
+        config: WorkerConfig,
+        connect: Callable[[str, bool], StoreConnection],
     ) -> None:
         self._tasks = socket.socket(fileno=descriptors.tasks)
         self._definitions = socket.socket(fileno=descriptors.definitions)
@@ -208,7 +209,7 @@ class _Processor:
         self._results = results
         self.context = context.ProcessorContext(control, results.flush, config)
         context.enter(self.context)
-        self._objects = StoredObjects(partial(_connect, config), self.context.report_wait, self._read_all)
+        self._objects = StoredObjects(connect, self.context.report_wait, self._read_all)
         self._functions = FunctionCache(self._objects, self._report_differences)
         self.context.uploaded_code = self._functions.uploaded_code
         self._announcements: dict[int, Callable[..., None]] = {
