@@ -231,23 +231,12 @@ class _Client:
                 size += m.ROW_BYTES + len(payload) + ID_BYTES * len(references)
         yield message
 
-    def finished(self) -> Iterator[m.Finished]:
-        rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]] = []
-        size = 0
-        for row in self.results.items():
-            rows.append(row)
-            size += m.ROW_BYTES + len(row[1][1])
-            if size > m.SPLIT_BATCH_BYTES:
-                yield _finished(rows)
-                rows, size = [], 0
-        if rows:
-            yield _finished(rows)
-
-
-def _finished(rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]]) -> m.Finished:
-    ids = [identifier for identifier, _ in rows]
-    outcomes, payloads, *profile = map(list, zip(*(row for _, row in rows), strict=True))
-    return m.Finished(0, ids, outcomes, payloads, *profile)
+    def finished(self) -> list[m.Finished]:
+        """Return the results, in messages of the usual size."""
+        if not self.results:
+            return []
+        outcomes, payloads, *profile = map(list, zip(*self.results.values(), strict=True))
+        return m.split(m.Finished(0, [*self.results], outcomes, payloads, *profile))
 
 
 class Ledger:
@@ -294,7 +283,7 @@ class Ledger:
             yield Recovered(
                 *client.joined,
                 list(client.submits()),
-                list(client.finished()),
+                client.finished(),
                 client.values,
                 client.failed_inputs,
                 client.dispatched,

@@ -357,8 +357,6 @@ class SchedulerServer:
                 drains = f"; drains {counted(draining, 'unit')}" if draining else ""
                 text = f"the policy wants {counted(units, 'unit')} of {manager_id}: {reason}{drains}"
                 _log.info("%s", escaped(text), extra=about(manager=manager_id))
-            case _:
-                pass
 
     def observe(self, observed: Sequence[Observed]) -> None:
         """Report events to extensions that the core cannot see."""

@@ -1,19 +1,31 @@
-"""State of the whole cluster, changed by the core's rules and read by views, checks, and explanations."""
+"""State of the whole cluster, changed by the core's rules and read by views, checks, and explanations. Also the
+interfaces of the parts that move objects and scale the cluster, which the shell passes to the core. Pure.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from scaler.ids import owner_of
-from scaler.needs import Offers
-from scaler.protocol.messages import Done, Outcome, Spec, WorkerHeartbeat, is_function_id, is_stored
-from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
+from scaler.needs import Needs, Offers
+from scaler.protocol.messages import (
+    Done,
+    ManagerDetails,
+    ManagerStatus,
+    Message,
+    Outcome,
+    Spec,
+    StoreDetails,
+    WorkerHeartbeat,
+    is_function_id,
+    is_stored,
+)
+from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
 from scaler.scheduler.core.changes import Dropped, TasksEnded
 from scaler.scheduler.core.directory import Directory
-from scaler.scheduler.core.interfaces import Scaling
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.rooms import Changes, Remembered
@@ -27,6 +39,68 @@ from scaler.scheduler.core.state import (
     Worker,
     WorkerPool,
 )
+
+
+class Stores(Protocol):
+    """Registry of stores: `scaler.scheduler.data.stores.HostStores`. Times are core time."""
+
+    tracker: Any
+    """Objects at stores, and their transfers: a `scaler.scheduler.data.tracker.Tracker`."""
+
+    def bound(self, state: ClusterState, outbox: Any, config: Rules) -> None:
+        """Called once, before the first step."""
+
+    def joined(self, peer: bytes, name: str, details: StoreDetails, now: float, *, is_back: bool) -> StoreRecord: ...
+    def left(self, record: StoreRecord) -> None: ...
+    def use(self, worker: Worker, store: bytes, now: float) -> None: ...
+    def worker_left(self, worker: Worker) -> None: ...
+    def storage_connected(self) -> None: ...
+    def received(self, record: StoreRecord, message: Message) -> bool: ...
+    def said(self, store: int, message: Message) -> bool: ...
+    def forget_owner(self, owner: bytes) -> None: ...
+    def tick(self, now: float) -> None: ...
+
+
+class Scaling(Protocol):
+    """Scaling of the cluster: `scaler.scheduler.scaling.elastic.Elastic`. Times are core time."""
+
+    next_at: float
+    """Time of the next `plan`."""
+    prefers_least_capable: bool
+    """Among workers that fit a task, prefer the ones with the fewest capabilities that the task does not need."""
+    limited: Collection[Worker]
+    """Workers with limits that change whenever tasks end."""
+    spending: Any
+    """See `scaler.scheduler.scaling.units`."""
+
+    def bound(self, state: ClusterState, placement: Any, outbox: Any) -> None:
+        """Called once, before the first step."""
+
+    def manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
+        """Return the record of a manager, with state of the part in a subclass."""
+
+    def manager_left(self, record: ManagerRecord, now: float) -> None: ...
+    def manager_reported(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None: ...
+    def worker_joined(self, worker: Worker, now: float) -> None: ...
+    def worker_given_up(self, worker: Worker) -> None:
+        """Called before `worker_left` for a worker whose unit may still run."""
+
+    def worker_left(self, worker: Worker, now: float) -> float:
+        """Return the time limit (seconds) that the worker's unit has reached, or 0."""
+
+    def heartbeat(self, worker: Worker, heartbeat: WorkerHeartbeat) -> None: ...
+    def answered(self, wanted: Mapping[str, Any], complaint: str) -> None:
+        """Called with the answer to the last AskPolicy."""
+
+    def limit_workers(self) -> None:
+        """Limit the workers in `limited` before a placement."""
+
+    def hurry(self) -> None:
+        """Plan soon, because tasks arrived for which no worker has room."""
+
+    def plan(self, now: float) -> None: ...
+    def unservable(self, needs: Needs) -> str:
+        """Return a warning if no worker or manager can run tasks with these needs, or an empty string."""
 
 
 @dataclass(slots=True, eq=False)

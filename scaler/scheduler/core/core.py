@@ -22,10 +22,9 @@ from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Ref
 from scaler.scheduler.core import commands
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
-from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
+from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState, Scaling, Stores
 from scaler.scheduler.core.commands import Command, Input, Recovered, Relayed, ShellInput
 from scaler.scheduler.core.directory import OBJECT_STORAGE
-from scaler.scheduler.core.interfaces import Scaling, Stores
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
@@ -392,7 +391,8 @@ class SchedulerCore:
         if not client.is_detached:
             self._expel(client.id, f"session {client.session.name!r} {why}")
             self.state.accounts.closed(client.id)
-        self._sessions.end(client)
+        client.account.size_bytes -= client.session.size_bytes
+        client.session = None
         self._client_left(client, why, now)
 
     def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:

@@ -114,10 +114,6 @@ class Recovery:
         self.claims.update((task, Claim(None, 0, once=True, sent_to=worker)) for task, worker in dispatched.items())
         return 1 + int(self._state.now) % (MAX_SESSIONS - 1)
 
-    @staticmethod
-    def attempts(again: int) -> int:
-        return again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS
-
     def hold(self, client: ClientRecord, tasks: list[Task], now: float) -> None:
         """Hold new resubmitted tasks, which are `Waiting` with one extra missing dependency."""
         held: list[Task] = []

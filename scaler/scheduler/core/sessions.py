@@ -119,12 +119,6 @@ class Sessions:
         client.detach(now)
         self._state.data.tracker.persisted.durable.add(client.id)
 
-    @staticmethod
-    def end(client: ClientRecord) -> None:
-        assert client.session is not None
-        client.account.size_bytes -= client.session.size_bytes
-        client.session = None
-
     def expired(self, now: float) -> list[ClientRecord]:
         """Return the detached sessions without unfinished tasks that were unused for too long."""
         return [

@@ -90,7 +90,10 @@ class Timing:
         # Use the mean before the batch, which excludes the batch's own tasks; the first batch has no other reference.
         pace.usual_us += tasks * self.seconds * 1e6 if self.taken else batch_us
         if pace.tasks >= MOST_PACED:
-            pace.halve()
+            pace.tasks /= 2
+            pace.failed /= 2
+            pace.ran_us /= 2
+            pace.usual_us /= 2
         self.seconds = self.total_us * 1e-6 / self.measured
         if self.measured >= MOST_WEIGHT:
             self.counts = [count / 2 for count in self.counts]
@@ -114,12 +117,6 @@ class Pace:
     @property
     def ratio(self) -> float:
         return self.ran_us / self.usual_us if self.usual_us > 0 else 0.0
-
-    def halve(self) -> None:
-        self.tasks /= 2
-        self.failed /= 2
-        self.ran_us /= 2
-        self.usual_us /= 2
 
 
 class Paces(OrderedDict[Timing, Pace]):

@@ -11,7 +11,7 @@ from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_byt
 from scaler.scheduler.core.changes import GroupBegan
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.recovery import Recovery
+from scaler.scheduler.core.recovery import ATTEMPTS_BETWEEN_SESSIONS, MAX_SESSIONS, Recovery
 from scaler.scheduler.core.sessions import Sessions
 from scaler.scheduler.core.state import (
     TERMINATED,
@@ -73,7 +73,7 @@ class Submission:
         claims = self._recovery.claims if client.session is not None else {}
         is_again = message.again > 0
         if is_again:
-            client.attempt_base = self._recovery.attempts(message.again)
+            client.attempt_base = message.again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS
         for columns in message.groups:
             if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
                 self._take_in(client, columns, referencing, wrong, claims, is_again=is_again)

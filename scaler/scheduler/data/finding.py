@@ -10,7 +10,7 @@ from itertools import islice
 
 from scaler.ids import is_result, is_task, owner_of, task_of
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
-from scaler.protocol.messages import FindObjects, ObjectsFound, is_at_host, is_stored, stored_bytes
+from scaler.protocol.messages import FindObjects, ObjectsFound, StoreReport, is_at_host, is_stored, stored_bytes
 from scaler.protocol.monitor_rows import StorageRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.directory import OBJECT_STORAGE, Copies
@@ -33,25 +33,22 @@ def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[
         moved.into[OBJECT_STORAGE],
         moved.out_of[OBJECT_STORAGE],
     )
-    used = {
-        record: record.report.used_bytes if record.report is not None else 0 for record in state.data.stores.values()
-    }
-    for record in nlargest(most - 1, used, key=used.__getitem__):
-        row = StoreRow(str(record.number), record.host, record.details.address)
-        row = row._replace(
-            limit_bytes=max(0, record.details.limit_bytes),
-            received_bytes=moved.into[record.number],
-            sent_bytes=moved.out_of[record.number],
+    reports = {record: record.report or _NO_REPORT for record in state.data.stores.values()}
+    for record in nlargest(most - 1, reports, key=lambda record: reports[record].used_bytes):
+        report = reports[record]
+        yield StoreRow(
+            str(record.number),
+            record.host,
+            record.details.address,
+            report.objects,
+            report.used_bytes,
+            max(0, record.details.limit_bytes),
+            report.spilled_bytes,
+            report.hits,
+            report.misses,
+            moved.into[record.number],
+            moved.out_of[record.number],
         )
-        if (report := record.report) is not None:
-            row = row._replace(
-                objects=report.objects,
-                bytes=report.used_bytes,
-                spilled_bytes=report.spilled_bytes,
-                hits=report.hits,
-                misses=report.misses,
-            )
-        yield row
 
 
 def pair_rows(state: ClusterState, most: int) -> Iterator[PairRow]:
@@ -68,6 +65,7 @@ BACKEND_NAME = "backend"
 MAX_HOLDERS = 1_000
 MAX_SHOWN = 8
 MAX_BYTES = 768 * 1024
+_NO_REPORT = StoreReport(0.0, 0, 0, 0, 0, 0)
 
 
 def host_names(state: ClusterState) -> dict[int, str]:

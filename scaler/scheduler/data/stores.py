@@ -27,7 +27,7 @@ _BACKEND_PEER = bytes(8)
 
 
 class HostStores:
-    """Host stores and the object storage. Implements `core.interfaces.Stores`."""
+    """Host stores and the object storage. Implements `core.cluster.Stores`."""
 
     _state: ClusterState
     _outbox: Outbox

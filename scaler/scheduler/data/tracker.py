@@ -52,7 +52,7 @@ UNREACHABLE_SECONDS = 60.0
 
 
 class Tracker:
-    """Transfers of all stores. `take` returns the resulting messages. Implements `core.interfaces.ObjectTracker`."""
+    """Transfers of all stores. `take` returns the resulting messages."""
 
     def __init__(self, directory: Directory) -> None:
         self.now = -math.inf

@@ -41,7 +41,7 @@ ORPHANS_SECONDS = 5.0
 
 
 class Elastic:
-    """Scaling by a policy. Implements `core.interfaces.Scaling`, which documents the methods."""
+    """Scaling by a policy. Implements `core.cluster.Scaling`, which documents the methods."""
 
     _state: ClusterState
     _placement: Placement
