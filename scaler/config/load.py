@@ -93,11 +93,8 @@ def _managers(path: str, document: Table) -> list[Section]:
     tables = [value] if isinstance(value, dict) else value
     if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
         raise ConfigError(f"{path}: {WORKER_MANAGER} must be an array of tables, [[{WORKER_MANAGER}]]")
-    one = len(tables) == 1
-    return [
-        Section(f"[[{WORKER_MANAGER}]]" if one else f"[[{WORKER_MANAGER}]] number {number}", table)
-        for number, table in enumerate(tables, 1)
-    ]
+    titles = [f"[[{WORKER_MANAGER}]] number {number}" for number in range(1, len(tables) + 1)]
+    return list(map(Section, titles if len(tables) > 1 else [f"[[{WORKER_MANAGER}]]"], tables))
 
 
 NEAR_VARIABLE = 0.8  # similarity (0 to 1) above which an unknown environment variable counts as a mistyped key

@@ -97,9 +97,8 @@ class _Window:
     @property
     def is_steady(self) -> bool:
         """True if all states have the same slots and at least `BUSY_SHARE` of the slots were busy in each."""
-        return self.slots > 0 and all(
-            each.totals.slots == self.slots and each.tasks.running >= BUSY_SHARE * self.slots for each in self.states
-        )
+        slots, busy = self.slots, BUSY_SHARE * self.slots
+        return slots > 0 and all(each.totals.slots == slots and each.tasks.running >= busy for each in self.states)
 
     def busy_slots(self, function: str) -> float:
         seconds = self.ran[function].seconds_total if function in self.ran else 0.0
@@ -176,9 +175,8 @@ def _full_managers(window: _Window) -> list[FindingRow]:
     )
     text = f"{counted(ready, 'task')} wait for a slot, {wait}. {_limits(managers)}."
     advice = "Raise max_task_concurrency where the machine or the account has room, or start another worker manager."
-    return [
-        FindingRow("managers_full", managers[0].id, text, advice, "docs/settings.md", float(min(ready, window.slots)))
-    ]
+    lost = float(min(ready, window.slots))
+    return [FindingRow("managers_full", managers[0].id, text, advice, "docs/settings.md", lost)]
 
 
 def _limits(managers: Sequence[ManagerRow]) -> str:

@@ -326,10 +326,8 @@ def _with_rates(before: Status, status: Status) -> Status:
 
 
 def _with_traffic(before: LinkRow, row: LinkRow, seconds: float) -> LinkRow:
-    return row._replace(
-        received_per_second=max(0, row.received_bytes - before.received_bytes) / seconds,
-        sent_per_second=max(0, row.sent_bytes - before.sent_bytes) / seconds,
-    )
+    received, sent = row.received_bytes - before.received_bytes, row.sent_bytes - before.sent_bytes
+    return row._replace(received_per_second=max(0, received) / seconds, sent_per_second=max(0, sent) / seconds)
 
 
 def figures_of(before: Status, status: Status) -> Mapping[str, float]:

@@ -235,8 +235,6 @@ if sys.platform != "win32":
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc_mmap = _libc.mmap
     _libc_mmap.restype = ctypes.c_void_p
-    _libc_mmap.argtypes = (
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-    )  # fmt: skip
+    _libc_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64)
     _libc_munmap = _libc.munmap
     _libc_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)

@@ -254,9 +254,8 @@ class WorkerHealth(SchedulerPart):
         if not reader.sees_all:
             return Additions(columns=columns, ranks=ranks)
         links = table(LINK_COLUMNS, link_rows(self.cluster, reader.figures, MAX_LINKS), LINKS_BYTES)
-        return Additions(
-            tables={"links": links}, columns=columns, totals={"links": len(linked(self.cluster))}, ranks=ranks
-        )
+        totals = {"links": len(linked(self.cluster))}
+        return Additions(tables={"links": links}, columns=columns, totals=totals, ranks=ranks)
 
     def _names(self, reader: Reader) -> Mapping[Timing, str]:
         groups = chain.from_iterable(client.groups.values() for client in self.cluster.all_clients())

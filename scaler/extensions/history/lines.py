@@ -65,9 +65,8 @@ def line(row: Shown, *, as_json: bool) -> str:
             return f"{at} {ended}; {most}; cost {row.cost:g}; lag {row.lag_seconds:.3f} s"
         case FunctionTimesRow():
             ended = f"{row.ended:,} ended, {row.failed:,} failed in {row.seconds:.0f} s"
-            return (
-                f"{at} function {escaped(row.function)}: {ended}; p50 {row.p50_seconds:g} s; p95 {row.p95_seconds:g} s"
-            )
+            times = f"p50 {row.p50_seconds:g} s; p95 {row.p95_seconds:g} s"
+            return f"{at} function {escaped(row.function)}: {ended}; {times}"
         case EventRow():
             times = f" ({row.times:,} x)" if row.times > 1 else ""
             subject = f" {escaped(row.subject)}" if row.subject else ""

@@ -191,9 +191,8 @@ class Sampler:
 
 def labelled(raw: _RawStack) -> tuple[str, ...]:
     """Return the labels of a stack, outermost frame first. raw: innermost frame first."""
-    labels = [label(f"{code.co_qualname} ({short_file(code.co_filename)}:{line})") for code, line in reversed(raw)] or [
-        NO_FRAME
-    ]
+    labels = [label(f"{code.co_qualname} ({short_file(code.co_filename)}:{line})") for code, line in reversed(raw)]
+    labels = labels or [NO_FRAME]
     return within_depth([LEFT_OUT, *labels] if len(raw) == MAX_WALKED else labels)
 
 

@@ -162,9 +162,8 @@ def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, s
     lines: dict[str, str] = {}
     for each in worker.busy:
         state = "suspended" if each.suspended else RUNNING
-        lines[each.running] = _task_line(
-            each.running, state, each.running_seconds, str(each.pid), _at(each.function, hot)
-        )
+        function = _at(each.function, hot)
+        lines[each.running] = _task_line(each.running, state, each.running_seconds, str(each.pid), function)
     for task in recent:
         if task.id not in lines:
             text = f"{task.function} {task.text}"

@@ -116,9 +116,8 @@ def _widths(
 
 def _searched(row: WorkerRow) -> str:
     functions = [processor.function for processor in row.processors]
-    return "\n".join(
-        (row.name, row.id, row.host, row.manager, row.unit, row.capabilities, row.state, *functions)
-    ).casefold()
+    texts = row.name, row.id, row.host, row.manager, row.unit, row.capabilities, row.state, *functions
+    return "\n".join(texts).casefold()
 
 
 _GAP = "  "

@@ -190,11 +190,8 @@ _STATUS_SUMS = {"tasks_per_second": float, "failed_per_second": float, "tasks_le
 
 def openapi() -> View:
     status = json_schema(Status)["properties"] | {name: schema_of(kind) for name, kind in _STATUS_SUMS.items()}
-    schemas = {
-        "Status": object_schema(status),
-        "WholeTask": json_schema(TaskRow, whole=True),
-        "Error": object_schema({"error": schema_of(str)}),
-    }
+    error = object_schema({"error": schema_of(str)})
+    schemas = {"Status": object_schema(status), "WholeTask": json_schema(TaskRow, whole=True), "Error": error}
     return {
         "openapi": "3.1.0",
         "info": {

@@ -75,9 +75,8 @@ class S3Folder:
     def put(self, name: str, content: Iterable[memoryview]) -> None:
         from boto3.s3.transfer import TransferConfig  # noqa: PLC0415 (as boto3)
 
-        how = TransferConfig(
-            multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=THREADS_OF_UPLOAD
-        )
+        parts = {"multipart_threshold": PART_BYTES, "multipart_chunksize": PART_BYTES}
+        how = TransferConfig(**parts, max_concurrency=THREADS_OF_UPLOAD)
         with self._telling("s3:PutObject"):
             self._client.upload_fileobj(_Stream(content), self._bucket, self._prefix + name, Config=how)
 
@@ -163,9 +162,7 @@ class FilesystemFolder:
         self._url = url
         scheme = url.partition("://")[0]
         if scheme in _OWN_MEMORY:
-            raise UsageError(
-                f"backend = {url!r}: other processes cannot read it: use a filesystem that the hosts share"
-            )
+            raise UsageError(f"backend = {url!r}: other processes cannot read it: use a filesystem that hosts share")
         try:
             self._files, self._root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
