@@ -185,7 +185,7 @@ class Supervisor:
         self._outputs: list[_ChildOutput] = []  # of all children, whose own children may write after their end
         self._inputs: list[supervision.Input] = []
         self._hurry = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
         self._parent_pid = parent_pid
         self._selector = selectors.DefaultSelector()
@@ -200,15 +200,14 @@ class Supervisor:
         """Request a stop, from any thread or signal handler, any number of times. hurry: kill at once."""
         with self._wake_lock:  # reentrant, because a signal handler may run while its thread holds the lock
             self._hurry = self._hurry or hurry
-            if self._wake_write >= 0:
-                with contextlib.suppress(BlockingIOError):  # full: the reader is about to wake up anyway
-                    os.write(self._wake_write, b"\0")
+            if self._woken >= 0:
+                os.eventfd_write(self._woken, 1)
 
     # -- the thread of `run`
 
     def run(self) -> int:
         """Run until all components have ended; return 0, 1 after a failure, or 2 after invalid settings."""
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._wake)
         with contextlib.ExitStack() as after:
             after.callback(self._close)
             if self._parent_pid is not None:
@@ -272,9 +271,7 @@ class Supervisor:
             self._selector.register(output.stream, selectors.EVENT_READ, partial(self._forward, output))
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake_read, 1024):
-                pass
+        os.eventfd_read(self._woken)
         self._inputs.append(supervision.ShutdownRequested(self._hurry))
 
     def _take_ready(self, child: _Child) -> None:
@@ -317,7 +314,6 @@ class Supervisor:
         self._output.close()
         self._selector.close()
         with self._wake_lock:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
-            self._wake_write = -1
+            os.close(self._woken)
+            self._woken = -1
         self._settled.set()
