@@ -9,7 +9,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
+
+import botocore.session
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
@@ -52,24 +55,6 @@ from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, S
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL: Fargate's maximum, and the notice of a spot task
 STOP_GRACE_SECONDS = 110.0  # for running tasks of a stopped worker
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
-
-_REGISTERED = (
-    "containerDefinitions",
-    "cpu",
-    "enableFaultInjection",
-    "ephemeralStorage",
-    "executionRoleArn",
-    "ipcMode",
-    "memory",
-    "networkMode",
-    "pidMode",
-    "placementConstraints",
-    "proxyConfiguration",
-    "requiresCompatibilities",
-    "runtimePlatform",
-    "taskRoleArn",
-    "volumes",
-)
 
 
 def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
@@ -117,7 +102,14 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
 
 
 def registered(definition: Mapping[str, Any]) -> Fields:
-    return {name: definition[name] for name in _REGISTERED if name in definition}
+    """Return the fields of a definition that can be registered, without family and tags."""
+    return {name: value for name, value in definition.items() if name in _registered_fields()}
+
+
+@cache
+def _registered_fields() -> set[str]:
+    model = botocore.session.get_session().get_service_model("ecs")
+    return {*model.operation_model("RegisterTaskDefinition").input_shape.members} - {"family", "tags"}
 
 
 def _named(config: AwsRawEcsConfig) -> str:
