@@ -60,7 +60,10 @@ class SpecObjects:
 
     def call(self, index: int) -> Buffer | Call:
         """Return a job's call, or bytes if this version cannot read it. Raises ScalerError."""
-        data = self._packed_call(index)
+        place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
+        data = call_of(
+            lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
+        )
         try:
             call = unpack_call(data)
         except (ProtocolError, RefusedError):
@@ -72,12 +75,6 @@ class SpecObjects:
 
     def put_result(self, index: int, data: bytes) -> None:
         self._s3.call("PutObject", Bucket=self._spec.bucket, Key=self._spec.result_key(index), Body=data)
-
-    def _packed_call(self, index: int) -> bytes:
-        place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
-        return call_of(
-            lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
-        )
 
 
 def _client(spec: requests.JobSpec, environment: Mapping[str, str]) -> AwsClient:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple
 
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
 from scaler.worker_manager.aws import package as packages
 from scaler.worker_manager.aws import resources as aws
-from scaler.worker_manager.aws.calls import Fields, with_region
+from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.package import platform_of
 from scaler.worker_manager.aws.resources import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import ALIVE, counts_of, described
-from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, job_price, manager_keys, owner_of
 from scaler.worker_manager.backend import units_credential
 
@@ -29,10 +29,6 @@ HOSTS_PURPOSE = "the instances that jobs run on"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
 EXPIRY_DAYS = 15  # expiry of leftover objects; longer than the maximum runtime of a job
 RULE_ID = "scaler-expiry"
-ENCRYPTION: Fields = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
-NO_PUBLIC_ACCESS = dict.fromkeys(
-    ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"), True
-)
 
 
 def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
@@ -112,8 +108,7 @@ def _show_costs(account: Account, config: AwsHpcConfig) -> None:
     show_costs(account, "job", prices, f"{running * config.batch_cpu} vCPUs, {running * config.batch_memory} GB")
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(NamedTuple):
     """Network of the jobs. is_public: the subnets assign public addresses, which jobs need to pull images."""
 
     subnets: Sequence[str]
@@ -211,7 +206,7 @@ def _command(config: AwsHpcConfig) -> list[str]:
 
 
 class Bucket(aws.BucketResource):
-    """The bucket for calls and results: encrypted, not public, with objects that expire."""
+    """The bucket for calls and results, with objects that expire."""
 
     changes_foreign = True
     removal_note = " with its objects"
@@ -259,9 +254,6 @@ class Bucket(aws.BucketResource):
         return covers and rule.get("Status") == "Enabled"
 
     def _configure(self) -> None:
-        """Configure the bucket. The rules come last, because setup checks only them."""
-        self.call("PutPublicAccessBlock", Bucket=self.name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
-        self.call("PutBucketEncryption", Bucket=self.name, ServerSideEncryptionConfiguration=ENCRYPTION)
         rule = {
             "ID": RULE_ID,
             "Status": "Enabled",
@@ -278,17 +270,12 @@ class ServiceRole(aws.IamResource):
 
     path = f"role/aws-service-role/{BATCH_SERVICE}"
     changes_foreign = is_quiet = True
-    _created_arn = ""
 
     def __init__(self, account: Account) -> None:
         super().__init__(account, SERVICE_ROLE, " for AWS Batch itself, one for the whole account")
 
-    def arn(self) -> str:
-        return self._created_arn or super().arn()
-
     def create(self) -> None:
-        answer = self.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
-        self._created_arn = str(answer["Role"]["Arn"])
+        self.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
 
 
 class JobDefinitionResource(aws.DefinitionResource):
@@ -321,3 +308,142 @@ class JobDefinitionResource(aws.DefinitionResource):
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"])
+
+
+CHANGEABLE = ("maxvCpus", "subnets", "securityGroupIds")
+VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if instances must end first
+
+
+class _Changing(Resource):
+    """A resource with slow changes: each step waits for the previous change, even by an interrupted run."""
+
+    service = "batch"
+    member: ClassVar[str]  # its name in requests; plural with an s
+
+    def ask(self, verb: str, *, plural: str = "", **parameters: Any) -> Fields:
+        return self.call(f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}", **parameters)
+
+    def describe(self) -> Fields | None:
+        several = f"{self.member}s"
+        found = self.ask("Describe", plural="s", **{several: [self.name]})[several]
+        return found[0] if found and found[0].get("status") != "DELETED" else None
+
+    def settle(self) -> Fields | None:
+        if self.account.dry_run:
+            return self.describe()
+        settled = ("VALID", "INVALID")
+        return self._await(lambda shown: shown is None or shown["status"] in settled, "is still changing")
+
+    def await_valid(self) -> None:
+        self._await(lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
+
+    def ensure(self) -> None:
+        self.settle()
+        super().ensure()
+        found = None if self.account.dry_run else self.describe()
+        if found is not None and is_ours(found):
+            self.await_valid()
+
+    def made(self, **parameters: Any) -> None:
+        parameters |= {f"{self.member}Name": self.name, "state": "ENABLED", "tags": MANAGED}
+        self.account.when_roles_are_known(lambda: self.ask("Create", **parameters))
+        self.await_valid()
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        # An interrupted teardown leaves a disabled one.
+        return [] if found["state"] == "ENABLED" else [self.change("enabled")]
+
+    def change(self, text: str, **changes: Any) -> Change:
+        def change() -> None:
+            self.ask("Update", **{self.member: self.name}, state="ENABLED", **changes)
+            self.await_valid()
+
+        return f"{self.what}: {text}", change
+
+    def delete(self, _: Fields) -> None:
+        settled, name = self.settle(), {self.member: self.name}
+        if settled is None:
+            return
+        if settled["state"] != "DISABLED":
+            self.ask("Update", **name, state="DISABLED")
+            self.settle()
+        self.ask("Delete", **name)
+        self._await(lambda shown: shown is None, "is not removed")
+
+    def detail(self, found: Fields) -> str:
+        resources = found.get("computeResources")
+        reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
+        return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
+
+    def _await(self, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
+        deadline = time.monotonic() + VALID_SECONDS
+        while not fits(shown := self.describe()):
+            status = shown["status"] if shown else "missing"
+            if status == "INVALID" or time.monotonic() > deadline:
+                reason = (shown or {}).get("statusReason") or "no reason given"
+                raise AwsError(f"the {self.what} {lack}: it is {status} ({reason})", "refused")
+            self.account.pause()
+        return shown
+
+
+class QueueResource(_Changing):
+    kind, member = "job queue", "jobQueue"
+
+    def create(self) -> None:
+        self.made(priority=1, computeEnvironmentOrder=[{"order": 1, "computeEnvironment": self.name}])
+
+    def in_use(self, _: Fields) -> str:
+        # A job may change state between the calls. Each call lists at most 1000.
+        pages = [self.call("ListJobs", jobQueue=self.name, jobStatus=status) for status in ALIVE]
+        jobs = len({job["jobId"] for page in pages for job in page["jobSummaryList"]})
+        return f"it has jobs ({jobs}): stop their worker manager first" if jobs else ""
+
+
+class EnvironmentResource(_Changing):
+    """The queue's compute environment. Not touched if the queue is not ours."""
+
+    kind, member = "compute environment", "computeEnvironment"
+
+    def __init__(
+        self, account: Account, queue: QueueResource, resources: Callable[[], Fields], service_role: Callable[[], str]
+    ) -> None:
+        super().__init__(account, queue.name)
+        self._queue, self._resources, self._service_role = queue, resources, service_role
+
+    def ensure(self) -> None:
+        queue = self._queue.settle()
+        if queue is not None and not is_ours(queue):
+            return
+        found, wanted = self.settle(), self._resources()["type"]
+        current = (found or {}).get("computeResources", {}).get("type")
+        if found is not None and is_ours(found) and current != wanted:
+            self.account.line("kept", self.what, f"it is {current}: to have {wanted}, run teardown first")
+        else:
+            super().ensure()
+
+    def creation(self) -> str:
+        return f"{self.what}: {_size(self._resources())}"
+
+    def create(self) -> None:
+        self.made(type="MANAGED", computeResources=self._resources(), serviceRole=self._service_role())
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        current = found.get("computeResources") or {}
+        # Keep additional values in the service.
+        changed = {
+            name: wish
+            for name, wish in self._resources().items()
+            if name in CHANGEABLE and _unordered(current.get(name)) != _unordered(wish)
+        }
+        if not changed:
+            return super().changes(found)
+        text = ", ".join(f"{name} = {value}" for name, value in changed.items())
+        return [self.change(text, computeResources=changed)]
+
+
+def _unordered(value: object) -> object:
+    return sorted(value) if isinstance(value, list) else value
+
+
+def _size(resources: Fields) -> str:
+    return f"{resources['type']}, up to {resources['maxvCpus']} vCPUs"
