@@ -239,7 +239,9 @@ class PolledBackend(ABC):
                 self._shown.add(Unit(unit_id, seen.state, slots, age, seen.reason), now)
             return
         if unit is None:
-            unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state)
+            # A unit that is stopping was stopped by an earlier process.
+            is_stopping = seen.state is UnitState.STOPPING
+            unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state, is_stopping=is_stopping)
         is_late = is_connected and seen.state in (UnitState.WAITING, UnitState.PENDING)
         unit.state = UnitState.RUNNING if is_late else seen.state
         unit.reason = "" if is_late else seen.reason

@@ -65,7 +65,6 @@ class KubernetesBackend(PolledBackend):
         self._unanswered: list[str] = []
         self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods with a living unit
         self._remove_at: dict[str, float] = {}  # of ended pods
-        self._stopped_before: set[str] = set()  # pods that an earlier process of this manager has stopped
         self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS
@@ -108,7 +107,6 @@ class KubernetesBackend(PolledBackend):
         self._deleted = {name: pod for name, pod in self._deleted.items() if name in self._alive} | gone
         self._unanswered = [name for name in self._unanswered if name not in found and name not in gone]
         self._remove_at = {name: at for name, at in self._remove_at.items() if name in found}
-        self._stopped_before &= {*found, *self._deleted}
         self._remove_ended(time.monotonic())
         return [*found, *self._deleted]
 
@@ -120,9 +118,6 @@ class KubernetesBackend(PolledBackend):
                 seen[name] = self._seen(self._deleted[name], is_deleted=True)
             elif (pod := self._api.pods.get(name)) is not None:
                 found = self._seen(pod)
-                if found.state is UnitState.STOPPING and name not in self._alive:
-                    self._stopped_before.add(name)
-                    found = self._seen(pod)
                 seen[name] = shown = self._with_time(name, pod, found, now)
                 if shown.state in ENDED:
                     # A failed pod is kept for a while, so that users can inspect its log and events.
@@ -168,7 +163,7 @@ class KubernetesBackend(PolledBackend):
         self._api.delete("pods", name, 0)
 
     def _is_stopped(self, name: str) -> bool:
-        return name in self._stopped_before or (name in self._alive and self._alive[name].is_stopping)
+        return name in self._alive and self._alive[name].is_stopping
 
     def _seen(self, pod: pods.Fields, *, is_deleted: bool = False) -> pods.SeenPod:
         is_stopped = self._is_stopped(pods.name_of(pod))
