@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TextIO
 
-from scaler.config.commands import asking_sources, whom_to_ask
+from scaler.config.commands import Environment, asking_sources, whom_to_ask
 from scaler.config.flags import bare_parser, flags_parser
 from scaler.config.monitors import TopConfig
 from scaler.errors import UsageError
@@ -35,8 +35,6 @@ STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
 LIMITS = {"audit": "2000", "logs": "1000", "objects": "20"}
 """Default row limits of tables that are printed."""
-
-Environment = Mapping[str, str]
 
 
 def ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]]) -> int:

@@ -142,7 +142,7 @@ class WebServer:
 
     def streams(self) -> int:
         """Return the number of open event streams."""
-        return self.call(lambda: self._app.broadcast.readers)
+        return self.call(lambda: len(self._app.broadcast.readers))
 
     def connect(self, connected: bool) -> None:
         """Disconnect or reconnect the scheduler."""

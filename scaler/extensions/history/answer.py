@@ -48,12 +48,14 @@ def answer(rows: Iterable[records.Row], since: float, until: float, oldest: floa
             case EventRow():
                 events.append(row)
     kept = sorted(nsmallest(MAX_ANSWERED_EVENTS, events, key=_rank), key=attrgetter("at"))
+    most = MAX_ANSWERED_TEXT
+    shown = (event._replace(subject=event.subject[:most], text=event.text[:most]) for event in kept)
     worst = nlargest(MAX_ANSWERED_FAILURES, failed.values(), key=attrgetter("times"))
     times = (found.row(name) for name, found in functions.items())
     slowest = nlargest(MAX_ANSWERED_FUNCTIONS, times, key=lambda row: (row.p50_seconds * row.ended, row.ended))
     tables = {
         "points": _points(minutes),
-        "events": table(EventRow._fields, map(_cut, kept), EVENTS_BYTES),
+        "events": table(EventRow._fields, shown, EVENTS_BYTES),
         "failures": table(FailureRow._fields, worst, FAILURES_BYTES),
         "functions": table(FunctionTimesRow._fields, slowest, FUNCTIONS_BYTES),
     }
@@ -71,10 +73,6 @@ def _points(minutes: list[records.MinuteRow]) -> str:
 
 def _rank(event: EventRow) -> tuple[int, float]:
     return (0 if event.kind in _FIRST else 2 if event.kind in _LAST else 1), -event.at
-
-
-def _cut(event: EventRow) -> EventRow:
-    return event._replace(subject=event.subject[:MAX_ANSWERED_TEXT], text=event.text[:MAX_ANSWERED_TEXT])
 
 
 class _Times:

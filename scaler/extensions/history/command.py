@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from scaler.config.commands import asking_sources, whom_to_ask
+from scaler.config.commands import Environment, asking_sources, whom_to_ask
 from scaler.config.flags import flags_parser
 from scaler.config.monitors import TopConfig
 from scaler.errors import UsageError
@@ -19,7 +19,6 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.paths import local_path
 
 DAY_SECONDS = 86_400.0
-Environment = Mapping[str, str]
 
 
 def history(program: str, arguments: Sequence[str], environment: Environment) -> int:

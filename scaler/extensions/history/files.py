@@ -98,10 +98,6 @@ class HistoryFiles(Performer):
         # Terminate a line that an earlier write may have torn.
         text = (b"\n" if self._is_torn else b"") + b"".join(lines_of(rows))
         self._is_torn = True
-        self._append(text)
-        self._is_torn = False
-
-    def _append(self, text: bytes) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         files = _files(self.directory)
         now = time.time()
@@ -109,6 +105,7 @@ class HistoryFiles(Performer):
             self._forget(files, now)
             files.append(self.directory / f"{time.time_ns():020d}.log")
         append(files[-1], text)
+        self._is_torn = False
 
     def _forget(self, files: Sequence[Path], now: float) -> None:
         """Remove files whose records have all expired, and the oldest files beyond the size limit."""

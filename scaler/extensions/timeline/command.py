@@ -8,8 +8,9 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from scaler.config.commands import Environment
 from scaler.config.flags import flags_parser
 from scaler.config.monitors import TopConfig
 from scaler.errors import UsageError
@@ -21,7 +22,6 @@ from scaler.paths import local_path
 
 HINT = "; scaler trace FILE ADDRESS writes to FILE"
 NO_TASK = "no task is running or has ended; --seconds 30 waits for some"
-Environment = Mapping[str, str]
 
 
 def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:

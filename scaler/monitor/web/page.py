@@ -86,12 +86,13 @@ KEEP_SECONDS = 1.0
 """Interval at which a web server checks for its token file."""
 
 
-def load_token(path: str | None) -> tuple[str, Path]:
-    """Return the token and its file: the given file, or this user's own file, which is created if missing. Raises
-    UsageError if the file cannot be read or created, if other users can read it, or if the token is too short."""
+def load_token(path: str | None, token: str = "") -> tuple[str, Path]:
+    """Return the token and its file: the given file, or this user's own file, which is created if missing. token: for
+    a new file; default: a random one. Raises UsageError if the file cannot be read or created, if other users can read
+    it, or if the token is too short."""
     file = private_path(TOKEN_FILE) if path is None else local_path(path)
     if path is None and not file.exists():
-        token = secrets.token_urlsafe()
+        token = token or secrets.token_urlsafe()
         try:
             with contextlib.suppress(FileExistsError):  # created by another server
                 write_private(file, f"{token}\n")
@@ -108,14 +109,8 @@ async def keep_token(token: str) -> None:
     """Recreate this user's own token file whenever a cleaner has removed it. Runs until cancelled."""
     while True:
         await asyncio.sleep(KEEP_SECONDS)
-        await asyncio.to_thread(_write_again, token)
-
-
-def _write_again(token: str) -> None:
-    with contextlib.suppress(UsageError, OSError):  # the next call retries
-        file = private_path(TOKEN_FILE)
-        if not file.exists():
-            write_private(file, f"{token}\n")
+        with contextlib.suppress(UsageError, OSError):  # the next call retries
+            await asyncio.to_thread(load_token, None, token)
 
 
 def link_to_show(config: WebUiConfig, page: str) -> str:

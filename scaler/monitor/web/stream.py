@@ -51,28 +51,24 @@ class Broadcast:
         self._encoder = encoder
         self._interval_seconds = interval_seconds
         self._loop = asyncio.get_running_loop()
-        self._readers: set[_Reader] = set()
+        self.readers: set[_Reader] = set()
         self._sent_at = self._loop.time()
         self._changed = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         """Runs while there are readers."""
         self._closed = False
 
-    @property
-    def readers(self) -> int:
-        return len(self._readers)
-
     def changed(self) -> None:
         self._changed.set()
 
     def close(self) -> None:
         self._closed = True
-        for reader in self._readers:
+        for reader in self.readers:
             reader.events.put_nowait(b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if len(self._readers) >= MAX_STREAMS or self._closed:
+        if len(self.readers) >= MAX_STREAMS or self._closed:
             text = f"{MAX_STREAMS} pages are already open: close some" if not self._closed else "the server ends"
             await refusal(503, text)(scope, receive, send)
             return
@@ -92,15 +88,15 @@ class Broadcast:
         self._update()  # all other readers get the data of the snapshot
         first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
         reader.events.put_nowait(first + _encoded(("snapshot", self._encoder.snapshot())))
-        self._readers.add(reader)
+        self.readers.add(reader)
         if self._writing is None:
             self._sent_at = self._loop.time()
             self._writing = self._loop.create_task(self._write())
         try:
             yield reader
         finally:
-            self._readers.discard(reader)
-            if not self._readers and self._writing is not None:
+            self.readers.discard(reader)
+            if not self.readers and self._writing is not None:
                 self._writing.cancel()
                 self._writing = None
 
@@ -117,17 +113,17 @@ class Broadcast:
 
     def _update(self, *, even_unchanged: bool = False) -> None:
         self._changed.clear()
-        update = self._encoder.update(even_unchanged=even_unchanged) if self._readers else None
+        update = self._encoder.update(even_unchanged=even_unchanged) if self.readers else None
         if update is None:
             return
         self._sent_at = self._loop.time()
         event = _encoded(update)
-        for reader in [*self._readers]:
+        for reader in [*self.readers]:
             if reader.events.qsize() < MAX_WAITING_EVENTS:
                 reader.events.put_nowait(event)
             else:
                 _log.info("disconnecting a slow browser, which will reconnect")
-                self._readers.discard(reader)
+                self.readers.discard(reader)
                 reader.abort()
 
 
