@@ -6,10 +6,8 @@ from typing import Annotated, NamedTuple
 
 from scaler.protocol.monitor_columns import INTERNAL, Column
 
-_LIMIT_HELP = "Most memory for objects"
-_LIMIT = Column("Limit", "bytes", 1, _LIMIT_HELP, metric="scaler_store_limit_bytes", zero_is_none=True)
-_MISSES = Column("Misses", "count", 3, "Gets served after a fetch", metric="scaler_store_misses_total")
-_FETCHED = Column("Fetched", "bytes", 1, "From other stores", metric="scaler_store_received_bytes_total")
+_LIMIT = Column("Limit", "bytes", 1, "Most memory for objects", metric="store_limit_bytes", zero_is_none=True)
+_FETCHED = Column("Fetched", "bytes", 1, "From other stores", metric="store_received_bytes_total")
 _HIT_RATE = Column("Hit rate", "percent", 2, "Share of gets that were hits; empty before the first", after="misses")
 
 
@@ -20,18 +18,14 @@ class StoreRow(NamedTuple):
     id: str = ""
     host: Annotated[str, Column("Host", help="Whose store it is")] = ""
     address: Annotated[str, Column("Address", rank=3, help="Address for other stores; empty: unreachable")] = ""
-    objects: Annotated[int, Column("Objects", "count", 2, metric="scaler_store_objects")] = 0
-    bytes: Annotated[int, Column("Memory", "bytes", 1, "Of its objects", metric="scaler_store_bytes")] = 0
+    objects: Annotated[int, Column("Objects", "count", 2, metric="store_objects")] = 0
+    bytes: Annotated[int, Column("Memory", "bytes", 1, "Of its objects", metric="store_bytes")] = 0
     limit_bytes: Annotated[int, _LIMIT] = 0
-    spilled_bytes: Annotated[
-        int, Column("On disk", "bytes", 2, "Spilled objects", metric="scaler_store_spilled_bytes")
-    ] = 0
-    hits: Annotated[int, Column("Hits", "count", 3, "Gets served locally", metric="scaler_store_hits_total")] = 0
-    misses: Annotated[int, _MISSES] = 0
+    spilled_bytes: Annotated[int, Column("On disk", "bytes", 2, "Spilled objects", metric="store_spilled_bytes")] = 0
+    hits: Annotated[int, Column("Hits", "count", 3, "Gets served locally", metric="store_hits_total")] = 0
+    misses: Annotated[int, Column("Misses", "count", 3, "Gets served after a fetch", metric="store_misses_total")] = 0
     received_bytes: Annotated[int, _FETCHED] = 0
-    sent_bytes: Annotated[
-        int, Column("Served", "bytes", 2, "To other stores", metric="scaler_store_sent_bytes_total")
-    ] = 0
+    sent_bytes: Annotated[int, Column("Served", "bytes", 2, "To other stores", metric="store_sent_bytes_total")] = 0
     fetches_per_second: Annotated[
         float, Column("Fetches/s", "bytes", 1, "Bytes fetched per second since the previous state", volatile=True)
     ] = 0.0

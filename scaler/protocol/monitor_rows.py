@@ -149,8 +149,6 @@ _AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "
 _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
 _LAG_HELP = "Round trip from the worker to the scheduler"
 _LAG = Column("Round trip", "seconds", 3, _LAG_HELP, Top(11, "lag", 5, 9, "l"), volatile=True)
-_CLOCK_HELP = "Offset of its clock from the scheduler's"
-_CLOCK = Column("Clock", "seconds", 3, _CLOCK_HELP)
 _CLOCK_ERROR = Column(unit="seconds", help="Uncertainty of the offset; 0: not known yet")
 _OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(16, "capabilities", 12, 17))
 _STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
@@ -165,10 +163,8 @@ _HEAT_HELP = "Severity of its worst figure, from 0 to 100"
 _HEAT = Column("Heat", "heat", 2, _HEAT_HELP, Top(19, "heat", 4, 16, "h"), after="queued")
 _FAILURES_HEAT = Column("Failing", "heat", 3, "Failure rate of its tasks above that of other workers")
 _SLOWNESS_HEAT = Column("Slow", "heat", 3, "Duration of its tasks relative to other workers, per function")
-_LAG_HEAT = Column("Late", "heat", 3, "Its round trip relative to other workers")
 _MEMORY_HEAT = Column("Memory full", "heat", 3, "Memory use of its machine or container")
 _CPU_HEAT = Column("CPU denied", "heat", 3, "Share of time waiting for a CPU because of a quota or the hypervisor")
-_DISK_HEAT = Column("Disk full", "heat", 3, "Disk use")
 _FAULT = Column("What is wrong", "text", 1, "The most serious problem, with its values", Top(20, "wrong", 12, 19))
 
 
@@ -176,9 +172,7 @@ class WorkerRow(NamedTuple):
     id: str = ""
     name: Annotated[str, Column("Worker", help="Manager and number", top=Top(0, "worker", 14, 0, "n"))] = ""
     host: Annotated[str, Column("Host", rank=2, top=Top(13, "host", 6, 14))] = ""
-    pid: Annotated[
-        int, Column("Process", rank=3, help="Process id of the worker's agent", top=Top(14, "pid", 7, 15))
-    ] = 0
+    pid: Annotated[int, Column("Process", "text", 3, "Process id of the worker's agent", Top(14, "pid", 7, 15))] = 0
     slots: Annotated[int, Column("Slots", "count", 2)] = 0
     free: Annotated[int, Column("Free", "count", 2, "Slots without a task", Top(7, "free", 5, 4, "f"))] = 0
     queued: Annotated[int, Column("Queued", "count", 1, "Tasks waiting on it", Top(9, "queued", 6, 5, "d"))] = 0
@@ -187,7 +181,7 @@ class WorkerRow(NamedTuple):
     agent_cpu_percent: Annotated[float, _AGENT_CPU] = 0.0
     agent_rss_bytes: Annotated[int, _AGENT_RSS] = 0
     latency_seconds: Annotated[float, _LAG] = 0.0
-    clock_seconds: Annotated[float, _CLOCK] = 0.0
+    clock_seconds: Annotated[float, Column("Clock", "seconds", 3, "Offset of its clock from the scheduler's")] = 0.0
     clock_error_seconds: Annotated[float, _CLOCK_ERROR] = 0.0
     manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(15, "manager", 9, 16))] = ""
     capabilities: Annotated[str, _OFFERS] = ""
@@ -200,10 +194,10 @@ class WorkerRow(NamedTuple):
     memory_mean_bytes: Annotated[int, _WORKER_MEAN] = 0
     failures_heat: Annotated[int | None, _FAILURES_HEAT] = None
     slowness_heat: Annotated[int | None, _SLOWNESS_HEAT] = None
-    lag_heat: Annotated[int | None, _LAG_HEAT] = None
+    lag_heat: Annotated[int | None, Column("Late", "heat", 3, "Its round trip relative to other workers")] = None
     memory_heat: Annotated[int | None, _MEMORY_HEAT] = None
     cpu_heat: Annotated[int | None, _CPU_HEAT] = None
-    disk_heat: Annotated[int | None, _DISK_HEAT] = None
+    disk_heat: Annotated[int | None, Column("Disk full", "heat", 3, "Disk use")] = None
     fault: Annotated[str, _FAULT] = ""
     processors: tuple[ProcessorRow, ...] = ()
 
@@ -254,9 +248,8 @@ WORKER_COLUMNS = (*WorkerRow._fields[:-1], (WorkerRow._fields[-1], ProcessorRow.
 """Columns sent by the scheduler. Processors are a nested table."""
 
 
-_DESIRED = Column("Desired", "count", 1, "Units requested by the scheduler", metric="scaler_units_desired")
-_SPENT_HELP = "Spent on its units in this run"
-_SPENT = Column("Spent", "money", 2, _SPENT_HELP, metric="scaler_spent_total", zero_is_none=True)
+_DESIRED = Column("Desired", "count", 1, "Units requested by the scheduler", metric="units_desired")
+_SPENT = Column("Spent", "money", 2, "Spent on its units in this run", metric="spent_total", zero_is_none=True)
 
 
 class ManagerRow(NamedTuple):
@@ -292,29 +285,17 @@ class ClientRow(NamedTuple):
 
 _PROGRESS_HELP = "Finished calls out of all since it last had none; bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
-_FAILED = Column("Failed", "count", metric="scaler_function_tasks_failed_total")
 _LEFT_HELP = "Estimated time until its present calls end"
-_LEFT_METRIC = "scaler_function_left_seconds"
-_LEFT = Column("Time left", "seconds", 1, _LEFT_HELP, metric=_LEFT_METRIC, after="name", volatile=True)
+_LEFT = Column("Time left", "seconds", 1, _LEFT_HELP, metric="function_left_seconds", after="name", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
-_P50 = Column(
-    "p50",
-    "seconds",
-    2,
-    "Median duration of its calls, excluding waits for stored inputs; unknown for chunks",
-    zero_is_none=True,
-)
-_P95 = Column(
-    "p95", "seconds", 2, "95th percentile; nearly exact for similar calls; unknown for chunks", zero_is_none=True
-)
+_P50_HELP = "Median duration of its calls, excluding waits for stored inputs; unknown for chunks"
+_P95_HELP = "95th percentile; nearly exact for similar calls; unknown for chunks"
 _MAX = Column("Max", "seconds", 2, "The longest call; unknown for chunks", zero_is_none=True)
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
 _BEFORE_HELP = "p50 about a day ago, or else in its last run; null if unknown"
 _TREND = Column("Trend", "percent", 2, "p50 relative to a day ago, or else to its last run", after="max_seconds")
 _PEAK_HELP = "Highest peak of a processor's memory reached while only its tasks ran; empty if unknown"
-_PEAK = Column("Peak mem.", "bytes", 2, _PEAK_HELP, zero_is_none=True)
-_MEAN_HELP = "Mean memory of a processor while its tasks run"
-_MEAN_MEMORY = Column("Mean mem.", "bytes", 3, _MEAN_HELP, zero_is_none=True)
+_MEAN_MEMORY = Column("Mean mem.", "bytes", 3, "Of a processor while its tasks run", zero_is_none=True)
 
 
 class FunctionRow(NamedTuple):
@@ -325,16 +306,16 @@ class FunctionRow(NamedTuple):
     queued: Annotated[int, Column("Queued", "count", 2)] = 0
     running: Annotated[int, Column("Running", "count", 2)] = 0
     ended: Annotated[int, Column("Ended", "count", 2)] = 0
-    failed: Annotated[int, _FAILED] = 0
+    failed: Annotated[int, Column("Failed", "count", metric="function_tasks_failed_total")] = 0
     cancelled: Annotated[int, Column("Cancelled", "count", 2, zero_is_none=True)] = 0
     untimed: Annotated[int, Column(help="Ended calls without a duration, such as calls that never ran")] = 0
     has_chunks: Annotated[bool, Column(help="Some of its tasks are map chunks, which are timed as a whole")] = False
     seconds_total: Annotated[float, Column("Time in all", "seconds", 2)] = 0.0
-    p50_seconds: Annotated[float, _P50] = 0.0
-    p95_seconds: Annotated[float, _P95] = 0.0
+    p50_seconds: Annotated[float, Column("p50", "seconds", 2, _P50_HELP, zero_is_none=True)] = 0.0
+    p95_seconds: Annotated[float, Column("p95", "seconds", 2, _P95_HELP, zero_is_none=True)] = 0.0
     max_seconds: Annotated[float, _MAX] = 0.0
     p50_before_seconds: Annotated[float | None, Column(unit="seconds", help=_BEFORE_HELP)] = None
-    memory_peak_bytes: Annotated[int, _PEAK] = 0
+    memory_peak_bytes: Annotated[int, Column("Peak mem.", "bytes", 2, _PEAK_HELP, zero_is_none=True)] = 0
     memory_mean_bytes: Annotated[int, _MEAN_MEMORY] = 0
     job_ended: Annotated[int, Column(help="Ended calls of its current or last job")] = 0
     job_failed: Annotated[int, Column(help="Failed calls in job_ended")] = 0
@@ -400,20 +381,20 @@ class IncidentRow(NamedTuple):
 
 class SchedulerRow(NamedTuple):
     cpu_percent: Annotated[
-        float, gauge("scaler_scheduler_cpu_ratio", "CPU use of the scheduler: 1 is one CPU.", "percent")
+        float, gauge("scheduler_cpu_ratio", "CPU use of the scheduler: 1 is one CPU.", "percent")
     ] = 0.0
-    rss_bytes: Annotated[int, gauge("scaler_scheduler_resident_memory_bytes", "Memory of the scheduler.")] = 0
-    uptime_seconds: Annotated[float, gauge("scaler_scheduler_uptime_seconds", "Since the scheduler's start.")] = 0.0
-    step_seconds_max: Annotated[
-        float, gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest recent step.")
-    ] = 0.0
-    insecure_no_auth: Annotated[bool, gauge("scaler_insecure_no_auth", "1 while any process may connect.")] = False
-    journal_bytes: Annotated[int, gauge("scaler_scheduler_journal_bytes", "Disk space of the scheduler's journal.")] = 0
+    rss_bytes: Annotated[int, gauge("scheduler_resident_memory_bytes", "Memory of the scheduler.")] = 0
+    uptime_seconds: Annotated[float, gauge("scheduler_uptime_seconds", "Since the scheduler's start.")] = 0.0
+    step_seconds_max: Annotated[float, gauge("scheduler_step_seconds_max", "The scheduler's longest recent step.")] = (
+        0.0
+    )
+    insecure_no_auth: Annotated[bool, gauge("insecure_no_auth", "1 while any process may connect.")] = False
+    journal_bytes: Annotated[int, gauge("scheduler_journal_bytes", "Disk space of the scheduler's journal.")] = 0
     disk_failure: Annotated[
-        str, gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused or wait because of the disk.", "text")
+        str, gauge("scheduler_disk_failed", "1 while new tasks are refused or wait because of the disk.", "text")
     ] = ""
     lag_seconds_max: Annotated[
-        float, gauge("scaler_scheduler_lag_seconds_max", "Maximum recent delay of the scheduler's event loop.")
+        float, gauge("scheduler_lag_seconds_max", "Maximum recent delay of the scheduler's event loop.")
     ] = 0.0
     host: str = ""
     extensions: Annotated[str | None, Column(help="Running extensions, separated by spaces; None: unknown")] = None
@@ -423,30 +404,25 @@ class StorageRow(NamedTuple):
     """The object storage. limit_bytes: 0: unlimited."""
 
     address: str = ""
-    objects: Annotated[int, gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
-    bytes: Annotated[int, gauge("scaler_object_storage_bytes", "Bytes of these objects in memory.")] = 0
+    objects: Annotated[int, gauge("object_storage_objects", "Objects in the object storage.")] = 0
+    bytes: Annotated[int, gauge("object_storage_bytes", "Bytes of these objects in memory.")] = 0
     limit_bytes: Annotated[
-        int, Column(help="Maximum bytes that it stores.", metric="scaler_object_storage_limit_bytes", zero_is_none=True)
+        int, Column(help="Maximum bytes that it stores.", metric="object_storage_limit_bytes", zero_is_none=True)
     ] = 0
-    spilled_bytes: Annotated[
-        int, gauge("scaler_object_storage_spilled_bytes", "Bytes of objects in spill_directory.")
-    ] = 0
-    state_bytes: Annotated[
-        int, gauge("scaler_object_storage_state_bytes", "Disk space of objects in state_directory.")
-    ] = 0
+    spilled_bytes: Annotated[int, gauge("object_storage_spilled_bytes", "Bytes of objects in spill_directory.")] = 0
+    state_bytes: Annotated[int, gauge("object_storage_state_bytes", "Disk space of objects in state_directory.")] = 0
     hits: Annotated[int, Column(help="Gets served locally")] = 0
     misses: Annotated[int, Column(help="Gets served after a fetch from a host's store")] = 0
     disk_failure: Annotated[
-        str, gauge("scaler_object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
+        str, gauge("object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
     ] = ""
     latency_seconds: Annotated[
-        float, gauge("scaler_object_storage_latency_seconds", "Round trip from the scheduler to the object storage.")
+        float, gauge("object_storage_latency_seconds", "Round trip from the scheduler to the object storage.")
     ] = 0.0
     at: Annotated[float, Column("As of", "time", help="Time of these figures; 0: never.", volatile=True)] = 0.0
 
 
 _NEXT = Column("Next limit", help="The period whose limit is reached first at the current cost")
-_REACHED = Column("Reached", help="1 while a spend_limit is reached.", metric="scaler_spend_limit_reached")
 
 
 def _money(title: str, rank: int, text: str, metric: str) -> Column:
@@ -456,24 +432,22 @@ def _money(title: str, rank: int, text: str, metric: str) -> Column:
 class SpendingRow(NamedTuple):
     """Cost of units, in the currency of unit_price. Limits are set by spend_limit; 0: no limit."""
 
-    per_hour: Annotated[
-        float, _money("Per hour", 1, "Cost per hour of all current units.", "scaler_spending_per_hour")
-    ] = 0.0
-    hour: Annotated[float, _money("Hour", 1, "Cost of units in the last hour.", "scaler_spent_hour")] = 0.0
-    day: Annotated[float, _money("Day", 3, "Cost of units in the last 24 hours.", "scaler_spent_day")] = 0.0
-    today: Annotated[float, _money("Today", 1, "Cost of units since midnight.", "scaler_spent_today")] = 0.0
-    run: Annotated[float, _money("Run", 1, "Cost of units in this run.", "scaler_spent_run")] = 0.0
+    per_hour: Annotated[float, _money("Per hour", 1, "Cost per hour of all current units.", "spending_per_hour")] = 0.0
+    hour: Annotated[float, _money("Hour", 1, "Cost of units in the last hour.", "spent_hour")] = 0.0
+    day: Annotated[float, _money("Day", 3, "Cost of units in the last 24 hours.", "spent_day")] = 0.0
+    today: Annotated[float, _money("Today", 1, "Cost of units since midnight.", "spent_today")] = 0.0
+    run: Annotated[float, _money("Run", 1, "Cost of units in this run.", "spent_run")] = 0.0
     forecast: Annotated[
-        float | None, _money("To come", 3, "Estimated cost of the present work.", "scaler_spending_forecast")
+        float | None, _money("To come", 3, "Estimated cost of the present work.", "spending_forecast")
     ] = 0.0
-    hour_limit: Annotated[
-        float, _money("Limit/hour", 2, "spend_limit per hour, 0: none.", "scaler_spend_limit_hour")
-    ] = 0.0
-    day_limit: Annotated[float, _money("Limit/day", 2, "spend_limit per day, 0: none.", "scaler_spend_limit_day")] = 0.0
-    run_limit: Annotated[float, _money("Limit/run", 2, "spend_limit per run, 0: none.", "scaler_spend_limit_run")] = 0.0
+    hour_limit: Annotated[float, _money("Limit/hour", 2, "spend_limit per hour, 0: none.", "spend_limit_hour")] = 0.0
+    day_limit: Annotated[float, _money("Limit/day", 2, "spend_limit per day, 0: none.", "spend_limit_day")] = 0.0
+    run_limit: Annotated[float, _money("Limit/run", 2, "spend_limit per run, 0: none.", "spend_limit_run")] = 0.0
     next_limit: Annotated[str, _NEXT] = ""
     limit_seconds: Annotated[float | None, Column("Reached in", "seconds", help="Time until the next limit")] = None
-    reached: Annotated[str, _REACHED] = ""
+    reached: Annotated[
+        str, Column("Reached", help="1 while a spend_limit is reached.", metric="spend_limit_reached")
+    ] = ""
 
 
 class TaskCounts(NamedTuple):
@@ -503,25 +477,23 @@ class TaskCounts(NamedTuple):
 class Totals(NamedTuple):
     """Total counts. The lists of rows may be shorter."""
 
-    workers: Annotated[int, gauge("scaler_workers", "Connected workers.")] = 0
-    slots: Annotated[int, gauge("scaler_slots", "Slots of all workers.")] = 0
-    draining: Annotated[int, gauge("scaler_workers_draining", "Workers that get no more tasks.")] = 0
-    disconnected: Annotated[int, gauge("scaler_workers_disconnected", "Workers out of contact.")] = 0
-    clients: Annotated[int, gauge("scaler_clients", "Connected clients.")] = 0
+    workers: Annotated[int, gauge("workers", "Connected workers.")] = 0
+    slots: Annotated[int, gauge("slots", "Slots of all workers.")] = 0
+    draining: Annotated[int, gauge("workers_draining", "Workers that get no more tasks.")] = 0
+    disconnected: Annotated[int, gauge("workers_disconnected", "Workers out of contact.")] = 0
+    clients: Annotated[int, gauge("clients", "Connected clients.")] = 0
     managers: int = 0
     functions: int = 0
     waiting: Annotated[int, Column(help="Groups of waiting tasks")] = 0
-    stores: Annotated[int, gauge("scaler_stores", "Object stores: the object storage and the hosts' stores.")] = 0
+    stores: Annotated[int, gauge("stores", "Object stores: the object storage and the hosts' stores.")] = 0
     pairs: Annotated[int, Column(help="Pairs of stores with traffic, or without a connection")] = 0
     objects: Annotated[int, Column(help="Objects with a known location")] = 0
     links: Annotated[int, Column(help="Connections to the scheduler")] = 0
     calls: Annotated[int, Column(help="Calls that the scheduler remembers")] = 0
-    unreachable: Annotated[int, gauge("scaler_stores_unreachable", "Pairs of stores that cannot reach each other.")] = 0
+    unreachable: Annotated[int, gauge("stores_unreachable", "Pairs of stores that cannot reach each other.")] = 0
     moved_bytes: Annotated[int, Column("", "bytes", help="Bytes that stores fetched from each other")] = 0
-    memory_kills: Annotated[int, gauge("scaler_memory_kills_total", "Processors ended because of their memory.")] = 0
-    processors_replaced: Annotated[
-        int, gauge("scaler_processors_replaced_total", "Processors replaced between tasks.")
-    ] = 0
+    memory_kills: Annotated[int, gauge("memory_kills_total", "Processors ended because of their memory.")] = 0
+    processors_replaced: Annotated[int, gauge("processors_replaced_total", "Processors replaced between tasks.")] = 0
 
 
 class Status(NamedTuple):
@@ -549,14 +521,13 @@ class Status(NamedTuple):
     calls: Annotated[tuple[CallRow, ...], INTERNAL] = ()
 
 
-_AGE_HELP = "Age of the state behind all other metrics."
-_AGE = Column(help=_AGE_HELP, metric="scaler_state_age_seconds", volatile=True)
+_AGE = Column(help="Age of the state behind all other metrics.", metric="state_age_seconds", volatile=True)
 
 
 class ConnectionRow(NamedTuple):
     """The web server's connection to the scheduler. age_seconds: of the last state; None before the first."""
 
-    connected: Annotated[bool, gauge("scaler_scheduler_up", "1 while the scheduler is connected.")] = False
+    connected: Annotated[bool, gauge("scheduler_up", "1 while the scheduler is connected.")] = False
     address: str = ""
     trouble: Annotated[str, Column(help="Why the scheduler is not connected")] = ""
     incarnation: str = ""

@@ -168,7 +168,7 @@ def _of_rows(
                 key = tuple(getattr(row, each) for each in labels.values())
                 sums[key] += value / 100 if column.unit == "percent" else value
         family = p.CounterMetricFamily if is_counter else p.GaugeMetricFamily
-        yield _family(family, column.metric, column.help or column.title, " ".join(labels), _samples(sums))
+        yield _family(family, f"scaler_{column.metric}", column.help or column.title, " ".join(labels), _samples(sums))
 
 
 def _samples(sums: Mapping[tuple[str, ...], Any]) -> Iterator[tuple[Any, ...]]:
