@@ -33,9 +33,7 @@ class Transport(Protocol):
 
     def start_session(self, *, compresses: bool) -> None:
         """Accept messages of any size from a welcomed peer. Until then, a listener's link accepts only a Hello.
-
-        compresses: both sides compress outgoing frames where it pays off, and accept compressed ones.
-        """
+        compresses: both sides compress outgoing frames where it pays off, and accept compressed ones."""
 
     def cut(self) -> None:
         """Close at once, without further input from this link. Idempotent."""

@@ -140,7 +140,9 @@ class ZmqConnection(ZmqEnd):
         if kind == _SHAKEN:
             self._is_shaken = True
         elif kind == zmq.EVENT_CONNECTED:
-            self._connected(value)
+            self._descriptor = value
+            if self._is_to_compress:
+                self.start_session(compresses=True)
         elif self._broken:
             pass
         elif kind == zmq.EVENT_DISCONNECTED and not self._is_shaken:
@@ -204,11 +206,6 @@ class ZmqConnection(ZmqEnd):
     @property
     def received_bytes(self) -> int:
         return received_bytes(self._descriptor) if self._descriptor >= 0 else 0
-
-    def _connected(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        if self._is_to_compress:
-            self.start_session(compresses=True)
 
     def start_session(self, *, compresses: bool) -> None:
         """See `Transport`. Compressed frames may arrive before this side has read the Welcome, and are expanded."""

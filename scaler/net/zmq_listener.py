@@ -20,7 +20,7 @@ from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
 from scaler.net.compression import PackingLoad, expanded
-from scaler.net.connection import ANYONE, NOBODY, Identity
+from scaler.net.connection import ANYONE, NOBODY
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
 from scaler.net.wakeups import Wakeups
@@ -314,14 +314,11 @@ class ZmqListener(ZmqEnd):
             return None
         link.route = route
         self._silent -= 1
-        link.identity = self._identity_of(frame)
+        link.identity = ANYONE
+        if self._keys is not None:
+            link.identity = self._keys.identity(str(frame.get("User-Id"))) or NOBODY
         self._routes[route] = link
         return link
-
-    def _identity_of(self, frame: zmq.Frame) -> Identity:
-        if self._keys is None:
-            return ANYONE
-        return self._keys.identity(str(frame.get("User-Id"))) or NOBODY
 
     def _follow_connections(self) -> None:
         for kind, descriptor in self._take_events():

@@ -124,10 +124,8 @@ class Server(StrEnum):
 
 
 class Message:
-    """Base of all messages.
-
-    Shared comparison and repr methods make importing this module a quarter faster than dataclasses' own.
-    """
+    """Base of all messages. Shared comparison and repr methods make importing this module a quarter faster than
+    dataclasses' own."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]]
@@ -604,11 +602,8 @@ class Recall(Message):
 
 @message(15, to_scheduler=(WORKER,))
 class Returned(Message):
-    """Answers Recall, or returns attempts of a draining worker.
-
-    An exiting worker reports all its attempts this way. A final empty message means that nothing sent later will start
-    there.
-    """
+    """Answers Recall, or returns attempts of a draining worker. An exiting worker reports all its attempts this way. A
+    final empty message means that nothing sent later will start there."""
 
     ids: f.Ids
     attempts: f.Attempts
@@ -688,10 +683,8 @@ class ProcessorStatus:
 
 @dataclass(slots=True)
 class FunctionUse:
-    """Memory used by tasks of one function name on a worker since its start.
-
-    Memory is that of the whole processor, sampled twice a second.
-    """
+    """Memory used by tasks of one function name on a worker since its start. Memory is that of the whole processor,
+    sampled twice a second."""
 
     function: str
     samples: f.Count64  # taken while its tasks ran, or after only its tasks had run
@@ -743,10 +736,8 @@ class HeartbeatEcho(Message):
 
 @message(24, to_scheduler=(WORKER,), from_scheduler=(WORKER,))
 class Drain(Message):
-    """From the scheduler: start no new tasks, return unstarted ones, exit when idle.
-
-    From a worker: a signal or notice asked it to exit. The scheduler answers with a Drain, its last message.
-    """
+    """From the scheduler: start no new tasks, return unstarted ones, exit when idle. From a worker: a signal or notice
+    asked it to exit. The scheduler answers with a Drain, its last message."""
 
     text: f.Display  # reason, display text
 
@@ -872,10 +863,8 @@ class TaskLog(Reply):
 
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
-    """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived.
-
-    Without attachments, not shared, at offset 0: only asks for room.
-    """
+    """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
+    attachments, not shared, at offset 0: only asks for room."""
 
     request: f.Count64  # chosen by the sender, repeated by the reply
     id: f.Id
@@ -929,10 +918,8 @@ class StorageResult(StrEnum):
 
 @message(44, from_storage=OBJECT_PEERS, attachments=True)
 class StorageReply(Message):
-    """Answers PutObject, and GetObject with attachments: the next bytes of the object.
-
-    A large object arrives in several replies, in order.
-    """
+    """Answers PutObject, and GetObject with attachments: the next bytes of the object. A large object arrives in
+    several replies, in order."""
 
     request: f.Count64
     result: StorageResult
@@ -1038,10 +1025,8 @@ class ObjectsRestored(Message):
 
 @message(57, to_scheduler=CLIENTS)
 class Redeliver(IdList):
-    """Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended.
-
-    The scheduler sends available results in portions, each once the client has acknowledged the last.
-    """
+    """Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended. The
+    scheduler sends available results in portions, each once the client has acknowledged the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1113,10 +1098,8 @@ class SessionEnded(Reply):
 
 @message(67, to_scheduler=(WORKER,), batch=True)
 class WorkerReport(Message):
-    """All attempts of a worker: its first message in every session except its first.
-
-    Followed by the Done messages of ended attempts.
-    """
+    """All attempts of a worker: its first message in every session except its first. Followed by the Done messages of
+    ended attempts."""
 
     ids: f.Ids
     attempts: f.Attempts
@@ -1141,10 +1124,8 @@ class UseStore(Message):
 
 @message(70, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,), to_storage=(Role.SCHEDULER,))
 class ObjectsHeld(Message):
-    """Names complete objects of this store. A store names all of them after each Welcome of a new session.
-
-    The scheduler reports objects in the backend to the object storage, which deletes them after release.
-    """
+    """Names complete objects of this store. A store names all of them after each Welcome of a new session. The
+    scheduler reports objects in the backend to the object storage, which deletes them after release."""
 
     ids: f.Ids
     sizes: f.Sizes
@@ -1256,10 +1237,8 @@ class UseBackend(Message):
 
 @message(83, to_storage=(Role.SCHEDULER,))
 class CopyObjects(Message):
-    """Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld.
-
-    It fetches missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room.
-    """
+    """Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld. It fetches
+    missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room."""
 
     ids: f.Ids
     sizes: f.Sizes  # 0: not known
@@ -1321,10 +1300,8 @@ class WorkerLogged(Message):
 
 @message(90, to_scheduler=(*CLIENTS, MONITOR))
 class ReadProfile(Inquiry):
-    """Asks for the profile of a task or function. With neither, asks for the functions with a profile.
-
-    Answered by Profiled.
-    """
+    """Asks for the profile of a task or function. With neither, asks for the functions with a profile. Answered by
+    Profiled."""
 
     task: f.OptionalId = b""
     search: str = ""  # the name of a function

@@ -456,10 +456,8 @@ struct Recall {
 }
 
 struct Returned {
-  # Answers Recall, or returns attempts of a draining worker.
-  #
-  # An exiting worker reports all its attempts this way. A final empty message means that nothing sent later will start
-  # there.
+  # Answers Recall, or returns attempts of a draining worker. An exiting worker reports all its attempts this way. A
+  # final empty message means that nothing sent later will start there.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
@@ -537,9 +535,8 @@ struct ProcessorStatus {
 }
 
 struct FunctionUse {
-  # Memory used by tasks of one function name on a worker since its start.
-  #
-  # Memory is that of the whole processor, sampled twice a second.
+  # Memory used by tasks of one function name on a worker since its start. Memory is that of the whole processor,
+  # sampled twice a second.
   function @0 :Text;
   samples @1 :UInt64;            # taken while its tasks ran, or after only its tasks had run
   meanBytes @2 :UInt64;          # mean resident memory in the samples
@@ -589,9 +586,8 @@ struct HeartbeatEcho {
 }
 
 struct Drain {
-  # From the scheduler: start no new tasks, return unstarted ones, exit when idle.
-  #
-  # From a worker: a signal or notice asked it to exit. The scheduler answers with a Drain, its last message.
+  # From the scheduler: start no new tasks, return unstarted ones, exit when idle. From a worker: a signal or notice
+  # asked it to exit. The scheduler answers with a Drain, its last message.
   # worker -> scheduler.
   # scheduler -> worker.
   text @0 :Text;                 # reason, display text
@@ -713,9 +709,8 @@ struct TaskLog {
 }
 
 struct PutObject {
-  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived.
-  #
-  # Without attachments, not shared, at offset 0: only asks for room.
+  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
+  # attachments, not shared, at offset 0: only asks for room.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;            # chosen by the sender, repeated by the reply
   id @1 :Data;                   # 16 bytes
@@ -767,9 +762,8 @@ enum StorageResult {
 }
 
 struct StorageReply {
-  # Answers PutObject, and GetObject with attachments: the next bytes of the object.
-  #
-  # A large object arrives in several replies, in order.
+  # Answers PutObject, and GetObject with attachments: the next bytes of the object. A large object arrives in
+  # several replies, in order.
   # object storage -> client, worker, scheduler, store.
   request @0 :UInt64;
   result @1 :StorageResult;
@@ -874,9 +868,8 @@ struct ObjectsRestored {
 }
 
 struct Redeliver {
-  # Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended.
-  #
-  # The scheduler sends available results in portions, each once the client has acknowledged the last.
+  # Asks for the results of tasks of a durable session, each sent in a Finished once the task has ended. The
+  # scheduler sends available results in portions, each once the client has acknowledged the last.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -949,9 +942,8 @@ struct SessionEnded {
 }
 
 struct WorkerReport {
-  # All attempts of a worker: its first message in every session except its first.
-  #
-  # Followed by the Done messages of ended attempts.
+  # All attempts of a worker: its first message in every session except its first. Followed by the Done messages of
+  # ended attempts.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
@@ -974,9 +966,8 @@ struct UseStore {
 }
 
 struct ObjectsHeld {
-  # Names complete objects of this store. A store names all of them after each Welcome of a new session.
-  #
-  # The scheduler reports objects in the backend to the object storage, which deletes them after release.
+  # Names complete objects of this store. A store names all of them after each Welcome of a new session. The
+  # scheduler reports objects in the backend to the object storage, which deletes them after release.
   # store -> scheduler.
   # scheduler -> object storage.
   # object storage -> scheduler.
@@ -1095,9 +1086,8 @@ struct UseBackend {
 }
 
 struct CopyObjects {
-  # Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld.
-  #
-  # It fetches missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room.
+  # Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld. It fetches
+  # missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);        # 0: not known
@@ -1152,9 +1142,8 @@ struct WorkerLogged {
 }
 
 struct ReadProfile {
-  # Asks for the profile of a task or function. With neither, asks for the functions with a profile.
-  #
-  # Answered by Profiled.
+  # Asks for the profile of a task or function. With neither, asks for the functions with a profile. Answered by
+  # Profiled.
   # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes, or empty
   search @1 :Text;               # the name of a function

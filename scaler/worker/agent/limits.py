@@ -18,8 +18,6 @@ GROWTH_BYTES_PER_SECOND = 4 * 1024**3
 """Assumed maximum growth. Sets the interval until the next measurement near a limit."""
 MIN_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.25
-
-
 CONTAINER_RESERVE_SHARE = 8
 MAX_CONTAINER_RESERVE_BYTES = 256 * 1024**2
 """Maximum reserve of a container, used if memory_limit_bytes is not set. Prevents kills by the kernel."""
@@ -67,32 +65,29 @@ class MemoryLimits(NamedTuple):
         total = sum(usage.values())
         for number in sorted(usage, key=usage.__getitem__, reverse=True):
             used = usage[number]
+            its_own = f"its processor had {used} bytes, more than"
             if 0 < self.processor_bytes < used:
-                text = (
-                    f"its processor had {used} bytes, more than processor_memory_limit_bytes = {self.processor_bytes}"
-                )
-                found[number] = Excess(Outcome.MEMORY_LIMIT, text, used)
+                outcome = Outcome.MEMORY_LIMIT
+                text = f"{its_own} processor_memory_limit_bytes = {self.processor_bytes}"
             elif 0 < self.worker_bytes < used:
-                text = (
-                    f"its processor had {used} bytes, more than memory_limit_bytes = {self.worker_bytes} of the worker"
-                )
-                found[number] = Excess(Outcome.MEMORY_LIMIT, text, used)
+                outcome = Outcome.MEMORY_LIMIT
+                text = f"{its_own} memory_limit_bytes = {self.worker_bytes} of the worker"
             elif 0 < self.worker_bytes < total:
+                outcome = Outcome.OUT_OF_MEMORY
                 text = (
                     f"the worker's processors had {total} bytes, more than memory_limit_bytes = {self.worker_bytes}, "
                     f"and its processor was the largest, with {used} bytes"
                 )
-                found[number] = Excess(Outcome.OUT_OF_MEMORY, text, used)
             elif container is not None and container.is_exceeded(total) and used >= container.reserve_bytes:
+                outcome = Outcome.MEMORY_LIMIT if used > container.usable_bytes else Outcome.OUT_OF_MEMORY
                 text = (
                     f"the processes of its container had {total + container.others_bytes} bytes, more than the limit "
                     f"of {container.limit_bytes} less a reserve of {container.reserve_bytes} (memory_limit_bytes is "
                     f"not set), and its processor was the largest, with {used} bytes"
                 )
-                is_alone = used > container.usable_bytes
-                found[number] = Excess(Outcome.MEMORY_LIMIT if is_alone else Outcome.OUT_OF_MEMORY, text, used)
             else:
                 continue
+            found[number] = Excess(outcome, text, used)
             total -= used
         return found
 

@@ -13,7 +13,7 @@ import pytest
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.protocol import messages as m
-from scaler.protocol.codec import decode, encode
+from scaler.protocol.codec import decode, encode, prepare
 from tests.unit.protocol.schema import schema
 
 SCHEMA = files("scaler.protocol").joinpath("scaler.capnp")
@@ -206,6 +206,7 @@ def test_submit_takes_at_most_one_iteration_of_the_scheduler(most: m.Submit, mor
 
 def test_rejects_an_oversized_column_before_allocating() -> None:
     body = done(durationUs=list(range(1_000_000)))
+    prepare(m.Done)
     tracemalloc.start()
     with pytest.raises(ProtocolError, match="a column of length 1000000 does not fit the ids: 1"):
         decode(body)
