@@ -7,7 +7,7 @@ from typing import Annotated
 
 from scaler.config.addresses import MAX_PORT, check_server_address
 from scaler.config.compatibility import OF_TIMEOUT_SECONDS, OF_WEB_HOST, OF_WEB_PORT
-from scaler.config.security import SecurityConfig
+from scaler.config.servers import SecurityConfig
 from scaler.config.setting import LoggingConfig, Setting
 from scaler.config.values import Check, Name, Names, Range, Seconds
 from scaler.registry import find, find_only, is_name

@@ -1,4 +1,4 @@
-"""Settings of the two servers: object storage and scheduler."""
+"""Settings of connections and keys of every component, and of the two servers: object storage and scheduler."""
 
 from __future__ import annotations
 
@@ -10,10 +10,39 @@ from typing import Annotated, Any, Self, cast
 from scaler.config import values as v
 from scaler.config.addresses import monitor_address_beside
 from scaler.config.compatibility import OF_OBJECT_STORAGE_ADDRESS, OF_POLICY_CONTENT, OF_SCHEDULER_ADDRESS
-from scaler.config.security import SecurityConfig
 from scaler.config.setting import LoggingConfig, Setting, SettingsModel
 from scaler.host import default_memory_limit_bytes
 from scaler.plugins import extensions, load
+from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
+
+_NEED_NONE = "none; processes of one user on one machine need none"
+_CREDENTIALS = Setting("-cr", default_text=_NEED_NONE, metavar="PATH", variable=CREDENTIALS_VARIABLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionConfig(SettingsModel):
+    """Connections."""
+
+    compression: Annotated[v.Compression, Setting(variable=v.COMPRESSION_VARIABLE)] = "auto"
+    """Compress traffic between hosts. auto: only when compression saves time; on: always when the data shrinks, also
+    through a tunnel on this host; off: never. Both ends of a connection must allow compression."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig(ConnectionConfig):
+    """Security."""
+
+    credentials: Annotated[v.Name | None, _CREDENTIALS] = None
+    """Keys directory from `scaler keys init` for servers and local components; elsewhere, a file from `scaler keys
+    add`."""
+    insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
+    """Accept every peer and disable encryption. All components and clients of the cluster must set this."""
+
+    def check(self) -> None:
+        super().check()
+        if self.credentials and self.insecure_no_auth:
+            raise ValueError("credentials and insecure_no_auth exclude each other: give one of them")
+
 
 _STORAGE = Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS")
 _BESIDE = "two ports above bind_address, or .monitor after its path"

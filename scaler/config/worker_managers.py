@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, ClassVar, cast
 
 from scaler.config.compatibility import OF_MAX_TASK_CONCURRENCY, OF_NUM_OF_WORKERS
-from scaler.config.security import SecurityConfig
+from scaler.config.servers import SecurityConfig
 from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Price, ServerAddress
 from scaler.config.worker import ProcessorSettings, WorkerConfig, WorkerSettings

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from scaler.config.addresses import is_loopback
-from scaler.config.security import SecurityConfig
+from scaler.config.servers import SecurityConfig
 from scaler.errors import UsageError
 from scaler.ids import ID_BYTES
 from scaler.net.access import Access

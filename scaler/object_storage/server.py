@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from scaler.component import Component, run_component
-from scaler.config.security import SecurityConfig
-from scaler.config.servers import ObjectStorageServerConfig, SpillConfig
+from scaler.config.servers import ObjectStorageServerConfig, SecurityConfig, SpillConfig
 from scaler.errors import UsageError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import is_cached, new_peer_id

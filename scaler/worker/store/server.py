@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scaler.config.addresses import is_loopback, local_address
-from scaler.config.security import SecurityConfig
+from scaler.config.servers import SecurityConfig
 from scaler.config.values import Compression
 from scaler.config.worker import WorkerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError

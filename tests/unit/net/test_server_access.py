@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.config.security import SecurityConfig
+from scaler.config.servers import SecurityConfig
 from scaler.net.server_access import WARN_SECONDS, ServerAccess
 from scaler.protocol.messages import Server
 from scaler.security.directory import KeysDirectory
