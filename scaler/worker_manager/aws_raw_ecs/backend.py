@@ -7,7 +7,6 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -208,8 +207,7 @@ def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
 
 USUAL_STARTUP_SECONDS = 45.0  # from RunTask to the connected worker on Fargate
 MAX_STARTED = 10
-LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18
-CALLS_AT_ONCE, CALLS_PER_SECOND = 18, 18  # a tenth below the service quotas of ECS and Fargate
+LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18  # a tenth below the service quotas of Fargate
 UNANSWERED_SECONDS = 30.0  # ECS lists the tasks of an unanswered call within this time
 MAX_DESCRIBED = 100
 _STATES = {
@@ -250,9 +248,8 @@ class EcsBackend(PolledBackend):
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         self._unanswered: tuple[Fields, float] | None = None
-        now = time.monotonic()
-        self._launches = TokenBucket(LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND, now)
-        self._calls = TokenBucket(CALLS_AT_ONCE, CALLS_PER_SECOND, now)
+        self._launches = float(LAUNCHES_AT_ONCE)  # allowed now; a debt delays the next ones
+        self._launched_at = time.monotonic()
         if warning := unreachable("workers on ECS", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s", warning)
 
@@ -302,8 +299,10 @@ class EcsBackend(PolledBackend):
 
     def _run(self, request: Fields) -> list[str]:
         count = int(request["count"])
-        now = time.monotonic()
-        time.sleep(max(self._launches.take(count, now), self._calls.take(1, now)))
+        passed = time.monotonic() - self._launched_at
+        self._launched_at += passed
+        self._launches = min(LAUNCHES_AT_ONCE, self._launches + passed * LAUNCHES_PER_SECOND) - count
+        time.sleep(max(0.0, -self._launches / LAUNCHES_PER_SECOND))
         try:
             answer = self._ecs.call("RunTask", **request)
         except AwsError as error:
@@ -326,24 +325,6 @@ class EcsBackend(PolledBackend):
             except UsageError as error:
                 raise BackendError(str(error)) from error  # a user may correct the definition while the manager runs
         return self._template
-
-
-@dataclass(slots=True)
-class TokenBucket:
-    """Grants `burst` tokens at once, then `per_second`. A debt delays the next use."""
-
-    burst: float
-    per_second: float
-    at: float
-    tokens: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.tokens = self.burst
-
-    def take(self, count: float, now: float) -> float:
-        self.tokens = min(self.burst, self.tokens + (now - self.at) * self.per_second) - count
-        self.at = now
-        return max(0.0, -self.tokens / self.per_second)
 
 
 def described(ecs: AwsClient, cluster: str, tasks: Sequence[str]) -> Iterator[Fields]:
