@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from scaler.component import Component, run_component
-from scaler.config.servers import ObjectStorageServerConfig, SecurityConfig, SpillConfig
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SecurityConfig, SpillConfig
 from scaler.errors import UsageError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import is_cached, new_peer_id
 from scaler.net.access import Access
+from scaler.net.address import beside
 from scaler.net.connection import Identity, Opened, Received
 from scaler.net.connector import LoopThread
 from scaler.net.keys import PeerKeys
@@ -390,6 +391,15 @@ class EmbeddedStorage(LoopThread[StorageServer]):
         limits = StorageLimits(default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes)
         super().__init__("object storage", lambda: StorageServer(bind_address, limits, **settings))
         self.address = self.value.addresses[0]
+
+
+def embed(config: SchedulerConfig) -> EmbeddedStorage:
+    """Return the object storage of a scheduler without a separate one. Raises UsageError."""
+    try:
+        address, spill = beside(config.bind_address, 1, ".storage"), SpillSpace.of(config)
+        return EmbeddedStorage(address, spill=spill, security=config, state_directory=config.state_directory)
+    except UsageError as error:
+        raise UsageError(f"the object storage beside {config.bind_address}: {error}") from error
 
 
 def run(config: ObjectStorageServerConfig) -> int:

@@ -49,7 +49,7 @@ class DurableSteps:
         perform: performs commands. on_failure: called with the reason why the disk takes no new tasks (empty: it does
         again), and whether it takes nothing at all.
         """
-        self._journal = Journal(path, "scaler.scheduler.durable", self._on_change, content=PROTOCOL_VERSION)
+        self.journal = Journal(path, "scaler.scheduler.durable", self._on_change, content=PROTOCOL_VERSION)
         self._path = path
         self._perform = perform
         self._on_failure = on_failure
@@ -65,7 +65,7 @@ class DurableSteps:
         on_failure.
         """
         ledger = Ledger()
-        ledger.read(self._journal.recover())
+        ledger.read(self.journal.recover())
         found = list(ledger.recovered())
         if found:
             tasks = sum(len(group.ids) for each in found for submit in each.submits for group in submit.groups)
@@ -80,14 +80,10 @@ class DurableSteps:
         return [ledger.gone(), *found]
 
     @property
-    def size_bytes(self) -> int:
-        return self._journal.size_bytes
-
-    @property
     def complaint(self) -> str:
         """Why a disk that neither confirms nor fails is considered hanging; empty otherwise."""
-        seconds = self._journal.waiting_seconds
-        if seconds < HANG_SECONDS or self._journal.failure:
+        seconds = self.journal.waiting_seconds
+        if seconds < HANG_SECONDS or self.journal.failure:
             return ""
         return f"state_directory: the disk of {self._path} has not responded for {seconds:.0f} s; all new work waits"
 
@@ -98,14 +94,14 @@ class DurableSteps:
                 if type(item) is Opened:
                     self._forget(item.peer)
         if commands and isinstance(last := commands[-1], WriteJournal):
-            self._journal.append(to_bytes(last.changes))
+            self.journal.append(to_bytes(last.changes))
             del commands[-1]
-        if self._held or self._journal.durable < self._journal.written:
+        if self._held or self.journal.durable < self.journal.written:
             answers = [each for each in commands if type(each) in _AT_ONCE]
             if answers:
                 self._perform(answers)
                 commands = [each for each in commands if type(each) not in _AT_ONCE]
-            self._held.append((self._journal.written, commands))
+            self._held.append((self.journal.written, commands))
             if not self._is_hanging and (complaint := self.complaint):
                 self._is_hanging = True
                 _log.error("%s", complaint)
@@ -117,19 +113,19 @@ class DurableSteps:
             commands[:] = [each for each in commands if not (isinstance(each, Send | Expel) and each.peer == peer)]
 
     def _on_change(self) -> None:
-        while self._held and self._held[0][0] <= self._journal.durable:
+        while self._held and self._held[0][0] <= self.journal.durable:
             self._perform(self._held.popleft()[1])
-        if self._is_hanging and self._journal.waiting_seconds < HANG_SECONDS:
+        if self._is_hanging and self.journal.waiting_seconds < HANG_SECONDS:
             self._is_hanging = False
             _log.warning("state_directory: the disk of %s answers again", self._path)
-        failure = self._journal.failure, self._journal.is_stuck
+        failure = self.journal.failure, self.journal.is_stuck
         if failure != self._failure:
             self._failure = failure
             self._on_failure(*failure)
 
     def close(self) -> None:
         """Wait for the disk, and perform all delayed commands. Idempotent."""
-        self._journal.close()
+        self.journal.close()
         self._on_change()
 
 

@@ -1,7 +1,7 @@
 """The frame of the scheduler's process: receives events, steps the core once, performs its commands, and flushes once.
 
-The parts below are loaded by name, each if the settings need it, and called with the frame. All their calls are on the
-scheduler's event loop, and none may block.
+The parts below are loaded by name, each if the settings need it, and called with the frame or the settings. All their
+calls are on the scheduler's event loop, and none may block.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from scaler.scheduler.storage_link import StorageLink
 from scaler.scheduler.vitals import Vitals, collect_garbage
 from scaler.texts import escaped
 
-EMBEDDED_STORAGE = "scaler.scheduler.embedded_storage:embed"
+EMBEDDED_STORAGE = "scaler.object_storage.server:embed"
 MONITORS = "scaler.scheduler.monitors:Monitors"
 STATE = "scaler.scheduler.durable:keep_state"
 TASK_TIMES = "scaler.scheduler.task_times_file:TaskTimesPart"
@@ -154,7 +154,7 @@ class SchedulerServer:
         self._parts: list[Any] = []
         address = config.object_storage_address
         if not address:
-            embedded = part(EMBEDDED_STORAGE)(self)
+            embedded = part(EMBEDDED_STORAGE)(config)
             self._parts.append(embedded)
             address = embedded.address
         public_address = config.advertised_object_storage_address or address
@@ -229,7 +229,7 @@ class SchedulerServer:
         """Return the bytes of the journal, and why the disk takes no new tasks, or an empty text."""
         if self._kept is None:
             return 0, ""
-        return self._kept.size_bytes, self.state.journal.failure or self._kept.complaint
+        return self._kept.journal.size_bytes, self.state.journal.failure or self._kept.complaint
 
     # -- admission
 

@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "commands are performed before the disk has what led to them": (
         ROUGH,
         Fault(
-            DurableSteps, "add", "if self._held or self._journal.durable < self._journal.written:", "if False:", LOST
+            DurableSteps, "add", "if self._held or self.journal.durable < self.journal.written:", "if False:", LOST
         ),
     ),
     "a torn record counts": (

@@ -48,10 +48,6 @@ class _Work:
         batch = SlotBatch(slots, 0.0, 0.0, dispatch_seconds)
         return tasks_worth_giving(self.tasks, self.queued, max(1e-6, self.task_seconds), others, [batch])
 
-    def give(self, count: int) -> None:
-        self.queued -= count
-        self.tasks -= count
-
 
 class LateWorkers:
     def __init__(self, state: ClusterState, placement: Placement, spending: Spending) -> None:
@@ -107,7 +103,8 @@ class LateWorkers:
                     given = min(given, math.floor(budget / charge + _ROUNDING))
                     budget -= given * charge
                 allowed[worker] += given
-                work.give(given)
+                work.queued -= given
+                work.tasks -= given
         self.until.update({worker: worker.sent + count for worker, count in allowed.items()})
         self.limit()
 
