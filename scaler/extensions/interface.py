@@ -29,8 +29,7 @@ class SchedulerPart:
     Implement `on_changes`, `on_message`, and `on_question` if the class names `changes`, `messages`, and `questions`.
     The scheduler calls all hooks in its own thread, `on_changes` and `on_time` at the end of a step. Keep state in the
     part, bounded, and keyed by ids of tasks and peers. Arguments are read-only. The first exception of a hook switches
-    the extension off until the scheduler restarts.
-    """
+    the extension off until the scheduler restarts."""
 
     changes: ClassVar[tuple[type, ...]] = ()
     """Change types that `on_changes` receives. The scheduler builds only changes that a part subscribes to."""

@@ -1,7 +1,6 @@
 """Finds at most three improvements to a cluster or its programs, with evidence, and whether the network is slow. Pure.
 
-A finding requires that all states within `RECENT_SECONDS` agree. Of related findings, only the cause is reported.
-"""
+A finding requires that all states within `RECENT_SECONDS` agree. Of related findings, only the cause is reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Folds the scheduler's reports into one model that all views read, with figures over time. Pure, bounded memory.
 
-The scheduler sends the aggregated state every second, and the events since (see docs/design.md).
-"""
+The scheduler sends the aggregated state every second, and the events since (see docs/design.md)."""
 
 from __future__ import annotations
 
@@ -277,8 +276,7 @@ class Model:
 
         search: case-insensitive part of the id, function, client, worker, failure, or tag. state: an outcome's name,
         `running`, or `failed` for every kind of failure. found: the scheduler's search results, which come first.
-        keys: values by names of `task_keys`.
-        """
+        keys: values by names of `task_keys`."""
         wanted = search.strip().casefold()
         first = {
             row.id: row if (known := self.task(row.id)) is None or known.state != row.state else known for row in found

@@ -1,7 +1,6 @@
 """Computes the progress and remaining time of functions and calls from successive states. Pure.
 
-A function's job consists of its tasks since the function last had no live tasks, as far as the monitor can tell.
-"""
+A function's job consists of its tasks since the function last had no live tasks, as far as the monitor can tell."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Decodes rows from JSON by their schema, and derives views and JSON schemas from it. Pure.
 
-Missing and mistyped values get the default and unknown values are ignored, because schedulers differ in version.
-"""
+Missing and mistyped values get the default and unknown values are ignored, because schedulers differ in version."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The bytes of an object: in memory, in shared memory, or in a mapped file.
 
 An object has *parts*: a pickle and its out-of-band buffers. *Frames* carry the same bytes in order, in messages of at
-most `MAX_ATTACHED_BYTES`. Only parts larger than a frame are split.
-"""
+most `MAX_ATTACHED_BYTES`. Only parts larger than a frame are split."""
 
 from __future__ import annotations
 

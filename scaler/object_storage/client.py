@@ -39,8 +39,7 @@ class StorageClient:
 
     peer: id that is unique among the connections of this storage. The storage may start later. Calls fail with
     ObjectLostError (missing, released, or the storage is gone), LimitError (full or too large), UnreachableError (no
-    storage to put to), or RefusedError (this peer is rejected).
-    """
+    storage to put to), or RefusedError (this peer is rejected)."""
 
     def __init__(
         self,

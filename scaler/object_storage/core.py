@@ -2,8 +2,7 @@
 
 Invariants (which `scaler.testing.storage_invariants` checks, with those of other modules): an id is either complete or
 awaited, never both; uploads, waiting gets, and bodies being sent belong to peers with a session; every put, get, and
-stat is answered unless the peer is gone.
-"""
+stat is answered unless the peer is gone."""
 
 from __future__ import annotations
 

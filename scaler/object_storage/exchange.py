@@ -1,8 +1,7 @@
 """Fetches objects from other stores, in runs of chunks assigned by the scheduler. Pure.
 
 Invariants: an object is fetched from FetchObject until StopFetching, Fetched, or NotFetched; each
-assigned run is answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object has stopped.
-"""
+assigned run is answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object has stopped."""
 
 from __future__ import annotations
 

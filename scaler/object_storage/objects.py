@@ -2,8 +2,7 @@
 
 Invariants: used memory is the size of all bodies in memory plus the full size of all uploads, and never
 exceeds the limit; reserved bytes are the missing bytes of uploads; a complete id has no uploads. Ids are never reused
-(`ids.py`), so late bytes of a released id are refused.
-"""
+(`ids.py`), so late bytes of a released id are refused."""
 
 from __future__ import annotations
 

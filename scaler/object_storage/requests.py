@@ -2,8 +2,7 @@
 
 Invariants: every call ends exactly once, with a value or an error; after the storage loses the session, all unfinished
 calls are resent from the start; nothing is sent while the storage is away, and calls fail after `timeout_seconds`.
-Windows limit the data in flight; further calls wait in order.
-"""
+Windows limit the data in flight; further calls wait in order."""
 
 from __future__ import annotations
 

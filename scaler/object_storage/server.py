@@ -139,8 +139,7 @@ class StorageServer:
 
         spill: disk space for objects that do not fit into memory, or None. state_directory: objects are persisted in
         its subdirectory `objects`; empty: not persisted. access: for servers other than the object storage itself.
-        backend: receives copies of large objects.
-        """
+        backend: receives copies of large objects."""
         self._loop = asyncio.get_running_loop()
         self._incarnation = int.from_bytes(os.urandom(7), "big")
         self._core = StorageCore(

@@ -1,8 +1,7 @@
 """Decides which bodies to spill to disk, and when: the least recently used, before memory is full. Pure.
 
 Invariants: a body is in memory, being written, or on disk; bodies in memory are ordered by last use; disk
-space counts from the start of a write until the last body of its segment is dropped.
-"""
+space counts from the start of a write until the last body of its segment is dropped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Turns changes of the core into audit records, and escapes all peer-supplied text. Pure.
 
-Frequent events are counted per peer and text for `COUNT_SECONDS`, so a flood of refusals yields few records.
-"""
+Frequent events are counted per peer and text for `COUNT_SECONDS`, so a flood of refusals yields few records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Counts the tasks of each `map`, graph, and tag, and all single submits of each function. Pure.
 
-Groups count their own tasks, so a call costs nothing per task. For the chunks of a `map`, groups count items.
-"""
+Groups count their own tasks, so a call costs nothing per task. For the chunks of a `map`, groups count items."""
 
 from __future__ import annotations
 

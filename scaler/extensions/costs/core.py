@@ -4,8 +4,7 @@ Units are charged by age: each report adds the difference to the previous one, s
 queue cost nothing.
 
 Invariant: while a limit is reached, no paid unit is wanted of any worker manager that the scheduler scales. A unit
-starts only if the budget covers its minimum charge and one minute of every existing paid unit.
-"""
+starts only if the budget covers its minimum charge and one minute of every existing paid unit."""
 
 from __future__ import annotations
 

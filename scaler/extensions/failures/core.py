@@ -4,8 +4,7 @@ For a replay: the spec, functions, arguments, and inputs as sent to the worker. 
 until their owner leaves.
 
 Limited by MAX_FAILURES and by bytes. The oldest failures are dropped first, and held objects before failures.
-Invariant: an object is held exactly while a failure lists it.
-"""
+Invariant: an object is held exactly while a failure lists it."""
 
 from __future__ import annotations
 

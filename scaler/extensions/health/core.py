@@ -1,8 +1,7 @@
 """Adds worker health and connections to the status. Pure.
 
 Workers are judged by six figures each, compared with other workers of the same functions. A figure is None if too few
-other workers ran the function, or if the machine does not report the figure.
-"""
+other workers ran the function, or if the machine does not report the figure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The history files in `state_directory`.
 
-A restarted scheduler appends to the newest file while it has room, so frequent restarts do not evict older days.
-"""
+A restarted scheduler appends to the newest file while it has room, so frequent restarts do not evict older days."""
 
 from __future__ import annotations
 

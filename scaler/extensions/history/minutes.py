@@ -1,8 +1,7 @@
 """Records of the history (minutes, events, function times), their line format on disk, points of charts, and the
 comparison of functions with about a day earlier. Pure.
 
-Each line starts with a checksum of its JSON, so that readers skip a torn line and nothing else.
-"""
+Each line starts with a checksum of its JSON, so that readers skip a torn line and nothing else."""
 
 from __future__ import annotations
 

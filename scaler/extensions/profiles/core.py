@@ -1,7 +1,6 @@
 """Keeps a profile per function and per long task, and the memory of functions. Pure.
 
-Bounded: keeps the most recently sampled functions and tasks, and limits the rate of accepted reports.
-"""
+Bounded: keeps the most recently sampled functions and tasks, and limits the rate of accepted reports."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Task bars by worker lane, and their trace for Chrome's and Perfetto's viewers. Pure.
 
 A lane is a processor of a worker, or its replacement, and runs one task at a time. A task that waits for subtasks
-keeps its lane until it ends, and tasks that use its slot run on another lane.
-"""
+keeps its lane until it ends, and tasks that use its slot run on another lane."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Encodes the model for browsers as a snapshot followed by deltas. Pure.
 
-Invariant: applying a snapshot and all later deltas yields the rows of a new snapshot.
-"""
+Invariant: applying a snapshot and all later deltas yields the rows of a new snapshot."""
 
 from __future__ import annotations
 

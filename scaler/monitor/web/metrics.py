@@ -1,8 +1,7 @@
 """The model as Prometheus metrics, documented in docs/metrics.md.
 
 The first `MAX_FUNCTIONS` functions have their own series for the life of a scheduler, because a counter that changes
-its label looks new. Further functions share one.
-"""
+its label looks new. Further functions share one."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ Web pages can make browsers send requests to this machine, and read the answers 
 known names and addresses of this server are accepted as `Host`, and no other page's `Origin`.
 
 The server's own user on this machine needs no token, as the kernel reports the user; all other readers do. The token
-arrives in the header `Authorization: Bearer`, or in the link `/?token=...` or the form, which set a signed cookie.
-"""
+arrives in the header `Authorization: Bearer`, or in the link `/?token=...` or the form, which set a signed cookie."""
 
 from __future__ import annotations
 

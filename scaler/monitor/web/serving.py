@@ -1,8 +1,7 @@
 """Serves HTTP on a socket with limits on connections, waiting times, and request sizes.
 
 A request has `HEADER_SECONDS` until the application admits it. At the connection limit (at most half of the file
-descriptors), a new connection replaces one without an admitted request.
-"""
+descriptors), a new connection replaces one without an admitted request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Live events for browsers, each of which has a queue of events.
 
-A browser that falls behind is disconnected, reconnects, and starts over with a snapshot.
-"""
+A browser that falls behind is disconnected, reconnects, and starts over with a snapshot."""
 
 from __future__ import annotations
 
