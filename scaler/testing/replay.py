@@ -25,6 +25,7 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.rooms import make_rooms
 from scaler.scheduler.scaling.elastic import Elastic
+from scaler.testing import worker_invariants
 from scaler.testing.invariants import check
 from scaler.worker.agent.calls import CallInput, ServiceCalls
 from scaler.worker.agent.core import AgentCore
@@ -76,7 +77,7 @@ def _make_core(head: Mapping[str, Any], now: float) -> tuple[Callable[[list[Any]
     """Return the `step` of a new core, and a check of its invariants."""
     if "executor" in head:
         agent = AgentCore(WorkerConfig.from_json(head["config"]), _EXECUTORS[head["executor"]], now)
-        return agent.step, agent.check
+        return agent.step, partial(worker_invariants.check, agent.executor)
     config = SchedulerConfig.from_json(head["config"])
     policy = load_policy(config.policy_engine_type, config.policy_content)
     core = SchedulerCore(config, now, Elastic(policy.allocation), HostStores(), rooms=make_rooms(config))

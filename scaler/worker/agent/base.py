@@ -155,10 +155,6 @@ class ExecutorBase(ABC):
     def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         """Return the statuses of processors or calls, by number."""
 
-    @abstractmethod
-    def check(self) -> None:
-        """Check invariants."""
-
     def resting(self, _now: float) -> Collection[int]:
         return ()
 

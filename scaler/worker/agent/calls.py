@@ -262,12 +262,6 @@ class ServiceCalls(ExecutorBase):
             for call in islice(self._in_flight.values(), MAX_STATUSES)
         }
 
-    def check(self) -> None:
-        attempts = self.queue.attempts
-        assert len(attempts) == self.queue.waiting + sum(item.executor > 0 for item in attempts.values())
-        assert all(call.executor and attempts.get(call.id) is call for call in self._in_flight.values())
-        assert len(self._in_flight) <= self.config.slots
-
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _start(self, item: Attempt, now: float) -> None:

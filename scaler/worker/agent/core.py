@@ -1,9 +1,9 @@
 """The agent's core: owns the worker's attempts and decides what to report to the scheduler. Pure.
 
 Attempts run in one of two executors: processors of this host (`pool.py`) or calls to a service (`calls.py`). The core
-has the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants, checked by `check`: an attempt is
-in exactly one place; every received attempt is answered by exactly one Done or Returned(started=False), unless the
-scheduler has dropped this worker.
+has the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants: an attempt is in exactly one
+place; every received attempt is answered by exactly one Done or Returned(started=False), unless the scheduler has
+dropped this worker.
 """
 
 from __future__ import annotations
@@ -142,9 +142,6 @@ class AgentCore:
     @property
     def queued(self) -> int:
         return self.executor.queue.waiting + self.executor.unstarted
-
-    def check(self) -> None:
-        self.executor.check()
 
     # -- events and messages of the scheduler ----------------------------------------------------------------------
 

@@ -194,13 +194,6 @@ class ProcessorPool(ProcessorTable):
     def resting(self, now: float) -> set[int]:
         return {each.number for each in self.processors.values() if now < each.rests_until}
 
-    def check(self) -> None:
-        queue = self.queue
-        dispatched = [(item, each) for each in self.processors.values() for item in each.dispatched]
-        assert len(queue.attempts) == queue.waiting + len(dispatched)
-        assert all(queue.attempts[item.id] is item and item.executor == each.number for item, each in dispatched)
-        assert len(self._in_state(ProcessorState.ACTIVE)) <= self._slots
-
     # -- dispatch --------------------------------------------------------------------------------------------------
 
     def _dispatch(self, now: float) -> None:

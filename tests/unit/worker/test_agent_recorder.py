@@ -12,7 +12,9 @@ from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Outcome, Recall, Relay, Run, RunGroup, Spec, Welcome
 from scaler.recorder import Recorder
+from scaler.testing import worker_invariants
 from scaler.testing.replay import read, replay
+from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.calls import CallCompleted, CallsAccepted, CallsRefused, ServiceCalls
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
@@ -108,13 +110,13 @@ def test_replay_produces_the_same_commands(story: Callable[[], Recorded], tmp_pa
 def test_replay_reproduces_a_fault_and_names_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "box"
     with_processors().recorder.write(path)
-    monkeypatch.setattr(ProcessorPool, "check", _never_sound)
+    monkeypatch.setattr(worker_invariants, "check", _never_sound)
     with pytest.raises(AssertionError, match="unsound") as caught:
         replay(path)
     assert caught.value.__notes__[0].startswith("in step 0 of the record")
 
 
-def _never_sound(_pool: ProcessorPool) -> None:
+def _never_sound(_executor: ExecutorBase) -> None:
     raise AssertionError("unsound")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Message, Outcome
+from scaler.testing.worker_invariants import check
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
@@ -180,7 +181,7 @@ class CoreRig:
             if not answers:
                 break
             left = answers
-        self.core.check()
+        check(self.core.executor)
 
     def snapshots(self) -> dict[int, Snapshot]:
         return {number: each.snapshot() for number, each in self.hands.processors.items() if not each.released}
