@@ -484,7 +484,7 @@ class Spec:
     retry_delays: RetryDelays = ()
     """Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default."""
     retry_jitter: f.Share = 0.0  # maximum random reduction of a delay, as a share of it
-    failed: f.Count32 = 0  # earlier failures with retry_on exceptions as items of a chunk
+    failed: f.Count32 = 0  # no longer used
     tags: TaskTags = ()
     code: f.OptionalId = b""  # id of the client's registered archive of uploaded modules, or empty
     packages: Packages = ()  # packages that the function imports, with the client's versions

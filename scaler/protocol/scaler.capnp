@@ -345,7 +345,7 @@ struct Spec {
   retryDelays @15 :List(RetryDelay);
   # Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default
   retryJitter @16 :Float64;      # maximum random reduction of a delay, as a share of it
-  failed @17 :UInt32;            # earlier failures with retry_on exceptions as items of a chunk
+  failed @17 :UInt32;            # no longer used
   tags @18 :List(TaskTag);
   code @19 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
   packages @20 :List(ImportedPackage);  # packages that the function imports, with the client's versions

@@ -26,9 +26,7 @@ LOST = (
 FAULTS: dict[str, tuple[str, Fault]] = {
     "commands are performed before the disk has what led to them": (
         ROUGH,
-        Fault(
-            DurableSteps, "add", "if self._held or self.journal.durable < self.journal.written:", "if False:", LOST
-        ),
+        Fault(DurableSteps, "add", "if self._held or self.journal.durable < self.journal.written:", "if False:", LOST),
     ),
     "a torn record counts": (
         STEADY,

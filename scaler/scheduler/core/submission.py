@@ -138,7 +138,7 @@ class Submission:
             if session is not None:
                 left -= _label(session, task, columns, index)
             tasks[identifier] = task
-            if task.references or is_again or identifier in claims or columns.spec.failed:
+            if task.references or is_again or identifier in claims:
                 referencing.append(task)
             else:
                 ready.append(task)

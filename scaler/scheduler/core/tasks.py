@@ -114,7 +114,6 @@ _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMO
 _RAN = Outcome.EXCEPTION_TO_RETRY
 """Outcomes up to this value mean that the task's own code ran to its end."""
 _ZEROS = repeat(0)
-_FAILED_IN_CHUNK = "attempt 1, in a chunk of its map: it raised an exception of retry_on"
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = RetainedResult(
     Outcome.OBJECT_LOST, b"it depends on what another client made, and only its own can be named"
@@ -143,15 +142,12 @@ class Tasks:
     def resolve(self, task: Task, *, is_held: bool = False) -> None:
         """Admit a task with references: wait for its dependencies, count its objects as used, or fail at once.
 
-        A task that already failed as an item of a chunk is delayed like any failed task. is_held: the task also waits
-        for `release_hold` or `adopt`.
+        is_held: the task also waits for `release_hold` or `adopt`.
         """
         missing = int(is_held)
         failed: RetainedResult | None = None
         group = task.group
         client = group.client
-        if group.spec.failed:
-            task.errors = AttemptErrors(group.spec.failed, texts=[_FAILED_IN_CHUNK])
         references: list[bytes] = []  # tasks' own id objects, so that a graph shares them
         for reference in task.references:
             other = client.tasks.get(reference)
@@ -181,8 +177,6 @@ class Tasks:
         if missing:
             task.state = Waiting(missing)
             self._state.counts.waiting += 1
-        elif group.spec.failed and failed is None:
-            self._requeue(task, _retry_delay(task), self._state.own_time(self._state.now))
         else:
             self._enqueue(task)
         if failed is not None:

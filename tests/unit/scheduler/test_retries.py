@@ -106,14 +106,3 @@ def test_jitter_shortens_a_delay_by_at_most_its_share(seconds: float, jitter: fl
     trial.raises()
     least = (10.0 + seconds) * (1 - jitter)
     assert least - 1e-6 <= trial.delay() <= 10.0 + seconds + 1e-6
-
-
-def test_failed_chunk_item_waits_and_counts_its_attempt() -> None:
-    trial = Trial(retries=1, retry_delays=(LONG_SECONDS,), failed=1)
-    assert trial.why() == (
-        "it waits 5.0 s before attempt 2 of 2 (retries: 1 of 1, losses: 0 of 1), "
-        "after attempt 1, in a chunk of its map: it raised an exception of retry_on"
-    )
-    trial.wait(LONG_SECONDS + 0.5)
-    trial.raises()
-    assert trial.outcome() is Outcome.EXCEPTION
