@@ -58,6 +58,7 @@ def test_work_too_slow_for_the_laptop_runs_in_the_cloud(tmp_path: Path, aws: Aws
     file = configured(tmp_path, aws, ports, (laptop, f"{laptop}\nmax_task_concurrency = 1"))
     assert not [line for line in provision("aws_hpc", file, "setup", "--check") if line.startswith("problem")]
     provision("aws_hpc", file, "setup")
+    assert not [line for line in provision("aws_hpc", file, "setup") if line.startswith("created")]
     assert any(line.startswith("runs          no jobs") for line in provision("aws_hpc", file, "show"))
     with command("scaler", str(file), directory=tmp_path) as everything:
         everything.addresses()

@@ -73,11 +73,3 @@ def test_other_services_answer_and_refuse_like_aws(
         getattr(client, operation)(**request_)
     assert (code_of(caught), rule.used) == (("AccessDenied", 403), 1)
     client.close()
-
-
-def test_role_of_batch_has_the_name_that_aws_gives_it(aws: AwsEmulator) -> None:
-    aws.faults.clear()
-    client: Any = client_of("iam", endpoint_url=aws.endpoint_url)
-    made = client.create_service_linked_role(AWSServiceName="batch.amazonaws.com")["Role"]
-    assert client.get_role(RoleName="AWSServiceRoleForBatch")["Role"]["Arn"] == made["Arn"]
-    client.close()

@@ -21,8 +21,6 @@ def test_pages_name_existing_tests() -> None:
 
 
 def test_the_page_about_the_design_names_existing_modules() -> None:
-    files = [
-        f"/{path.relative_to(ROOT)}" for top in ("scaler", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")
-    ]
+    files = [str(path) for top in ("scaler", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")]
     named = MODULE.findall((ROOT / "docs/design.md").read_text())
     assert not [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
