@@ -398,7 +398,7 @@ def embed(config: SchedulerConfig) -> EmbeddedStorage:
         address, spill = beside(config.bind_address, 1, ".storage"), SpillSpace.of(config)
         return EmbeddedStorage(address, spill=spill, security=config, state_directory=config.state_directory)
     except UsageError as error:
-        raise UsageError(f"the object storage beside {config.bind_address}: {error}") from error
+        raise UsageError(f"the object storage inside this scheduler: {error}") from error
 
 
 def run(config: ObjectStorageServerConfig) -> int:

@@ -122,7 +122,7 @@ def test_names_the_owner_of_a_used_address(cluster: SchedulerClusterCombo) -> No
     storage = cluster.get_object_storage_address()
     for name, arguments, at in (
         ("scaler_object_storage_server", [address], address),
-        ("scaler_scheduler", [address], f"the object storage beside {address}: cannot listen on {storage}"),
+        ("scaler_scheduler", [address], f"the object storage inside this scheduler: cannot listen on {storage}"),
         ("scaler_scheduler", [address, "-osa", storage], address),
         ("scaler_scheduler", ["tcp://127.0.0.1:0", "-osa", storage, "-ma", address], address),
     ):

@@ -113,7 +113,7 @@ class ProcessorTable(ExecutorBase):
         if len(self._in_state(ProcessorState.SUSPENDED)) >= self.config.max_suspended_tasks:
             # Without a free slot, the awaited tasks might never run, and all suspended tasks here would deadlock.
             limit = f"max_suspended_tasks = {self.config.max_suspended_tasks}"
-            text = f"the task waits for its own tasks, and as many of its worker as it may have do already: {limit}"
+            text = f"the task waits for its own tasks, but its worker is at the limit of such tasks, {limit}"
             self._kill(processor, KillReason(Outcome.REJECTED, text))
             return
         self._enter(processor, ProcessorState.SUSPENDED, now)
