@@ -92,15 +92,13 @@ def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:
     return _to_same_user(connection, watcher)
 
 
-def _to_same_user(
-    connection: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None
-) -> LocalTransport | None:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+def _to_same_user(end: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None) -> LocalTransport | None:
+    credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
     if user != os.geteuid():
-        connection.close()
+        end.close()
         return None
-    return LocalTransport(connection, watcher, memory)
+    return LocalTransport(end, watcher, memory)
 
 
 class FileDescriptor:

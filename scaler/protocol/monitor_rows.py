@@ -380,22 +380,16 @@ class IncidentRow(NamedTuple):
 
 
 class SchedulerRow(NamedTuple):
-    cpu_percent: Annotated[
-        float, gauge("scheduler_cpu_ratio", "CPU use of the scheduler: 1 is one CPU.", "percent")
-    ] = 0.0
+    cpu_percent: Annotated[float, gauge("scheduler_cpu_ratio", "CPU use of the scheduler, in CPUs.", "percent")] = 0.0
     rss_bytes: Annotated[int, gauge("scheduler_resident_memory_bytes", "Memory of the scheduler.")] = 0
     uptime_seconds: Annotated[float, gauge("scheduler_uptime_seconds", "Since the scheduler's start.")] = 0.0
-    step_seconds_max: Annotated[float, gauge("scheduler_step_seconds_max", "The scheduler's longest recent step.")] = (
-        0.0
-    )
+    step_seconds_max: Annotated[float, gauge("scheduler_step_seconds_max", "The longest recent step.")] = 0.0
     insecure_no_auth: Annotated[bool, gauge("insecure_no_auth", "1 while any process may connect.")] = False
     journal_bytes: Annotated[int, gauge("scheduler_journal_bytes", "Disk space of the scheduler's journal.")] = 0
     disk_failure: Annotated[
         str, gauge("scheduler_disk_failed", "1 while new tasks are refused or wait because of the disk.", "text")
     ] = ""
-    lag_seconds_max: Annotated[
-        float, gauge("scheduler_lag_seconds_max", "Maximum recent delay of the scheduler's event loop.")
-    ] = 0.0
+    lag_seconds_max: Annotated[float, gauge("scheduler_lag_seconds_max", "Longest recent delay of the loop.")] = 0.0
     host: str = ""
     extensions: Annotated[str | None, Column(help="Running extensions, separated by spaces; None: unknown")] = None
 
@@ -437,17 +431,13 @@ class SpendingRow(NamedTuple):
     day: Annotated[float, _money("Day", 3, "Cost of units in the last 24 hours.", "spent_day")] = 0.0
     today: Annotated[float, _money("Today", 1, "Cost of units since midnight.", "spent_today")] = 0.0
     run: Annotated[float, _money("Run", 1, "Cost of units in this run.", "spent_run")] = 0.0
-    forecast: Annotated[
-        float | None, _money("To come", 3, "Estimated cost of the present work.", "spending_forecast")
-    ] = 0.0
+    forecast: Annotated[float | None, _money("To come", 3, "Expected cost of present work.", "spending_forecast")] = 0.0
     hour_limit: Annotated[float, _money("Limit/hour", 2, "spend_limit per hour, 0: none.", "spend_limit_hour")] = 0.0
     day_limit: Annotated[float, _money("Limit/day", 2, "spend_limit per day, 0: none.", "spend_limit_day")] = 0.0
     run_limit: Annotated[float, _money("Limit/run", 2, "spend_limit per run, 0: none.", "spend_limit_run")] = 0.0
     next_limit: Annotated[str, _NEXT] = ""
     limit_seconds: Annotated[float | None, Column("Reached in", "seconds", help="Time until the next limit")] = None
-    reached: Annotated[
-        str, Column("Reached", help="1 while a spend_limit is reached.", metric="spend_limit_reached")
-    ] = ""
+    reached: Annotated[str, Column("Reached", help="1 while a limit is reached.", metric="spend_limit_reached")] = ""
 
 
 class TaskCounts(NamedTuple):
