@@ -146,13 +146,7 @@ class ZmqListener(ZmqEnd):
     before closing it, and a new connection before delivering its messages. Once all monitor events are processed, a
     number refers to the latest connection."""
 
-    def __init__(
-        self,
-        addresses: Iterable[str],
-        wakeups: Wakeups,
-        keys: ServerKeys | None,
-        compression: str,
-    ) -> None:
+    def __init__(self, addresses: Iterable[str], wakeups: Wakeups, keys: ServerKeys | None, compression: str) -> None:
         """Bind to all addresses, or raise UsageError with none bound. keys: None admits every peer, unencrypted."""
         context = acquire_context()
         super().__init__(context, zmq.ROUTER, wakeups)

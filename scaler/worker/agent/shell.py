@@ -374,11 +374,7 @@ class StatusFile:
 
 
 def run_agent(
-    config: WorkerConfig,
-    make_agent: Callable[[MakeConnector], Agent],
-    status: StatusFile,
-    *,
-    runs_tasks: bool = True,
+    config: WorkerConfig, make_agent: Callable[[MakeConnector], Agent], status: StatusFile, *, runs_tasks: bool = True
 ) -> int:
     """Run an agent and return the exit code. runs_tasks: tasks use this machine's memory."""
 

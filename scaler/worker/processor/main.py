@@ -109,11 +109,7 @@ class GarbagePolicy:
     """Collects garbage periodically, and returns large amounts of free memory to the system."""
 
     def __init__(
-        self,
-        config: WorkerConfig,
-        free: Callable[[], None],
-        report_worn: Callable[[str], None],
-        now_ns: int,
+        self, config: WorkerConfig, free: Callable[[], None], report_worn: Callable[[str], None], now_ns: int
     ) -> None:
         """free: drops caches. report_worn: requests a replacement of this processor, with a reason."""
         self._max_growth_bytes = config.max_processor_memory_growth
