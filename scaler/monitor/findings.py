@@ -364,4 +364,4 @@ def _none(status: Status, rounds: Mapping[str, float]) -> str:
     if rounds:
         host, longest = max(rounds.items(), key=lambda item: item[1])
         parts.insert(0, f"round trips take {_time(median(rounds.values()))}, at most {_time(longest)} to {host}")
-    return f"Neither is slow: {', '.join(parts)}."
+    return f"Neither the network nor the scheduler is slow: {', '.join(parts)}."

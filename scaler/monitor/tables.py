@@ -129,7 +129,7 @@ def _noted(name: str, title: str) -> Table:
 
 
 def _read_notes(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaitable[Sequence[Any]]:
-    is_known = asking.has_reports or name not in LOGS
+    is_known = name not in LOGS or (asking.has_reports and name in asking.tables.split())
     return [*reversed(asking.model.notes[name])][:limit] if is_known else asking.rows(name, most=limit)
 
 

@@ -32,8 +32,8 @@ from scaler.worker.processor.capture import printed_output, recorded_output
 
 MAX_LOADED = 64
 NO_CLIENTS = (
-    "this task runs as a job of its own, where no worker is, so that no client inside it reaches the scheduler: "
-    "submit its tasks from outside, or run it on a worker manager with workers"
+    "a task that runs as a job of its own, without a worker, cannot connect to the scheduler: submit its tasks from "
+    "the program, or run the task on a worker manager that starts workers"
 )
 
 _preloaded: set[str] = set()

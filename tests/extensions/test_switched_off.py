@@ -25,8 +25,10 @@ def test_without_extensions_tasks_run_and_questions_explain_the_absence(
             assert client.map(double, range(100)) == [2 * number for number in range(100)]
             with pytest.raises(RefusedError, match="has no table 'logs': its extension is not switched on there"):
                 client.logs()
-        assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 0
-    assert capsys.readouterr().out == ""
+        assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "has no table 'audit': its extension is not switched on there" in err
 
 
 def test_unknown_name_error_suggests_the_nearest() -> None:

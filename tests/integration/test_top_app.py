@@ -303,7 +303,7 @@ def test_data_screen_shows_stores_transfers_and_hosts_without_a_route(size: tupl
         await stage.press("b")
         await stage.until(lambda: "2 stores, 3.0k moved between them" in stage.text("#text"))
         _, network, _, head, *rows = [line.rstrip() for line in stage.text("#text").splitlines()]
-        assert network.startswith("network: Neither is slow")
+        assert network.startswith("network: Neither the network nor the scheduler is slow")
         assert ("hit rate" in head) == (size[0] == 120)
         assert [line.split()[0] for line in rows[:2]] == ["al\\x1bpha", "object"]
         assert ("75.0%" in rows[0]) == (size[0] == 120)

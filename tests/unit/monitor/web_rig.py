@@ -18,7 +18,7 @@ from scaler.extensions.logs.rows import LogRow
 from scaler.ids import task_id_of
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
-from scaler.monitor.rows import KEYS
+from scaler.monitor.rows import KEYS, LOGS
 from scaler.monitor.web.security import SAME_USER
 from scaler.monitor.web.server import WebApp
 from scaler.protocol.data_rows import ObjectRow
@@ -111,6 +111,7 @@ class PreparedMonitor(MonitorConnection):
 
     connected = True
     has_reports = True
+    tables = " ".join(LOGS)
     last_error = ""
 
     def __init__(self, model: Model | None = None) -> None:
