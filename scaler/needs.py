@@ -176,7 +176,7 @@ def task_needs(
                 raise UsageError(f"memory is {error}") from None
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
             what = 'bytes above 0, or text such as "8GB"' if name == MEMORY else "a number above 0"
-            raise UsageError(f"{name} is {given!r}, and must be {what}; leave it out for none")
+            raise UsageError(f"{name} is {given!r}, but must be {what}; leave it out for none")
         wanted[name] = amount
     gpus = wanted.get(GPU)
     if isinstance(gpus, int | float) and gpus > 1 and gpus % 1:

@@ -29,7 +29,7 @@ class OutputStreams:
     """Stdout and stderr of this process. Thread-safe. After `close`, output is dropped."""
 
     def __init__(self, names: Mapping[int, str] = NAMES, *, as_text: bool = False) -> None:
-        """names: of the streams by descriptor. as_text: write to the current `sys.stdout` and `sys.stderr`."""
+        """names: stream names by descriptor. as_text: write to the current `sys.stdout` and `sys.stderr`."""
         self._streams = {
             descriptor: _Stream(name, _text_writer(name) if as_text else _writer(descriptor))
             for descriptor, name in names.items()

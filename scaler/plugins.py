@@ -18,7 +18,7 @@ class Plugins:
     """The plug-ins of one kind. A reference is `module:attribute`, as in an entry point."""
 
     def __init__(self, group: str, built_in: Mapping[str, str]) -> None:
-        """group: of the entry points. built_in: references by name, which installed packages cannot replace."""
+        """group: group of the entry points. built_in: references by name, which installed packages cannot replace."""
         self.group = group
         self.built_in = MappingProxyType(built_in)
 

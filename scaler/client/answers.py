@@ -97,7 +97,7 @@ class TaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A host that stores a value, or `object storage`. size_bytes: of the value; 0 if unknown."""
+    """A host that stores a value, or `object storage`. size_bytes: size of the value; 0 if unknown."""
 
     host: str
     size_bytes: int

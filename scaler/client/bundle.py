@@ -158,7 +158,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
                 raise ValueError(f"its {_MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != FORMAT:
-                text = f"bundle {str(path)!r} is of format {manifest['format']!r}, and this version reads {FORMAT}"
+                text = f"bundle {str(path)!r} is of format {manifest['format']!r}, but this version reads {FORMAT}"
                 raise UsageError(f"{text}: replay it with the version of scaler that wrote it")
 
             def parts(name: str) -> Parts:
@@ -182,7 +182,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, ProtocolError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{str(path)!r} is no bundle of client.bundle(): {error}") from None
+        raise UsageError(f"{str(path)!r} was not written by client.bundle(): {error}") from None
     here = platform.python_version()
     if written.split(".")[:2] == here.split(".")[:2]:
         return ran, ""

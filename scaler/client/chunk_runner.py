@@ -101,7 +101,8 @@ class ChunkRunner:
         serializer: Serializer | None,
         is_spread: bool,
     ) -> None:
-        """function: of the tasks; None if each task is a single call. is_spread: each item is a tuple of arguments."""
+        """function: function of the tasks; None if each task is a single call. is_spread: each item is a tuple of
+        arguments."""
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
         self.progress = progress

@@ -146,7 +146,7 @@ class MapFunction(PickledFunction):
     """The function of a chunk's task: calls a function, pickled at construction, with each item."""
 
     def __init__(self, parts: Sequence[serialization.Buffer], name: str, spread: bool) -> None:
-        """name: of the user's function. spread: each item is a tuple of arguments."""
+        """name: name of the user's function. spread: each item is a tuple of arguments."""
         super().__init__(parts)
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []

@@ -96,7 +96,7 @@ class Client(ClusterQuestions):
         self._is_in_process = not processes or (address is None and runs_in_process())
         self._is_nested = address is None and self._is_inside_task and not self._is_in_process
         if n_workers is not None and (self._is_nested or self._is_in_process):
-            text = "is for a cluster that the client starts, but this client starts none"
+            text = "applies only to a cluster that the client starts, but this client starts none"
             raise UsageError(f"n_workers={n_workers} {text}")
         if self._is_nested:
             self._loop: ClientLoop = room("nested").open_loop(session, timeout_seconds)
@@ -310,9 +310,9 @@ class Client(ClusterQuestions):
 def _check(timeout_seconds: object, name: object, session: object) -> None:
     seconds = timeout_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
-        raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0 and at most {MAX_SECONDS:g}")
+        raise UsageError(f"timeout_seconds is {seconds!r}, but must be a number above 0 and at most {MAX_SECONDS:g}")
     if not isinstance(name, str) or any("\ud800" <= character <= "\udfff" for character in name):
-        raise UsageError(f"name is {name!r}, and must be a string without unpaired surrogates")
+        raise UsageError(f"name is {name!r}, but must be a string without unpaired surrogates")
     if session is not None:
         checked_label("session", session)
 
@@ -323,7 +323,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_client(address: str | None = None) -> Client:
-    """Return this process's client of a cluster for other libraries; the first call makes it."""
+    """Return this process's client of a cluster for other libraries; the first call creates it."""
     if address is None and is_inside_task():
         return Client()  # clients of a processor share their connection
     key = os.getpid(), address

@@ -47,7 +47,7 @@ def open_cluster(
     chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
     if n_workers is not None and (address is not None or chosen):
         other = "the address" if address is not None else f"{ADDRESS_VARIABLE}={chosen}"
-        raise UsageError(f"n_workers={n_workers} is for a cluster that the client starts: leave out {other}")
+        raise UsageError(f"n_workers={n_workers} applies only to a cluster that the client starts: leave out {other}")
     if address is not None:
         return _connect(address, name, timeout_seconds, access, session, is_given=not is_name(address))
     if not chosen and session:
@@ -70,7 +70,7 @@ def _access(credentials: str | None, insecure_no_auth: bool | None, compression:
     if insecure_no_auth is None and credentials is None:
         insecure_no_auth = os.environ.get(INSECURE_VARIABLE, "").lower() in _TRUE
     if credentials and insecure_no_auth:
-        raise UsageError("credentials and insecure_no_auth exclude each other: give one of them")
+        raise UsageError("credentials and insecure_no_auth are mutually exclusive: set only one")
     return Access.of(credentials, bool(insecure_no_auth), Role.CLIENT, "client", compression)
 
 

@@ -65,7 +65,7 @@ class NamedSession:
     def submit_each(self, template: TaskTemplate, calls: Sequence[Call], keys: Sequence[str]) -> list[TaskFuture]:
         if len(keys) != len(calls) or len({*keys}) != len(keys):
             wrong = f"{len(keys)} for {counted(len(calls), 'item')}" if len(keys) != len(calls) else "not all different"
-            raise UsageError(f"keys are {wrong}: give each item a key of its own")
+            raise UsageError(f"keys are {wrong}: give each item its own key")
         return [self.submit(template, *call, key, None) for call, key in zip(calls, keys, strict=True)]
 
     def find(self, name: str | None, key: str | None, tag: str | None) -> list[ScalerFuture]:

@@ -37,7 +37,7 @@ class ScalerExecutor(Executor):
     created inside a task without a client or an address, the executor runs children of that task.
 
     Args:
-        client: use this client, which stays open after `shutdown`. Default: a client of its own.
+        client: use this client, which stays open after `shutdown`. Default: its own client.
         max_workers: number of workers reported to libraries that divide their work by it. Limits nothing. Default: the
             CPUs of this machine.
         task_options: options of each call whose names are also arguments of `Client`: `timeout_seconds`,
@@ -83,7 +83,8 @@ class ScalerExecutor(Executor):
             raise UsageError(f"an executor takes a Client or address=...; {client!r} is neither")
         if client is not None and of_client:
             raise UsageError(
-                f"{', '.join(of_client)}: is for a client that the executor creates; pass it to the Client instead"
+                f"{', '.join(of_client)}: applies only to a client that the executor creates; "
+                "pass it to the Client instead"
             )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)

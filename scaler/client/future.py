@@ -210,7 +210,7 @@ class ScalerFuture(Future[Any], ABC):
             Exception: The exception that the task raised.
             TaskError: The task did not run to its end, such as a WorkerLostError.
             CancelledError: The task was cancelled.
-            TimeoutError: The task has not ended. The text has the reason; to ask the scheduler for it takes up to a
+            TimeoutError: The task has not ended. The text has the reason; querying the scheduler for it takes up to a
                 tenth of the timeout, at most 1 s.
         """
         try:
@@ -394,15 +394,19 @@ class ScalerFuture(Future[Any], ABC):
 
     def set_running_or_notify_cancel(self) -> bool:
         """Refused: only the client sets the state."""
-        raise InvalidStateError("only the client sets the state of a ScalerFuture")
+        raise InvalidStateError("only the client may set the state of a ScalerFuture")
 
     def set_result(self, result: Any) -> None:
         """Refused: only the client sets the result."""
-        raise InvalidStateError(f"only the client sets the result of a ScalerFuture, not to {result!r}")
+        raise InvalidStateError(
+            f"only the client may set the result of a ScalerFuture; set_result was called with {result!r}"
+        )
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Refused: only the client sets the exception."""
-        raise InvalidStateError(f"only the client sets the exception of a ScalerFuture, not to {exception!r}")
+        raise InvalidStateError(
+            f"only the client may set the exception of a ScalerFuture; set_exception was called with {exception!r}"
+        )
 
     def _run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""

@@ -83,7 +83,8 @@ class FutureTable:
         self.released = 0
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
-        """Payloads of arguments that are futures and constants, by futures' indexes and constants' values."""
+        """Payloads of arguments that are futures and constants, by the indexes of the futures and the values of the
+        constants."""
         self._waiting_threads = 0
         self._running: set[Future[Any]] = set()
         self._read = b"", b""
@@ -206,8 +207,8 @@ class FutureTable:
             references = cast("tuple[t.Reference, ...]", tuple(found))
             if len(found) > MAX_REFERENCES:
                 raise errors.LimitError(
-                    f"{template.spec.name}: its arguments have {len(found)} futures and objects, and MAX_REFERENCES is "
-                    f"{MAX_REFERENCES}: combine them in several tasks, then combine the results of these"
+                    f"{template.spec.name}: its arguments have {len(found)} futures and objects, more than "
+                    f"MAX_REFERENCES = {MAX_REFERENCES}: combine them in several tasks, then combine their results"
                 )
             uploads = tuple(reference._upload for reference in found if isinstance(reference, t.ObjectReference))
         if template.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:

@@ -49,13 +49,13 @@ def nodes_with_options(
     common: OptionKeywords,
     checked: Callable[[OptionKeywords], Options],
 ) -> dict[Key, Options]:
-    """Return the options of nodes with options of their own, over the common options. Raises UsageError."""
+    """Return the options of nodes that have their own, merged over the common options. Raises UsageError."""
     if not isinstance(given, Mapping):
         raise UsageError(f"node_options is {given!r}, and must map keys to dicts of options")
     found: dict[Key, Options] = {}
     for key, own in given.items():
         if not isinstance(own, Mapping):
-            raise UsageError(f"node_options of key {key!r} is {own!r}, and must be a dict such as {{'priority': 5}}")
+            raise UsageError(f"node_options of key {key!r} is {own!r}, but must be a dict such as {{'priority': 5}}")
         if key not in graph or not is_computation(graph[key]):
             raise UsageError(f"node_options names key {key!r}, but the graph has no computation with this key")
         try:

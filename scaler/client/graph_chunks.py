@@ -23,7 +23,8 @@ MAX_NODES = 256
 MAX_NODE_SECONDS = 40e-6
 """Cost of a node as a task, seconds. Chunking longer nodes saves nothing and delays levels with few nodes."""
 MAX_CHAINED_SECONDS = 200e-6
-"""The same in graphs with few nodes per level, in which each level as tasks waits for messages, and runs unprepared."""
+"""The same for graphs with few nodes per level: as tasks, each level waits for messages, and the next is not
+prefetched."""
 MAX_CHAINED_NODES = 2048
 MAX_VALUE_BYTES = 128
 MAX_CHUNK_SECONDS = 0.1
@@ -32,13 +33,13 @@ MAX_LOADS = 4
 """Maximum loads of chunk values by single nodes, per chunked node: each load costs 10 us."""
 MIN_NODES = 5_000
 MIN_LEVELS = 500
-"""Minimum number of unwanted nodes, or of nodes one after the other, for which sampling pays off."""
+"""Minimum number of unwanted nodes, or of consecutive nodes, for which sampling pays off."""
 WAIT_SECONDS = 0.05
 WAIT_SECONDS_PER_NODE = 4e-6
 """Maximum wait for the samples, seconds: about a tenth of the graph's time without chunks."""
 FIRST_SAMPLES = 256
 SAMPLES = 16
-"""Maximum number of further samples per function, and of samples one after the other."""
+"""Maximum number of further samples per function, and of consecutive samples."""
 MAX_FUNCTIONS = 32
 """Maximum number of functions that get `SAMPLES`, because some graphs have a function for each node."""
 MAX_INPUTS = 1024
@@ -264,7 +265,8 @@ def checked_size(given: int | None, block: bool, options: Options, serializer: o
 
 
 def is_large(plan: Plan, unwanted: int) -> bool:
-    """Return whether sampling pays off: for many nodes, and for long chains, which as tasks need messages per node."""
+    """Return whether sampling pays off: for many nodes, and for long chains, whose nodes would each need messages as
+    tasks."""
     if unwanted >= MIN_NODES or unwanted < MIN_LEVELS:
         return unwanted >= MIN_NODES
     levels: list[int] = []

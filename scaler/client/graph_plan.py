@@ -57,7 +57,9 @@ class Plan:
             raise UsageError(f"keys is {keys!r}: pass a list of keys, such as [{keys!r}]")
         dask = sys.modules.get(_NODES)  # no value is a node before the program imports Dask
         if dask is not None and any(isinstance(value, dask.GraphNode) for value in graph.values()):
-            raise UsageError("the graph has Dask's nodes: compute it with scaler.dask.get(graph, keys, client=client)")
+            raise UsageError(
+                "the graph contains Dask nodes: compute it with scaler.dask.get(graph, keys, client=client)"
+            )
         self._graph = graph
         self.nodes: dict[Key, Computation] = {}
         self.values: dict[Key, Any] = {}
@@ -240,7 +242,7 @@ class NodeCall:
 
 
 class NodeFunction:
-    """The function of a node's task. Nodes of one name share it, and so their tasks share a template."""
+    """The function of a node's task. Nodes with the same name share the function, so their tasks share a template."""
 
     def __init__(self, name: str) -> None:
         self.__qualname__ = name

@@ -119,7 +119,7 @@ class ChunkFunction(Unchanging):
 
 
 def value_at(values: Sequence[Any], position: int) -> Any:
-    """Return the value of one node. values: of its chunk. Loads an argument of a node outside of chunks."""
+    """Return the value of one node. values: values of its chunk. Loads an argument of a node outside of chunks."""
     return _copied([values[position]])[0]
 
 

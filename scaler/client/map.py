@@ -43,7 +43,7 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
             if isinstance(item, Iterable):
                 raise
             raise UsageError(
-                f"item {index} of starmap is {shown(item)}, and must be an iterable of arguments such as a tuple"
+                f"item {index} of starmap is {shown(item)}, but must be an iterable of arguments such as a tuple"
             ) from None
 
 

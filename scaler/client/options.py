@@ -143,12 +143,12 @@ class TaskOptions:
         check_seconds("expected_seconds", self.expected_seconds, "says nothing")
         if self.capabilities is not None and not isinstance(self.capabilities, Mapping):
             example = '{"gpu": 1, "linux": None}'
-            raise UsageError(f"capabilities is {shown(self.capabilities)}, and must be a dict such as {example}")
+            raise UsageError(f"capabilities is {shown(self.capabilities)}, but must be a dict such as {example}")
         if self.name is not None and not isinstance(self.name, str):
-            raise UsageError(f"name is {shown(self.name)}, and must be a string")
+            raise UsageError(f"name is {shown(self.name)}, but must be a string")
         for option in ("profiling", "stream_output"):
             if getattr(self, option) not in (None, False, True):
-                raise UsageError(f"{option} is {shown(getattr(self, option))}, and must be True, False, or None")
+                raise UsageError(f"{option} is {shown(getattr(self, option))}, but must be True, False, or None")
         delay = self.retry_delay
         return Options(
             needs=task_needs(self.capabilities, self.memory, self.cpus, self.gpu).items,
@@ -187,7 +187,7 @@ def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
 def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} is {shown(value)}, and must be an integer {limits}")
+        raise UsageError(f"{name} is {shown(value)}, but must be an integer {limits}")
 
 
 def iterated(what: str, values: object) -> Iterator[Any]:
@@ -196,19 +196,19 @@ def iterated(what: str, values: object) -> Iterator[Any]:
     except TypeError:
         if hasattr(type(values), "__iter__"):  # the TypeError came from __iter__
             raise
-        raise UsageError(f"{what} is {shown(values)}, and must be iterable, such as a list") from None
+        raise UsageError(f"{what} is {shown(values)}, but must be iterable, such as a list") from None
 
 
 def check_call(args: object, kwargs: object) -> None:
     if not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
-        raise UsageError(f"args is {args!r}, and must be a tuple of positional arguments such as ({args!r},)")
+        raise UsageError(f"args is {args!r}, but must be a tuple of positional arguments such as ({args!r},)")
     if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
-        raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of keyword arguments")
+        raise UsageError(f"kwargs is {kwargs!r}, but must be a dict of keyword arguments")
 
 
 def check_number(name: str, value: object, least: float, most: float, meaning: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise UsageError(f"{name} is {shown(value)}, and must be from {least:g} to {most:g}{meaning}")
+        raise UsageError(f"{name} is {shown(value)}, but must be from {least:g} to {most:g}{meaning}")
 
 
 def check_seconds(name: str, value: object, zero: str) -> None:
@@ -219,7 +219,7 @@ def check_seconds(name: str, value: object, zero: str) -> None:
 def checked_label(what: str, text: object) -> str:
     if not isinstance(text, str) or not text or len(text) > MAX_LABEL_CHARACTERS or not text.isprintable():
         limits = f"a string of 1 to {MAX_LABEL_CHARACTERS} printable characters"
-        raise UsageError(f"{what} is {shown(text)}, and must be {limits}")
+        raise UsageError(f"{what} is {shown(text)}, but must be {limits}")
     return text
 
 
@@ -264,7 +264,7 @@ def _delays(delay: object, retries: int) -> tuple[float, ...]:
 def _checked_tags(tags: object) -> tuple[str, ...]:
     given = (tags,) if isinstance(tags, str) else tags
     if not isinstance(given, Iterable):
-        raise UsageError(f"tags is {shown(tags)}, and must be a string or several strings")
+        raise UsageError(f"tags is {shown(tags)}, but must be a string or several strings")
     found = tuple(dict.fromkeys(checked_label("a tag", each) for each in given))
     if len(found) > MAX_TAGS:
         raise UsageError(f"a task has at most {MAX_TAGS} tags, not {len(found)}")

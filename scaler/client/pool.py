@@ -140,10 +140,10 @@ class Pool:
             check_integer(name, number, 1)
             if client is not None or address is not None:
                 raise UsageError(
-                    f"{name} is for the pool's own local cluster: leave it out, or leave out client and address"
+                    f"{name} applies only to the pool's own cluster: leave it out, or leave out client and address"
                 )
         if initializer is not None and not callable(initializer):
-            raise TypeError(f"initializer is {initializer!r}, and must be callable")
+            raise TypeError(f"initializer is {initializer!r}, but must be callable")
         if processes is not None or maxtasksperchild is not None:
             self._cluster = SchedulerClusterCombo(
                 n_workers=processes, max_tasks_per_processor=maxtasksperchild or 0, protected=False

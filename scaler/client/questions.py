@@ -66,7 +66,7 @@ class ClusterQuestions(TaskCalls):
 
         Args:
             future: the task. The scheduler keeps the beginning and the end of a long output, and only recent outputs.
-                Default: the workers' own log records from level WARNING on, newest first.
+                Default: the workers' own log records at level WARNING or above, newest first.
             worker: name or id of the only worker whose records are returned.
 
         Returns:
@@ -137,7 +137,7 @@ class ClusterQuestions(TaskCalls):
         """Return a sampling profile. `print` shows its hottest frames.
 
         Args:
-            of: a task, or the name of a function, for all its tasks. A task that is too short for a profile of its own
+            of: a task, or the name of a function, for all its tasks. A task too short to have its own profile
                 returns the profile of its function. For a running task, waits for the first samples.
             seconds: sample for this long, or until the task ends. 0: return all samples so far.
 
@@ -394,7 +394,7 @@ class ClusterQuestions(TaskCalls):
         """Call a query of `scaler.client.status`. Raises UsageError without a cluster."""
         self._check_open()
         if self._is_nested:
-            raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
+            raise UsageError("a client inside a task can query only tasks: pass the scheduler's address")
         if self._is_in_process:
             raise UsageError("a client with processes=False has no cluster")
         status, loop = room("status"), self._loop

@@ -59,7 +59,7 @@ async def history(asking: Asking, start: datetime | float | None, end: datetime 
     until = time.time() if end is None else _unix_seconds("end", end)
     since = until - DAY_SECONDS if start is None else _unix_seconds("start", start)
     if since >= until:
-        raise UsageError(f"start is {start!r}, and must be before end, {end!r}")
+        raise UsageError(f"start is {start!r}, but must be before end, {end!r}")
     found = await asking.history(since, until)
     tables: list[Any] = [RowTable(rows) for rows in found[4:]]
     return HistorySnapshot(*found[:4], *tables)
@@ -101,5 +101,5 @@ def _unix_seconds(name: str, at: datetime | float) -> float:
     if isinstance(at, datetime):
         return at.timestamp()
     if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
-        raise UsageError(f"{name} is {at!r}, and must be a datetime or Unix seconds")
+        raise UsageError(f"{name} is {at!r}, but must be a datetime or Unix seconds")
     return float(at)

@@ -253,7 +253,8 @@ for _name in ("__module__", "__name__", "__qualname__"):
 def load_outcome(
     outcome: int, payload: Buffer, serializer: Serializer | None, parts: Sequence[memoryview] | None = None
 ) -> tuple[object, BaseException | None]:
-    """Return value and exception of a task, one of them None. parts: of a stored payload, which are made writable.
+    """Return value and exception of a task, one of them None. parts: parts of a stored payload, which are made
+    writable.
 
     Loading errors become the exception, except KeyboardInterrupt: the next reader loads the value again.
     """

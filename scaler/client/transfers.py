@@ -115,8 +115,8 @@ class ObjectTransfers:
                 at = "" if self._storage is None else f" at {self._storage.address}"
                 waited = f"waited timeout_seconds={futures.timeout_seconds:g}"
                 raise UnreachableError(
-                    f"no object storage answers{at}: {waited}. Is this address reachable from here, like the "
-                    "scheduler's is? The scheduler's advertised_object_storage_address sets a different one"
+                    f"no object storage answers{at}: {waited}. Check that this address is reachable from "
+                    "here, or set a different one in the scheduler's advertised_object_storage_address"
                 )
             if not has_ended:
                 raise LimitError(
@@ -246,7 +246,7 @@ class Keeper:
     def __init__(self) -> None:
         self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first
         self._used_bytes = self._descriptors = 0
-        """Of the uploads in memory, including those freed since the last `_count`."""
+        """Totals for the uploads in memory, including those freed since the last `_count`."""
         self._moving: asyncio.Task[None] | None = None
 
     @cached_property

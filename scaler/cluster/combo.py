@@ -299,7 +299,7 @@ def _components(
     **settings: Any,
 ) -> tuple[list[ComponentProcess], SchedulerConfig, int]:
     if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 0):
-        raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 0")
+        raise UsageError(f"n_workers = {n_workers!r}: must be a whole number, at least 0")
     for name in (address, object_storage_address):
         if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave out the address to use a free port")

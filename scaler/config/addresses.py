@@ -21,7 +21,7 @@ _LOOPBACK = "127.0.0.1"  # which [::] serves as well, even on hosts without IPv6
 def check_address(text: str) -> str:
     """Return the address unchanged. Raises UsageError that explains the syntax."""
     if not isinstance(text, str):
-        raise UsageError(f"an address is a text such as 'tcp://127.0.0.1:8516', not {text!r}")
+        raise UsageError(f"an address must be a string such as 'tcp://127.0.0.1:8516', not {text!r}")
     if text.startswith("ipc://"):
         path = text.removeprefix("ipc://")
         if not path:
@@ -41,9 +41,9 @@ def check_server_address(text: str) -> str:
     """Return an address to connect to unchanged. Raises UsageError for an address that only a listener can use."""
     found = _TCP.fullmatch(check_address(text))
     if found is not None and int(found["port"]) == 0:
-        raise UsageError(f"address {text!r}: port 0 means any free one, to listen on; give the server's port")
+        raise UsageError(f"address {text!r}: port 0 (any free port) is only for listening; use the server's port")
     if found is not None and found["host"] == "*":
-        raise UsageError(f"address {text!r}: * means every address of a host, to listen on; give the server's host")
+        raise UsageError(f"address {text!r}: * (every address of a host) is only for listening; use the server's host")
     return text
 
 

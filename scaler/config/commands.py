@@ -54,7 +54,7 @@ sections of the file, and the commands whose -h lists their keys:
   [cluster]                scaler_cluster
   [webui]                  scaler_ui
 
-A file that is named like a command is ./local."""
+For a file named like a command, write ./local."""
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
 
@@ -269,8 +269,7 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
     tables = file.tables
     if "scheduler" not in tables:
         raise ConfigError(
-            f"{file.path}: section [scheduler] is missing: everything else needs a scheduler; "
-            'add it with its bind_address, such as "tcp://127.0.0.1:8516"'
+            f'{file.path}: section [scheduler] is missing: add it with a bind_address, such as "tcp://127.0.0.1:8516"'
         )
 
     def load(model: type[M], table: Section, **implied: object) -> M:

@@ -48,7 +48,7 @@ def rename_arguments(arguments: MutableMapping[str, object]) -> None:
     """Rename a combo's deprecated arguments in place. Raises UsageError if both names are given."""
     if "per_worker_queue_size" in arguments:
         if "per_worker_task_queue_size" in arguments:
-            raise UsageError("per_worker_queue_size is an alias of per_worker_task_queue_size: give only one")
+            raise UsageError("per_worker_queue_size is an alias of per_worker_task_queue_size: set only one")
         arguments["per_worker_task_queue_size"] = arguments.pop("per_worker_queue_size")
 
 

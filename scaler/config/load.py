@@ -51,7 +51,7 @@ def read_file(path: str) -> ConfigFile:
     tables = {name: section for name in SECTIONS if (section := _single(path, document, name)) is not None}
     if GUI in tables:
         if WEBUI in tables:
-            raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names for one section; give only one")
+            raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names for one section; use only one")
         tables[WEBUI] = tables.pop(GUI)
     adapters = [
         # The deprecated sections have no manager types or names.
@@ -171,7 +171,7 @@ def _by_setting(
         for setting, alias in known[key]:
             if setting.name in found:
                 both = f"{key} and {found[setting.name].key}"
-                raise ConfigError(f"{origin}: {both} set the same value; give only one")
+                raise ConfigError(f"{origin}: {both} set the same value; set only one")
             found[setting.name] = _Given(key, value, origin, text, alias)
     return found
 
@@ -217,6 +217,6 @@ def _missing_text(model: type[SettingsModel], item: Described, sources: Sources)
     table = sources.table.title if sources.table else title_of(model.section)
     where = f" of {sources.file.path}" if sources.file else " of a file given with --config"
     return (
-        f"{item.name} is missing: give it as {flag}, as {item.name} in {table}{where}, "
+        f"{item.name} is missing: set it as {flag}, as {item.name} in {table}{where}, "
         f"or in the environment as {variable_of(model, item.name)}"
     )

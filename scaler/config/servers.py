@@ -41,7 +41,7 @@ class SecurityConfig(ConnectionConfig):
     def check(self) -> None:
         super().check()
         if self.credentials and self.insecure_no_auth:
-            raise ValueError("credentials and insecure_no_auth exclude each other: give one of them")
+            raise ValueError("credentials and insecure_no_auth are mutually exclusive: set only one")
 
 
 _STORAGE = Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS")

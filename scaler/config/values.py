@@ -39,7 +39,7 @@ def parse_preload(text: str) -> PreloadCall:
     keywords: dict[str, object] = {}
     for keyword in tree.keywords:
         if keyword.arg is None:
-            raise UsageError(f"preload {text!r}: '**' is not allowed, write each argument by its name")
+            raise UsageError(f"preload {text!r}: '**' is not allowed: pass each argument by name")
         keywords[keyword.arg] = _literal(text, keyword.value)
     return PreloadCall(module, tree.func.id, tuple(_literal(text, argument) for argument in tree.args), keywords)
 

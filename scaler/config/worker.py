@@ -80,7 +80,8 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     )
     """Time limit for a task; 0: no limit."""
     death_timeout_seconds: Annotated[v.Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
-    """A worker exits after this long without contact to the scheduler, or without work while its manager is away."""
+    """A worker exits after this long without contact with the scheduler, or without work while its manager is
+    disconnected."""
     preload: Annotated[v.Preload | None, Setting(metavar="CALL")] = None
     """Function to call in each processor, service, or job before its first task: module.path:function(literals)."""
     event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"
@@ -130,4 +131,6 @@ class WorkerConfig(WorkerSettings):
         try:
             return cls.from_json(text)
         except ConfigError as error:
-            raise ConfigError(f"{WORKER_CONFIG_VARIABLE}: {error}: worker and manager differ in version") from None
+            raise ConfigError(
+                f"{WORKER_CONFIG_VARIABLE}: {error}: the worker and the manager have different versions"
+            ) from None

@@ -22,8 +22,8 @@ from scaler.plugins import load, worker_manager_type
 FILE_MARK = "@"  # prefix for the path of a requirements file
 _COMMENT = re.compile(r"(^|\s)#.*")
 FAR_WORKERS = """\
-Its workers connect to the scheduler: let it listen where they reach it, and give this address as
-worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler."""
+Workers must be able to reach the scheduler: set worker_scheduler_address to its address from there, and
+[scheduler] advertised_object_storage_address to the same host with the next port."""
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COUNT")
 
 

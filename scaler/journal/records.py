@@ -46,9 +46,9 @@ class Record(NamedTuple):
 
 def unreadable(error: Exception) -> JournalError:
     return JournalError(
-        f"a record of the journal in state_directory is not one of scaler {__version__}: {error}. Start the version "
-        "that wrote it, whose name is in the first 64 bytes of each file, or move the directory away to start with an "
-        "empty one: tasks and results that were not delivered are lost then"
+        f"scaler {__version__} cannot read a record of the journal in state_directory: {error}. Start the version that "
+        "wrote it, named in the first 64 bytes of each file, or move the directory away to start with an empty one, "
+        "which loses undelivered tasks and results"
     )
 
 
@@ -86,8 +86,8 @@ def read_mark(name: str, data: bytes, content: int = 0) -> bytes | None:
         raise JournalError(
             f"{name} was written by scaler {text} (format {version}.{of}); this is scaler {__version__}, which reads "
             f"format {VERSION}.{content}. Start the version that wrote it until its tasks have ended and its clients "
-            "have their results, or move its directory away to start with an empty one: tasks and results that were "
-            "not delivered are lost then"
+            "have their results, or move its directory away to start with an empty one, which loses undelivered "
+            "tasks and results"
         )
     return bytes(mark)
 
@@ -144,6 +144,6 @@ class Replay:
 
 def damaged(name: str, at: int) -> JournalError:
     return JournalError(
-        f"{name} is damaged at byte {at}, in the middle of what the disk had confirmed. Restore it from a backup, or "
-        "move its directory away to start with an empty one: tasks and results that were not delivered are lost then"
+        f"{name} is damaged at byte {at}, within data that the disk had confirmed. Restore it from a backup, or "
+        "move its directory away to start with an empty one, which loses undelivered tasks and results"
     )

@@ -178,7 +178,7 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
         raise UsageError(f"no known task has an id starting with {text!r} or a name containing it")
     for row in found:
         write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
-    raise UsageError(f"{counted(len(found), 'task')} fit {text!r}: give a full id")
+    raise UsageError(f"{counted(len(found), 'task')} match {text!r}: use a full id")
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:
@@ -213,7 +213,7 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
     parser.add_argument("--output", metavar="FILE", default="", help=text)
     config, own = asked(parser, arguments, environment)
     if own["output"] and not own["of"]:
-        raise UsageError(f"--output writes one profile: give --of with a task's id or a function, {program} lists them")
+        raise UsageError(f"--output writes one profile: add --of with a task's id or a function from {program}")
     return ask(config, partial(_show_profile, own["of"], own["output"]))
 
 
@@ -227,7 +227,7 @@ async def _show_profile(subject: str, output: str, connection: MonitorConnection
     is_task = TASK_ID.fullmatch(subject) is not None
     document = await (connection.profile(subject) if is_task else connection.profile("", subject))
     if not document["of"]:
-        raise UsageError(f"no samples of {subject!r}; scaler profile ADDRESS lists the functions that have some")
+        raise UsageError(f"no samples of {subject!r}; scaler profile ADDRESS lists the functions that have samples")
     stacks, name = read_document(document), str(document["name"])
     text = stacks.table(name)
     if output:

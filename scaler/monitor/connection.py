@@ -99,7 +99,7 @@ class Asking:
         most = most or (table.most if isinstance(table, FoundTable) else table.keep)
         with self._decoding(f"rows of {name}"):
             if name not in self.tables.split():
-                text = f"the scheduler at {self.address} has no table {name!r}: its extension is not switched on there"
+                text = f"the scheduler at {self.address} has no table {name!r}: its extension is not enabled there"
                 raise RefusedError(f"{text}, or the scheduler is older")
             found = await self._ask(m.ReadTable(name, search, most), m.TableRead)
             return [*decode_list(table.kind, json.loads(found.json))]
@@ -142,7 +142,7 @@ STORAGE_SECONDS = 1.0
 """The scheduler queries the object storage when a monitor joins. Maximum time to wait for the storage's figures."""
 READ_SECONDS = 1.0
 """Pause between two questions about the state when connected with a client's key."""
-WHICH_ADDRESS = "give the monitor address, which the scheduler prints at start (by default its port + 2)"
+WHICH_ADDRESS = "use the monitor address, which the scheduler prints at startup (by default its port + 2)"
 
 
 class MonitorConnection(Asking):

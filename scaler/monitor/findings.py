@@ -58,7 +58,7 @@ SLOW_SECONDS = 0.02
 MUCH_SLOWER = 5.0
 """A host is slow if its round trip is this many times the other hosts' round trip."""
 MANY_BYTES = 8 * 1024 * 1024
-"""Bytes that a peer has not taken. A healthy connection has fewer in flight."""
+"""Bytes that a peer has not received. A healthy connection has fewer in flight."""
 MAX_NAMED = 3
 
 MAP_PAGE = "docs/client.md#map-and-starmap"
@@ -135,7 +135,7 @@ def _short_tasks(window: _Window) -> list[FindingRow]:
         return []
     text = (
         f"{counted(ran.ended, 'task')} of {called(name)} ended in {window.past} and took {_time(mean)} on average: "
-        f"{100 * lost / window.slots:.0f} % of the time of {counted(window.slots, 'slot')} went by between tasks."
+        f"{100 * lost / window.slots:.0f} % of the time of {counted(window.slots, 'slot')} was spent between tasks."
     )
     advice = "Call it with client.map without a chunk_size, which sends many calls as one task, or do more per call."
     return [FindingRow("short_tasks", name, text, advice, MAP_PAGE, lost)]
@@ -151,8 +151,8 @@ def _busy_scheduler(window: _Window) -> list[FindingRow]:
     if not is_busy or mean > CHUNK_SECONDS or any(ran.has_chunks for ran in window.ran.values()):
         return []
     text = (
-        f"The scheduler used at least {least:.0f} % of a CPU at all times of {window.past}, at "
-        f"{counted(round(window.per_second), 'task')} per second of {_time(mean)} each on average."
+        f"The scheduler used at least {least:.0f} % of a CPU throughout {window.past}, for "
+        f"{counted(round(window.per_second), 'task')} per second that took {_time(mean)} on average."
     )
     advice = "Send fewer and longer tasks: client.map without a chunk_size sends many short calls as one task."
     lost = max(0.0, window.slots - seconds / window.seconds)
@@ -170,7 +170,7 @@ def _full_managers(window: _Window) -> list[FindingRow]:
     if not (are_full and is_short and seconds >= QUEUE_SECONDS and oldest >= WAIT_SECONDS) or last.spending.reached:
         return []
     wait = (
-        f"enough for {_time(seconds)} at the present rate" if window.per_second > 0 else f"none ended in {window.past}"
+        f"enough for {_time(seconds)} at the current rate" if window.per_second > 0 else f"none ended in {window.past}"
     )
     text = f"{counted(ready, 'task')} wait for a slot, {wait}. {_limits(managers)}."
     advice = "Raise max_task_concurrency where the machine or the account has room, or start another worker manager."
@@ -181,9 +181,9 @@ def _full_managers(window: _Window) -> list[FindingRow]:
 def _limits(managers: Sequence[ManagerRow]) -> str:
     parts = [f"{row.running * row.unit_slots:,} of {row.max_slots:,}" for row in managers]
     if len(managers) == 1:
-        return f"Worker manager {managers[0].id} has all slots that it may start: {parts[0]}"
+        return f"Worker manager {managers[0].id} has reached its slot limit: {parts[0]}"
     named = [f"{row.id} {part}" for row, part in zip(managers, parts, strict=True)]
-    return f"Worker managers have all slots that they may start: {listed(named, 3)}"
+    return f"Worker managers have reached their slot limits: {listed(named, 3)}"
 
 
 def _is_full(row: ManagerRow) -> bool:
@@ -200,11 +200,11 @@ def _slow_inputs(window: _Window) -> Iterator[FindingRow]:
             continue
         share, size = min(1.0, inputs / max(1, durations)), sum(task.inputs_bytes for task in waited) / len(waited)
         text = (
-            f"{len(waited):,} of the last {len(tasks):,} listed tasks of {called(name)} waited for stored inputs, "
-            f"of {sized(size)} on average: {100 * share:.0f} % of the time that these tasks took."
+            f"{len(waited):,} of the last {len(tasks):,} listed tasks of {called(name)} waited for stored inputs "
+            f"({sized(size)} on average), for {100 * share:.0f} % of their total duration."
         )
         advice = (
-            "Give each task less data. Send a value that many of them use once, with client.send_object, "
+            "Pass less data to each task. Send a value that many tasks use only once with client.send_object, "
             "or load it once per process with preload."
         )
         page = "docs/client.md#large-objects"
@@ -225,7 +225,7 @@ def _lacking_capabilities(window: _Window) -> Iterator[FindingRow]:
             f"{_time(row.age_seconds)}, while at least {idle:,} of {counted(window.slots, 'slot')} had no task in "
             f"{window.past}: {row.reason}."
         )
-        advice = f"Start workers that offer {row.capabilities}, or let the tasks need less."
+        advice = f"Start workers that offer {row.capabilities}, or reduce the tasks' needs."
         page = "docs/troubleshooting.md#waiting-tasks"
         yield FindingRow("lacking_capabilities", row.function, text, advice, page, float(min(idle, row.ready)))
 
@@ -235,7 +235,7 @@ def _failing_workers(window: _Window) -> Iterator[FindingRow]:
     for row in window.last.workers:
         if row.failures_heat == row.heat == FAILING_HEAT:
             text = f"Worker {row.name}: {row.fault}."
-            advice = "Look at its tasks' errors and at its host's log: disk, memory, modules; then replace it."
+            advice = "Check its tasks' errors and its host's log (disk, memory, modules), then replace it."
             page = "docs/troubleshooting.md#failures"
             yield FindingRow("failing_worker", row.name, text, advice, page, float(row.slots))
 
@@ -260,9 +260,9 @@ def _failing_functions(window: _Window) -> Iterator[FindingRow]:
         share = min(1.0, ran.failed / ran.ended)
         text = (
             f"{ran.failed:,} of {counted(ran.ended, 'task')} of {called(name)} that ended in {window.past} failed; "
-            f"{times:,} of the {len(failed):,} that are listed with: {most if len(said) > 1 else said.pop()[:MAX_TEXT]}"
+            f"{times:,} of the {len(failed):,} listed failures read: {most if len(said) > 1 else said.pop()[:MAX_TEXT]}"
         )
-        advice = f'Correct the cause before more of them run, and replay one task: client.replay("{same[0].id}").'
+        advice = f'Fix the cause before more of them run, and replay one task: client.replay("{same[0].id}").'
         page = "docs/client.md#replay-a-failed-task"
         yield FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name))
 
@@ -275,10 +275,10 @@ def _full_storage(window: _Window) -> list[FindingRow]:
         return []
     row = rows[-1]
     text = (
-        f"The object storage has {sized(row.bytes)} of at most {sized(row.limit_bytes)}, and at least {least:.0f} % "
-        f"in {window.past}. When it is full, producers wait, and new objects are refused after 5 s."
+        f"The object storage uses {sized(row.bytes)} of {sized(row.limit_bytes)}, and was at least {least:.0f} % full "
+        f"throughout {window.past}. When it is full, producers wait, and new objects are refused after 5 s."
     )
-    advice = "Let go of futures and references, call client.clear() between phases, or set a spill_directory."
+    advice = "Release futures and references, call client.clear() between phases, or set a spill_directory."
     page = "docs/memory.md#the-limit-of-the-object-storage"
     return [FindingRow("full_storage", "object storage", text, advice, page, float(window.slots))]
 
@@ -298,14 +298,14 @@ def network(status: Status) -> NetworkRow:
     if max(own.lag_seconds_max, own.step_seconds_max) >= LATE_SECONDS:
         text = (
             f"The scheduler is busy: its loop was {_time(own.lag_seconds_max)} late and its longest step took "
-            f"{_time(own.step_seconds_max)}, at {own.cpu_percent:.0f} % of a CPU. Every answer waits for it."
+            f"{_time(own.step_seconds_max)}, at {own.cpu_percent:.0f} % of a CPU. This delays every answer."
         )
         return NetworkRow("scheduler", text)
     if (full := _full_links(status)) is not None:
         return full
     if storage_seconds >= SLOW_STORAGE_SECONDS:
         after = _time(storage_seconds)
-        text = f"The object storage answers the scheduler after {after}: it is busy, or the way to it is slow."
+        text = f"The object storage answers the scheduler after {after}: it is busy, or the network to it is slow."
         return NetworkRow("storage", text)
     found: dict[str, list[float]] = defaultdict(list)
     for worker in status.workers:
@@ -320,10 +320,10 @@ def _full_links(status: Status) -> NetworkRow | None:
     if not full:
         return None
     worst = max(full, key=lambda link: link.outbox_bytes)
-    more = f", and so for {counted(len(full) - 1, 'other peer')}" if len(full) > 1 else ""
+    more = f"; {counted(len(full) - 1, 'other peer')} too" if len(full) > 1 else ""
     name = f"{worst.kind} {worst.name}" + (f" on {worst.host}" if worst.host else "")
     text = (
-        f"The connection to {name} is full: {worst.outbox_bytes / 1e6:,.0f} MB wait to be taken, and it takes "
+        f"The connection to {name} is saturated: {worst.outbox_bytes / 1e6:,.0f} MB are queued, and it carries "
         f"{worst.sent_per_second / 1e6:,.1f} MB/s{more}."
     )
     return NetworkRow("network", text)
@@ -351,9 +351,9 @@ def _slow_hosts(rounds: Mapping[str, float], own: str) -> NetworkRow | None:
         )
     return NetworkRow(
         "distance",
-        f"The workers are far away: a round trip takes {_time(median(rounds.values()))} in the median "
-        f"of {counted(len(rounds), 'host')}. Workers are given work for 1.5 round trips in advance, so slots stay "
-        "busy; a single task waits for it.",
+        f"The workers are far away: the median round trip is {_time(median(rounds.values()))} over "
+        f"{counted(len(rounds), 'host')}. Workers receive tasks 1.5 round trips in advance, so slots stay busy, but a "
+        "single task waits for a round trip.",
     )
 
 

@@ -23,7 +23,7 @@ def hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
 
 
 def version_refusal(version: int, body: bytes) -> m.Refused:
-    """Return the refusal of a peer with another protocol version. body: of its Hello, if readable."""
+    """Return the refusal of a peer with another protocol version. body: body of its Hello, if readable."""
     try:
         hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
     except ProtocolError:

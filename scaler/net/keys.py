@@ -19,7 +19,7 @@ _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 
 class PeerKeys(NamedTuple):
-    """The keys of a connection. server: public key to verify. name: of this side's key. ending: why it is refused.
+    """The keys of a connection. server: public key to verify. name: name of this side's key. ending: why it is refused.
     Without a name, the pair serves a single attempt, whose failure shows whether the server requires keys."""
 
     server: str

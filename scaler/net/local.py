@@ -135,7 +135,7 @@ class LocalTransport:
     received_bytes = 0
 
     def __init__(self, connection: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None) -> None:
-        """memory: of the listener; None for a connector's end, which trusts the server."""
+        """memory: memory budget of the listener; None for a connector's end, which trusts the server."""
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._socket = connection

@@ -56,7 +56,8 @@ class ServerAccess:
                 _log.warning("only processes that reach the local listener can connect: %s", error)
 
     def warn(self, addresses: Sequence[str], call_later: Callable[[float, Callable[[], None]], object]) -> None:
-        """If every peer is admitted, log a warning now and every `WARN_SECONDS`. call_later: of the server's loop."""
+        """If every peer is admitted, log a warning now and every `WARN_SECONDS`. call_later: method of the server's
+        loop."""
         if self.keys is None:
             _log.warning(
                 "insecure_no_auth: any process that can reach %s can run code on the workers and read all objects; "
@@ -89,6 +90,6 @@ def _needs_keys(address: str, server: Server) -> str:
         make, directory = "" if found.exists() else make, quote(str(found))
     command = "scaler_scheduler" if server is Server.SCHEDULER else "scaler_object_storage_server"
     return (
-        f"{address} can be reached from other hosts, and no keys are configured: {make}start it with "
+        f"{address} can be reached from other hosts, but no keys are configured: {make}start it with "
         f"`{command} {address} --credentials {directory}`; or listen on 127.0.0.1"
     )

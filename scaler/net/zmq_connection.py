@@ -47,8 +47,7 @@ WRONG_KEY_ATTEMPTS = 12
 """Attempts before an unexpected server key counts as a refusal. A server without free descriptors, or with too many
 connections without a session, also cuts connections during the handshake. This many attempts take 5 s."""
 _GIVE_ONE = (
-    "give the file that `scaler keys add` wrote on the server's side as --credentials, credentials= or "
-    "SCALER_CREDENTIALS"
+    "pass the file that `scaler keys add` wrote on the server as --credentials, credentials=, or SCALER_CREDENTIALS"
 )
 ASKS_FOR_KEYS = f"the server requires keys: remove insecure_no_auth here, and {_GIVE_ONE}"
 NO_CREDENTIAL = (
@@ -57,7 +56,7 @@ NO_CREDENTIAL = (
 )
 ASKS_FOR_NO_KEYS = (
     "the server runs with insecure_no_auth, or its version has no keys: start it with keys (`scaler keys init` creates "
-    "them); or, if no other user can reach it, give --insecure-no-auth or insecure_no_auth=True for this peer as well"
+    "them); or, if no other user can reach it, pass --insecure-no-auth or insecure_no_auth=True for this peer as well"
 )
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
 _MECHANISM = slice(12, 32)
@@ -252,8 +251,8 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
         if not key:
             return NO_CREDENTIAL, WRONG_SERVER_ATTEMPTS
         text = (
-            f"the server there is not the one of the credential {key}: it is another cluster's, or none of scaler, or "
-            "has no file descriptor left"
+            f"the server there does not match credential {key}: it belongs to another cluster, is not a scaler server, "
+            "or has no file descriptors left"
         )
         return text, WRONG_KEY_ATTEMPTS
     return _BREAKS.get(kind, ""), 0

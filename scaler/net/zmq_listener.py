@@ -61,12 +61,11 @@ MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
 """Maximum received but unread bytes while this process is slow. Scaler peers stop earlier if not acknowledged."""
 NO_KEY = (
-    "its handshake failed: it has no key or that of another cluster, and this server asks for one of its own "
-    "(scaler keys add); or it is not a peer of scaler"
+    "its handshake failed: it has no key of this cluster (`scaler keys add` creates one), or it is not a scaler peer"
 )
 HAS_A_KEY = (
-    "its handshake failed: it asks for keys, and this server runs with insecure_no_auth, so the peer needs "
-    "insecure_no_auth as well; or it is not a peer of scaler"
+    "its handshake failed: it uses keys, but this server runs with insecure_no_auth, which the peer must set as well; "
+    "or it is not a scaler peer"
 )
 _domains = itertools.count()
 

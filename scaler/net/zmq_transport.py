@@ -272,7 +272,7 @@ class Outgoing:
 
 
 def packer_of(descriptor: int, compression: str, load: PackingLoad) -> Packer | None:
-    """Return the compressor for this connection, or None if compression never pays off. load: of the thread."""
+    """Return the compressor for this connection, or None if compression never pays off. load: load of the thread."""
     if compression != "on" and is_of_this_host(descriptor):
         return None
     speed = (lambda: 0.0) if compression == "on" else partial(bytes_per_second, descriptor)

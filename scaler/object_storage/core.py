@@ -296,7 +296,7 @@ class StorageCore:
             self._commands.append(c.SendToPeer(peer, reply))
 
     def _is_to_wait(self, peer: StoragePeer, put: m.PutObject, event: Received, now: float) -> bool:
-        """Queue a put without room, and later parts of a queued object. Returns False if the put need not wait."""
+        """Queue a put that does not fit, and later parts of a queued object. Returns False if the put need not wait."""
         waiting = self._waiting_puts.get((peer, put.id)) if self._waiting_puts else None
         if waiting is None:
             if not self._put_wait_seconds or not self.objects.must_wait(peer, put):
@@ -438,7 +438,8 @@ class StorageCore:
         return False
 
     def begin_fetch(self, object_id: bytes, partial: PartialObject, size_bytes: int) -> bool:
-        """Reserve memory for a fetch, and serve its chunks to other stores from now on. Returns False without room."""
+        """Reserve memory for a fetch, and serve its chunks to other stores from now on. Returns False if there is no
+        room."""
         if object_id not in self._fetched or not self._make_room(size_bytes):
             return False
         self.objects.reserve(size_bytes)
@@ -511,7 +512,7 @@ class StorageCore:
             if self.objects.body(object_id) in busy:
                 continue
             del self._copies[object_id]
-            self._miss(self.objects.drop(object_id), "its copy was dropped for others")
+            self._miss(self.objects.drop(object_id), "its copy was evicted to make room")
             dropped.append(object_id)
             if self.objects.surplus(wanted_bytes) <= 0:
                 break

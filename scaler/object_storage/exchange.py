@@ -40,7 +40,7 @@ class WrittenByStore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRun:
-    """Consecutive chunks of an object from one source. size_bytes: of the object; 0 if unknown."""
+    """Consecutive chunks of an object from one source. size_bytes: size of the object; 0 if unknown."""
 
     id: bytes
     size_bytes: int
@@ -63,7 +63,7 @@ class ChunkRun:
 
 
 class RunCame(NamedTuple):
-    """Input: a run has been fetched. size_bytes: of the whole object."""
+    """Input: a run has been fetched. size_bytes: size of the whole object."""
 
     run: ChunkRun
     size_bytes: int

@@ -1,8 +1,8 @@
 """State machine of a storage client: calls and events in, messages and outcomes out. Pure.
 
 Invariants: every call ends exactly once, with a value or an error; after the storage loses the session, all unfinished
-calls are resent from the start; nothing is sent while the storage is away, and calls fail after `timeout_seconds`.
-Windows limit the data in flight; further calls wait in order."""
+calls are resent from the start; nothing is sent while the storage is unreachable, and calls fail after
+`timeout_seconds`. Windows limit the data in flight; further calls wait in order."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Requests:
     def __init__(
         self, address: str, timeout_seconds: float, now: float, get_timeout_seconds: float | None = None
     ) -> None:
-        """get_timeout_seconds: timeout of gets while the storage is away; None: timeout_seconds."""
+        """get_timeout_seconds: timeout of gets while the storage is unreachable; None: timeout_seconds."""
         self.wake_at = math.inf
         """Time at which `step` is due without input; inf: never."""
         self._address = address

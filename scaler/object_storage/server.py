@@ -112,7 +112,7 @@ def _is_in_memory(directory: str) -> bool:
 
 LEASE_SECONDS = 60.0
 PUT_WAIT_SECONDS = 5.0
-"""Wait of a put without room. Gives objects time to be freed or spilled, and throttles producers."""
+"""Maximum wait of a put for room. Gives objects time to be freed or spilled, and throttles producers."""
 HEARTBEAT_SECONDS = 2.0
 TRIM_BYTES = 64 * 1024 * 1024
 TRIM_SECONDS = 1.0
@@ -221,7 +221,7 @@ class StorageServer:
     def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:
         if hello.details is not None or hello.role is m.Role.MONITOR:
             # Peers with role details mistake this for the scheduler, whose port is adjacent.
-            text = f"this is an object storage's address; {hello.role}s belong to the scheduler's"
+            text = f"this is an object storage's address; {hello.role}s connect to the scheduler's"
             return m.Refused(m.RefusalReason.ROLE, text)
         refused = check_versions(hello)
         if refused is not None:

@@ -97,7 +97,8 @@ class Spilling:
             self.used_bytes -= segment.size_bytes
 
     def next_batch(self, memory_bytes: int, wanted_bytes: int, now: float) -> SpillBodies | None:
-        """Return the next batch to write. memory_bytes: used memory. wanted_bytes: size of an object without room."""
+        """Return the next batch to write. memory_bytes: used memory. wanted_bytes: size of an object that does not
+        fit."""
         limit = self._memory_limit_bytes
         surplus = min(memory_bytes - min(SPILL_FROM * limit, limit - wanted_bytes), SEGMENT_BYTES)
         if surplus <= 0 or self._moving is not None or now < self._retry_at:

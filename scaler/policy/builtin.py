@@ -31,7 +31,7 @@ class TargetPolicy:
         own.minimum_units=2         # kept even without work
         idle_seconds=60             # time until unneeded units stop
 
-    The last four keys apply to every worker manager without an entry of its own. Text after `#` is ignored.
+    The last four keys apply to every worker manager without its own entry. Text after `#` is ignored.
     """
 
     def __init__(self, policy_content: str) -> None:

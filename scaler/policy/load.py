@@ -25,7 +25,7 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
     except Exception as error:  # user code
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(
-            f"policy_engine_type {policy_engine_type!r}: {reference} cannot be made with policy_content "
+            f"policy_engine_type {policy_engine_type!r}: {reference} cannot be created with policy_content "
             f"{policy_content!r}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
         ) from error
     if not isinstance(getattr(policy, "allocation", None), Allocation) or not callable(getattr(policy, "plan", None)):
@@ -110,13 +110,16 @@ class GuardedPolicy:
     def failed(self, error: BaseException, now: float) -> tuple[dict[str, Wanted], str]:
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
         lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
-        text = f"the scaling policy {self._name} raised in plan(); its last valid answer holds:\n{''.join(lines)}"
-        return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), now)
+        text = f"the scaling policy {self._name} raised in plan(); its last valid answer remains in effect:\n"
+        return self._good, self._complaint(f"{type(error).__name__}", (text + "".join(lines)).rstrip(), now)
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return the valid part of an answer, completed with earlier answers, and the errors in the rest."""
         if not isinstance(answer, Mapping):
-            return (self._good, f"{shown(answer)}, not a dict of manager ids to Wanted; its last valid answer holds")
+            return (
+                self._good,
+                f"{shown(answer)}, not a dict of manager ids to Wanted; its last valid answer remains in effect",
+            )
         here = {manager.manager_id: manager for manager in view.managers}
         good: dict[str, Wanted] = {}
         wrong: list[str] = []
@@ -124,7 +127,7 @@ class GuardedPolicy:
             manager = here.get(manager_id) if isinstance(manager_id, str) else None
             if manager is None:
                 ids = ", ".join(sorted(here)) or "none"
-                wrong.append(f"for the worker manager {shown(manager_id)}, which is not here (here: {ids})")
+                wrong.append(f"for the worker manager {shown(manager_id)}, which has not joined (joined: {ids})")
             elif manager.fixed:
                 wrong.append(f"for the worker manager {manager_id!r}, which runs a fixed number of units")
             elif problem := _problem(wanted):
@@ -145,7 +148,7 @@ class GuardedPolicy:
             return ""
         self._reported |= missing
         names, joined = ", ".join(map(repr, sorted(missing))), ", ".join(sorted(here)) or "none"
-        return f"names {names}, and no such worker manager has joined (here: {joined}): correct the name, or start it"
+        return f"names {names}, but no such worker manager has joined (joined: {joined}): correct the name, or start it"
 
     def _complaint(self, cause: str, text: str, now: float) -> str:
         last_cause, last_at = self._complained

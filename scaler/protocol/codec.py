@@ -125,7 +125,7 @@ def _open(body: bytes) -> Frame:
     words = struct.unpack_from(f"<{count}I", body, 4)
     bases = list(accumulate((WORD_BYTES * each for each in words), initial=first))
     if bases[-1] != size or not words[0]:
-        raise ValueError(f"size {size} is not that of the segments, {bases[-1]}")
+        raise ValueError(f"size {size} does not match the segments, {bases[-1]}")
     return Frame(body, bases, max(MIN_TRAVERSAL_WORDS, size // WORD_BYTES * 4))
 
 

@@ -37,10 +37,10 @@ def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) ->
 def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
     """Return type name, text, traceback, and pickled parts. Raises ProtocolError for any other payload."""
     if len(payload) < _HEAD.size or payload[0] != PayloadTag.EXCEPTION:
-        raise ProtocolError("a payload that should hold an exception does not")
+        raise ProtocolError("the payload does not contain an exception")
     _, version, *sizes = _HEAD.unpack_from(payload)
     if version != _VERSION:
-        raise ProtocolError(f"an exception of version {version} came, and this side knows version {_VERSION}")
+        raise ProtocolError(f"an exception of version {version} arrived, but this side supports version {_VERSION}")
     texts = []
     at = _HEAD.size
     for size in sizes:
@@ -54,7 +54,7 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
 def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
     """Return the texts of a failure's payload. Never raises; unreadable payloads are described in the text."""
     if is_stored(payload):
-        return FailureTexts("an exception that is too large to be shown: its client has it")
+        return FailureTexts("an exception that is too large to display; its client has it")
     if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
         return FailureTexts(readable(payload, MAX_TEXT_BYTES))
     try:

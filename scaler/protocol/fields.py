@@ -278,7 +278,7 @@ def join_ids(ids: Sequence[bytes]) -> bytes:
 def split_ids(data: bytes) -> list[bytes]:
     count, rest = divmod(len(data), ID_BYTES)
     if rest:
-        raise ValueError(f"size {len(data)} is not that of a whole number of {ID_BYTES}-byte ids")
+        raise ValueError(f"size {len(data)} is not a whole number of {ID_BYTES}-byte ids")
     return [data] if count == 1 else list(struct.unpack("16s" * count, data))
 
 
@@ -447,7 +447,7 @@ def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...
     before = ""
     for name, amount in pairs:
         if name <= before:
-            raise ValueError(f"needs are out of order, or twice the same, at {name!r}")
+            raise ValueError(f"needs are out of order or duplicated at {name!r}")
         if not (math.isfinite(amount) and amount >= 0):
             raise ValueError(f"need {name}={amount} is neither a label nor an amount above 0")
         before = name
@@ -462,7 +462,7 @@ def offers_of(pairs: Sequence[tuple[str, float]]) -> dict[str, float | None]:
     offers: dict[str, float | None] = {}
     for name, amount in pairs:
         if name in offers:
-            raise ValueError(f"capability {name!r} is there twice")
+            raise ValueError(f"capability {name!r} is listed twice")
         offers[name] = (_amount(name, amount) or None) if amount else None  # -1 also represents a label
     return offers
 

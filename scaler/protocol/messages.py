@@ -1292,7 +1292,7 @@ class LogLine:
 
 @message(87, to_scheduler=(WORKER,), sequenced=False)
 class WorkerLogged(Message):
-    """Records of the worker's own log since the last such message, from `WARNING` on."""
+    """Records of the worker's own log since the last such message, at level `WARNING` or above."""
 
     lines: Annotated[list[LogLine], f.PartList(LogLine)]
     dropped: f.Count32 = 0  # records omitted since then, beyond the limit

@@ -285,7 +285,7 @@ class ClientRow(NamedTuple):
 
 _PROGRESS_HELP = "Finished calls out of all since it last had none; bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
-_LEFT_HELP = "Estimated time until its present calls end"
+_LEFT_HELP = "Estimated time until its current calls end"
 _LEFT = Column("Time left", "seconds", 1, _LEFT_HELP, metric="function_left_seconds", after="name", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
 _P50_HELP = "Median duration of its calls, excluding waits for stored inputs; unknown for chunks"
@@ -515,7 +515,7 @@ _AGE = Column(help="Age of the state behind all other metrics.", metric="state_a
 
 
 class ConnectionRow(NamedTuple):
-    """The web server's connection to the scheduler. age_seconds: of the last state; None before the first."""
+    """The web server's connection to the scheduler. age_seconds: age of the last state; None before the first."""
 
     connected: Annotated[bool, gauge("scheduler_up", "1 while the scheduler is connected.")] = False
     address: str = ""

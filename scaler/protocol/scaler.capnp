@@ -1135,7 +1135,7 @@ struct LogLine {
 }
 
 struct WorkerLogged {
-  # Records of the worker's own log since the last such message, from `WARNING` on.
+  # Records of the worker's own log since the last such message, at level `WARNING` or above.
   # worker -> scheduler.
   lines @0 :List(LogLine);
   dropped @1 :UInt32;            # records omitted since then, beyond the limit

@@ -117,7 +117,7 @@ class DurableSteps:
             self._perform(self._held.popleft()[1])
         if self._is_hanging and self.journal.waiting_seconds < HANG_SECONDS:
             self._is_hanging = False
-            _log.warning("state_directory: the disk of %s answers again", self._path)
+            _log.warning("state_directory: the disk of %s responds again", self._path)
         failure = self.journal.failure, self.journal.is_stuck
         if failure != self._failure:
             self._failure = failure

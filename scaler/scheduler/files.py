@@ -106,7 +106,7 @@ class WrittenFile(Generic[_T]):
         else:
             if self._has_failed or self._lost:
                 lost = f", lost {counted(self._lost, 'record')}" if self._lost else ""
-                _log.warning("%s: %s is written again%s", self._setting, self._path, lost)
+                _log.warning("%s: %s is writable again%s", self._setting, self._path, lost)
             self._has_failed = False
             self._lost = 0
 

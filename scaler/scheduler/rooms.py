@@ -106,7 +106,7 @@ class Performers:
                 self._failed(extension, "perform", error)
 
     def answer(self, asked: Perform, send: Callable[[Reply], None]) -> None:
-        """Have a question answered, now or later."""
+        """Answer a question, now or later."""
         try:
             if asked.extension in self.by_extension:
                 self.by_extension[asked.extension].answer(asked.work, send)

@@ -176,7 +176,7 @@ class _Census:
         sees_all = sees is every_key
         self.clients = [client for client in state.clients.values() if sees(client.account.key)]
         workers = state.workers.values()
-        # Of a chunk's calls, one runs and the rest waits.
+        # One call of a chunk runs, and the rest wait.
         running = Counter(task.group for worker in workers for task in running_tasks(worker))
         self.running = running
         suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)

@@ -65,7 +65,7 @@ class KeysDirectory:
             write_private(keys.peers, "")
             write_private(path / _SERVERS_FILE, documents.lines({"cluster": cluster, **values}))
         except OSError as error:
-            raise UsageError(f"cannot make the keys directory {path}: {error.strerror}") from None
+            raise UsageError(f"cannot create the keys directory {path}: {error.strerror}") from None
         return keys
 
     @classmethod
@@ -79,7 +79,7 @@ class KeysDirectory:
             for each in (path, path / _PEERS_FILE):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):
-            make = f"`scaler keys init {quote(str(path))}` makes one"
+            make = f"`scaler keys init {quote(str(path))}` creates one"
             raise ConfigError(f"{path} is not a keys directory: {make}") from None
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None

@@ -45,7 +45,7 @@ def require_private(found: os.stat_result, path: Path) -> None:
         raise ConfigError(f"{path} belongs to another user (uid {found.st_uid}): use your own copy")
     mend = f"chmod {700 if is_directory else 600} {quote(str(path))}"
     if found.st_uid != own:
-        mend = "use your own copy, or in Kubernetes defaultMode: 0400 of the secret and fsGroup of the pod"
+        mend = "use your own copy, or in Kubernetes, set the secret's defaultMode: 0400 and the pod's fsGroup"
     raise ConfigError(f"other users can open {path} (mode {mode:04o}): {mend}")
 
 

@@ -127,7 +127,7 @@ def parts_of(payload: Buffer) -> list[memoryview]:
     if tag in _WHOLE:
         return [view]
     if tag not in (PayloadTag.PARTS, PayloadTag.ARGUMENTS):
-        raise ProtocolError(f"a payload begins with tag {tag}, which is not an inline one")
+        raise ProtocolError(f"a payload begins with tag {tag}, which is not an inline tag")
     if len(view) < _HEAD.size:
         raise ProtocolError("a payload ends within its head")
     _, count = _HEAD.unpack_from(view)
@@ -295,7 +295,7 @@ def dump_retry_on(retry_on: object) -> bytes:
         return bytes(dump_value(types, None, "retry_on")[0]) if types else b""
     if not callable(given):
         text = "an exception type, a tuple of them, or a function that takes an exception and returns a bool"
-        raise UsageError(f"retry_on is {shown(retry_on)}, and must be {text}")
+        raise UsageError(f"retry_on is {shown(retry_on)}, but must be {text}")
     try:
         return bytes(dump(given, in_band=True)[0])
     except ScalerError:

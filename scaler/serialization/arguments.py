@@ -73,7 +73,8 @@ _thread = _Thread()
 
 
 class DependencyFailedError(ScalerError):
-    """A future in the arguments failed. exception: of the future, None if cancelled. reference: the future."""
+    """A future in the arguments failed. exception: exception of the future, None if cancelled. reference: the
+    future."""
 
     def __init__(self, exception: BaseException | None, reference: ByReference) -> None:
         super().__init__(

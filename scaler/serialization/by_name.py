@@ -53,7 +53,7 @@ def _find(name: str) -> Callable[..., Any]:
     except Exception as error:
         raise SerializationError(
             f"function {name!r} cannot be imported on its worker: {type(error).__name__}: {error}; "
-            "install its module there, or put it into the directory that the worker was started in"
+            "install its module there, or put it into the worker's working directory"
         ) from error
     try:
         function = reduce(getattr, path.split("."), module)
@@ -79,7 +79,7 @@ def read(payload: Buffer) -> Any:
         return _READERS[tag](bytes(payload[1:]))
     except Exception as error:
         name = "JSON" if tag == PayloadTag.JSON else "MessagePack"
-        raise SerializationError(f"a value is no {name}: {describe(error)}") from error
+        raise SerializationError(f"a value is not valid {name}: {describe(error)}") from error
 
 
 def read_arguments(payload: Buffer, inputs: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

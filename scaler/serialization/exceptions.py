@@ -43,7 +43,8 @@ class ShownAsError(Exception):
 
 
 class PartFailedError(ShownAsError):
-    """A part of a task raised, such as a node of a chunk. number: of the part. shown: payload of its exception."""
+    """A part of a task raised, such as a node of a chunk. number: number of the part. shown: payload of its
+    exception."""
 
     def __init__(self, number: int, shown: bytes) -> None:
         super().__init__(number, shown)
@@ -82,7 +83,7 @@ def load_exception(payload: Buffer) -> BaseException:
     try:
         graph = pickle.loads(pickled)  # noqa: S301 (see `load`)
     except Exception as error:
-        raise ProtocolError(f"a payload that should hold an exception does not: {describe(error)}") from error
+        raise ProtocolError(f"the payload does not contain an exception: {describe(error)}") from error
     exception: BaseException = RemoteError(type_name, text)
     if graph is not None:
         try:

@@ -83,19 +83,19 @@ class ToAgent(IntEnum):
     BLOCKED = 4
     UNBLOCKED = 5
     CHANNEL = 6
-    """identifier: of a nested client, whose socket is attached"""
+    """identifier: id of a nested client, whose socket is attached"""
     OUTPUT = 7
-    """identifier: of the task whose stdout and stderr pipes are attached"""
+    """identifier: id of the task whose stdout and stderr pipes are attached"""
     PRINTED = 8
-    """identifier: of the task; text; is_stderr; truncated: bytes omitted before the text"""
+    """identifier: id of the task; text; is_stderr; truncated: bytes omitted before the text"""
     WORN = 9
     """The processor must be replaced after its tasks. text: reason"""
     WAITS = 10
     """text: what the running task waits for other than nested tasks; empty: the wait is over"""
     PROFILED = 11
-    """identifier: of a task; text: document of TasksProfiled"""
+    """identifier: id of a task; text: document of TasksProfiled"""
     PACKAGES_DIFFER = 12
-    """identifier: of a task; text: function name, then one difference per line"""
+    """identifier: id of a task; text: function name, then one difference per line"""
     LOGGED = 13
     """A log record outside of tasks. text: level, logger, and message on separate lines"""
 
@@ -161,7 +161,7 @@ def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     if datagram != LARGE:
         return datagram, list(descriptors)
     if not descriptors:
-        raise ProtocolError("a memory file did not come: no descriptor is free")
+        raise ProtocolError("a memory file did not arrive: no descriptor is free")
     try:
         return _read_file(descriptors[0]), []
     finally:

@@ -41,8 +41,8 @@ def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
                 _install(requirements, constraints, folder)
     except OSError as error:
         raise ConfigError(
-            f"requirements cannot be installed into {cache}: {error.strerror or error}; XDG_CACHE_HOME names another "
-            "place"
+            f"requirements cannot be installed into {cache}: {error.strerror or error}; set XDG_CACHE_HOME to "
+            "use another directory"
         ) from error
     return folder
 

@@ -26,7 +26,7 @@ def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
     """Return the worker's unit id. May block for seconds. Raises ConfigError if it cannot be determined."""
     if config.unit_id_from == "unit_id":
         if not config.unit_id:
-            raise ConfigError("unit_id is empty, and unit_id_from does not say where it is to be learned")
+            raise ConfigError("unit_id is empty, and unit_id_from does not say how to determine it")
         return config.unit_id
     if not (name := config.unit_id_variable):
         raise ConfigError(f"unit_id_from = {config.unit_id_from!r}: must be unit_id, ecs, batch or env:NAME")
@@ -48,7 +48,7 @@ def _ecs_task_id(base: str) -> str:
             problem = str(error) or type(error).__name__
         if attempt < ATTEMPTS:
             time.sleep(PAUSE_SECONDS)
-    raise ConfigError(f"cannot learn the ECS task from {url}: {problem}")
+    raise ConfigError(f"cannot determine the ECS task from {url}: {problem}")
 
 
 def _get(url: str) -> bytes:
@@ -58,7 +58,7 @@ def _get(url: str) -> bytes:
 
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
-        raise ValueError("this is no http address")
+        raise ValueError("this is not an http address")
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", parts.path)

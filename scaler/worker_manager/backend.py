@@ -235,7 +235,7 @@ def making_an_image(setting: str) -> str:
     return (
         f"in a checkout of it: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
         f"--build-arg REQUIREMENTS=cloudpickle=={cloudpickle} -t REGISTRY/scaler-worker:{__version__} . && "
-        f"docker push REGISTRY/scaler-worker:{__version__}, and give that name as {setting}"
+        f"docker push REGISTRY/scaler-worker:{__version__}, and set {setting} to that name"
     )
 
 
@@ -257,7 +257,7 @@ def worker_container(containers: Sequence[dict[str, Any]], source: str) -> dict[
     named = [container for container in containers if container.get("name") == CONTAINER]
     if not named and len(containers) > 1:
         names = ", ".join(str(container.get("name")) for container in containers)
-        raise UsageError(f"{source} has the containers {names}: call the one for the worker {CONTAINER!r}")
+        raise UsageError(f"{source} has the containers {names}: name the worker's container {CONTAINER!r}")
     return (named or list(containers))[0]
 
 

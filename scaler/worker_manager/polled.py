@@ -217,7 +217,7 @@ class PolledBackend(ABC):
             return
         # Not recorded as ended: if the service reports the unit again, adopt it again.
         del self._alive[unit_id]
-        state, reason = UnitState.FAILED, f"{self._service_name} no longer knows it, nor how it ended"
+        state, reason = UnitState.FAILED, f"{self._service_name} no longer lists the unit or how it ended"
         if unit.is_stopping:
             state, reason = UnitState.STOPPED, "stopped"
         self._shown.add(Unit(unit_id, state, unit.slots or self.capacity.unit_slots, now - unit.born_at, reason), now)

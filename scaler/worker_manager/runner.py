@@ -2,8 +2,8 @@
 
 A round lists the units, decides (`reconcile`), and acts. There is one on every heartbeat and after every change.
 Backend calls run in a thread, so that the scheduler gets a status on every heartbeat. A manager that stops before its
-backend has answered has started nothing, so it does not wait. Without contact to the scheduler, units keep running, and
-only a fixed manager replaces lost ones.
+backend has answered has started nothing, so it does not wait. Without contact with the scheduler, units keep running,
+and only a fixed manager replaces lost ones.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Runner:
     def _check_patience(self) -> None:
         if not self._in_contact and time.monotonic() - self._lost_at >= self.patience_seconds:
             raise UnreachableError(
-                f"no scheduler answers at {self._config.scheduler_address} for {self.patience_seconds:g} s "
+                f"no scheduler answered at {self._config.scheduler_address} for {self.patience_seconds:g} s "
                 f"(death_timeout_seconds): {self._connector.last_error}"
             )
 

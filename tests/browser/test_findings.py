@@ -16,7 +16,7 @@ def test_findings_are_on_the_first_page_with_evidence_and_advice(server: WebServ
     rows = page.get_by_role("region", name="What to change").locator("li")
     rows.first.wait_for()
     first, second = rows.all_inner_texts()
-    assert "The object storage has 973 MiB of at most 1.0 GiB" in first
+    assert "The object storage uses 973 MiB of 1.0 GiB" in first
     assert "client.clear()" in first
     assert "See docs/memory.md#the-limit-of-the-object-storage" in first
     assert f"Worker grid-2: 100% of its tasks of {EVIL}() fail." in second

@@ -290,7 +290,7 @@ ACTIVITIES: tuple[Activity, ...] = (
 def resume(order: Order) -> None:
     """Submit the tasks of a durable session, each with its name as key, and tasks of earlier programs again.
 
-    What an earlier program was given is asked for once more, and must be the same. A task that failed would run again.
+    What an earlier program was given is asked for once more, but must be the same. A task that failed would run again.
     """
     earlier = [line for line in read(order.directory) if getattr(line, "client", "") == order.name]
     names = [line.task for line in earlier if isinstance(line, Submitted)]

@@ -57,7 +57,7 @@ def test_finds_missing_subnets_and_those_without_internet_access(aws: AwsEmulato
     assert f"subnet {subnet} has no route to the internet" in text
     open_subnets()
     [text] = problems(ecs_subnets=(subnet,))
-    assert text.endswith("without a public address nothing there reaches the internet: set ecs_assign_public_ip")
+    assert text.endswith("units there cannot reach the internet without a public address: set ecs_assign_public_ip")
     assert problems(ecs_subnets=(subnet,), ecs_assign_public_ip=True) == []
 
 
@@ -83,7 +83,7 @@ def test_reports_a_bucket_owned_by_another_account(aws: AwsEmulator) -> None:
 
 def test_show_lists_prices_and_what_setup_would_do(aws: AwsEmulator) -> None:
     code, lines = do("check")
-    assert "missing       cluster scaler-cluster (setup makes it)" in lines
+    assert "missing       cluster scaler-cluster (setup creates it)" in lines
     assert do("setup")[0] == 0
     assert "runs          no tasks" in do("show")[1]
     backend = EcsBackend(ecs_config(ecs_task_cpu=2, ecs_task_memory=4, max_task_concurrency=8))

@@ -72,7 +72,7 @@ def test_service_outage_at_startup_is_a_reason_and_ends_nothing(tmp_path: Path, 
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             assert client.submit(abs, -1).result(WAIT_SECONDS) == 1
             future: Any = client.submit_verbose(abs, (-2,), capabilities={"cloud": -1})
-            said = "cannot list units: AWS Batch DescribeJobDefinitions fails at the service's side"
+            said = "cannot list units: AWS Batch DescribeJobDefinitions failed on the service's side"
             assert within(WAIT_SECONDS, lambda: said in everything.output() + everything.errors())
             assert not future.done()
             aws.faults.clear()

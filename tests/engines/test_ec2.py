@@ -97,7 +97,7 @@ def test_checks_compare_with_the_quota_of_the_instance_types(aws: AwsEmulator) -
         account = Account(aws, **settings)
         lines = [" ".join(line.split()) for line in account.do("check")]
         assert lines[0].startswith(found)
-        assert "missing launch template scaler-worker (setup makes it)" in lines
+        assert "missing launch template scaler-worker (setup creates it)" in lines
         account.client.close()
 
 
@@ -148,9 +148,9 @@ def test_instance_without_its_package_exits_with_a_remedy(aws: AwsEmulator, tmp_
         remove_package(account)
         goes_on.touch()
         ended = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED])
-        assert "does not have scaler" in ended[0].reason
-        assert ended[0].reason.endswith("`scaler_worker_manager aws_ec2 setup` puts it there")
-        with pytest.raises(BackendError, match="puts it there"):
+        assert "does not have this build of scaler" in ended[0].reason
+        assert ended[0].reason.endswith(": run `scaler_worker_manager aws_ec2 setup`")
+        with pytest.raises(BackendError, match="does not have this build of scaler"):
             backend.start(1)
 
 
@@ -256,7 +256,7 @@ def test_missing_launch_template_error_says_how_to_create_it(aws: AwsEmulator) -
     account = Account(aws)
     with (
         backend_of(account) as backend,
-        pytest.raises(BackendError, match="no launch template scaler-worker: `scaler_w"),
+        pytest.raises(BackendError, match="no launch template scaler-worker: run `scaler_w"),
     ):
         backend.start(1)
 

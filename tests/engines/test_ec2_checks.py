@@ -55,7 +55,7 @@ def test_finds_subnets_without_internet_access(aws: AwsEmulator) -> None:
     assert f"subnet {closed} has no route to the internet" in text
     subnet = public_subnet(public_ip=False)
     [text] = problems(ec2_subnets=(subnet,))
-    assert "without a public address nothing there reaches the internet: let the subnet give public" in text
+    assert "without a public address: enable auto-assign public" in text
     [text] = problems(ec2_subnets=("subnet-0123456789abcdef0",))
     assert text.startswith("subnets: The subnet ID 'subnet-0123456789abcdef0' does not exist")
     assert text.endswith(": correct ec2_subnets")
@@ -67,7 +67,7 @@ def test_finds_a_missing_or_incompatible_image(aws: AwsEmulator) -> None:
     assert text.startswith("image ami-0123456789abcdef0: The image id ")
     assert text.endswith(": correct ec2_image: ids differ by region")
     [text] = problems(ec2_instance_types=("m6g.large",), **place)
-    assert text.endswith("is for x86_64, and m6g.large is not: give another image, or other ec2_instance_types")
+    assert text.endswith("is for x86_64, and m6g.large is not: choose another image, or other ec2_instance_types")
 
 
 def test_finds_unknown_types_and_types_missing_in_the_subnets_zones(aws: AwsEmulator) -> None:

@@ -141,12 +141,12 @@ def test_task_definition_is_registered_if_missing_or_different(rig: Rig) -> None
 
 def test_missing_cluster_error_says_how_to_create_one(rig: Rig) -> None:
     backend = rig.backend(ecs_cluster="other")
-    with pytest.raises(BackendError, match=r"ClusterNotFoundException.*`scaler_worker_manager aws_raw_ecs setup` make"):
+    with pytest.raises(BackendError, match=r"ClusterNotFoundException.*run `scaler_worker_manager aws_raw_ecs setup`"):
         backend.list()
-    with pytest.raises(BackendError, match="`scaler_worker_manager aws_raw_ecs setup` makes the cluster, or change"):
+    with pytest.raises(BackendError, match="run `scaler_worker_manager aws_raw_ecs setup` to create the cluster"):
         backend.start(1)
     rig.ecs.call("CreateCluster", clusterName="bare")
-    with pytest.raises(BackendError, match="setup` attaches ecs_capacity_provider to the cluster"):
+    with pytest.raises(BackendError, match="setup` to attach ecs_capacity_provider to the cluster"):
         rig.backend(ecs_cluster="bare").start(1)
 
 
@@ -156,7 +156,7 @@ def test_missing_cluster_error_says_how_to_create_one(rig: Rig) -> None:
 def test_partial_start_raises_with_the_reason_for_the_rest(rig: Rig) -> None:
     backend = rig.backend()
     rig.aws.faults.add("RunTask", Partial(4, "Capacity is unavailable at this time"))
-    with pytest.raises(BackendError, match="ECS does not start all tasks: Capacity is unavailable at this time") as one:
+    with pytest.raises(BackendError, match="ECS did not start all tasks: Capacity is unavailable at this time") as one:
         backend.start(12)
     assert set(one.value.started) == rig.alive()
     assert len(one.value.started) == 4

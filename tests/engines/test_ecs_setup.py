@@ -138,7 +138,7 @@ def test_running_version_is_uploaded_for_tasks_without_an_image(cloud: EcsCloud)
     assert statement["Action"] == "s3:GetObject"
     assert statement["Resource"] == "arn:aws:s3:::our-packages/scaler-packages/scaler-task-definition/*"
     assert ensure_definition(bare.config(), bare.client("ecs"))["revision"] == 1, "the manager takes it"
-    with pytest.raises(UsageError, match=r"does not install this version of scaler .* setup` puts it there"):
+    with pytest.raises(UsageError, match=r"does not install this version of scaler .* run `.* setup`"):
         ensure_definition(bare.config("--worker-requirements", "numpy"), bare.client("ecs"))
     lines = bare.do("setup", "--worker-requirements", "numpy")
     assert ("changed", "task definition scaler-task-definition: command") in lines

@@ -136,4 +136,4 @@ print({task.result() for task in [on("host2", first, sent, number) for number in
 """)
     assert printed == "{9}"
     assert 2 * SIZE < crossed["host0"].sent_bytes < 2 * SIZE + SLACK
-    assert "give this host a role, a profile (AWS_PROFILE), or keys of AWS" in cloud.log.read_text()
+    assert "give this host a role, a profile (AWS_PROFILE), or AWS keys" in cloud.log.read_text()

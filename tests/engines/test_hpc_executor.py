@@ -263,10 +263,13 @@ def test_jobs_that_wait_long_show_the_reason_until_they_run(aws: AwsEmulator, mo
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"job_queue": "none"}, r"there is no job queue 'none' in us-east-1: `scaler_worker_manager aws_hpc setup`"),
+        (
+            {"job_queue": "none"},
+            r"there is no job queue 'none' in us-east-1: run `scaler_worker_manager aws_hpc setup`",
+        ),
         ({"job_definition": "none"}, r"there is no active job definition 'none' in us-east-1"),
         ({"job_definition": "none:3"}, r"there is no active job definition 'none:3'"),
-        ({"s3_bucket": "none"}, r"there is no bucket 'none': `scaler_worker_manager aws_hpc setup` makes it"),
+        ({"s3_bucket": "none"}, r"there is no bucket 'none': run `scaler_worker_manager aws_hpc setup`"),
     ],
 )
 def test_only_missing_parts_are_reported_at_startup(

@@ -78,7 +78,7 @@ def test_unanswered_start_is_found_and_not_repeated(aws: AwsEmulator, backend: B
     aws.faults.add("SubmitJob", LoseReply())
     with pytest.raises(BackendError, match=r"no answer at http://127.0.0.1:\d+ "):
         backend.start(2)
-    with pytest.raises(BackendError, match="AWS Batch did not answer SubmitJob: looking whether the jobs are there"):
+    with pytest.raises(BackendError, match="AWS Batch did not answer SubmitJob: checking whether the jobs exist"):
         backend.start(2)
     aws.batch.times.listing = 0.0
     assert len(backend.start(2)) == 2
@@ -114,7 +114,7 @@ def test_unstoppable_resource_is_reported_with_a_command(aws: AwsEmulator, caplo
 def test_missing_parts_are_reported_at_startup(aws: AwsEmulator) -> None:
     with pytest.raises(AwsError, match="there is no active job definition 'none' in us-east-1"):
         backend_of(aws, job_definition="none")
-    with pytest.raises(UsageError, match=r"the workers' configuration takes .* characters, and AWS allows 8,192"):
+    with pytest.raises(UsageError, match=r"the workers' configuration takes .* characters, but AWS allows 8,192"):
         backend_of(aws, per_worker_capabilities={f"capability-{number}": 1.0 for number in range(400)})
 
 

@@ -240,7 +240,7 @@ def fails(backend: KubernetesBackend, text: str) -> bool:
 
 
 def test_address_of_the_cluster_is_required(standin: StandInSite, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"it is unknown where the cluster is .*missing"):
+    with pytest.raises(UsageError, match=r"cannot determine the cluster's address .*missing"):
         KubernetesBackend(standin.config(k8s_kubeconfig=str(tmp_path / "missing")))
     with pytest.raises(UsageError, match="k8s_context = 'other'"):
         KubernetesBackend(standin.config(k8s_context="other"))

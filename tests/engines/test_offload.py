@@ -105,7 +105,7 @@ def test_large_arguments_results_and_inputs_of_other_tasks_go_through_the_object
 
 
 def test_client_inside_a_job_is_refused_with_the_reason(client: Client) -> None:
-    with pytest.raises(UsageError, match="runs as a job of its own"):
+    with pytest.raises(UsageError, match="runs as a separate job"):
         client.submit(lambda: Client()).result(WAIT_SECONDS)  # noqa: PLW0108 (Client itself would be a job's function)
 
 

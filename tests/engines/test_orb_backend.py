@@ -118,16 +118,16 @@ def until_listed(backend: OrbBackend, fits: Callable[[dict[str, Unit]], bool]) -
 
 def test_settings_that_no_machine_can_start_with_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"the user data of the instances has \d+ bytes, and EC2 allows 16384: shorten"
+        UsageError, match=r"the user data of the instances has \d+ bytes, but EC2 allows 16384: shorten"
     ):
         user_data(config(orb_setup=("x" * 17_000,)))
-    with pytest.raises(ValueError, match="object_storage_backend is for types whose `setup` makes roles"):
+    with pytest.raises(ValueError, match="object_storage_backend applies only to types whose `setup` creates"):
         config(object_storage_backend="s3://bucket")
 
 
 @needs_orb
 def test_uninitialized_orb_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"ORB is not initialised: there is no .*config.json; run `orb init`, or give"):
+    with pytest.raises(UsageError, match=r"ORB is not initialised: there is no .*config.json; run `orb init`, or set"):
         OrbBackend(config(orb_config=str(tmp_path / "config.json")))
 
 
@@ -181,7 +181,7 @@ def test_failed_request_and_missing_template_raise_with_the_reason(site: Site) -
     site.orb.call("create_template", "bare", "EC2Fleet", "ami-12345678", fleet_type="instant", max_instances=9)
     bare, missing = site.backend(orb_template="bare"), site.backend(orb_template="none")
     for _ in range(2):  # the failed request no longer counts
-        with pytest.raises(BackendError, match=r"ORB does not start all machines: .*machine_types must be specified"):
+        with pytest.raises(BackendError, match=r"ORB did not start all machines: .*machine_types must be specified"):
             bare.start(1)
     with pytest.raises(
         BackendError, match=r"ORB update_template failed \(EntityNotFoundError\): Template .* not found"

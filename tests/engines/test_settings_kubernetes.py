@@ -54,7 +54,7 @@ def test_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path) -
         "kind: Job": "must be one YAML document of the kind Pod",
         "{": "cannot be read: ",
         "spec: [1]": "metadata and spec must be mappings",
-        "spec: {containers: [{name: a}, {name: b}]}": "call the one for the worker 'worker'",
+        "spec: {containers: [{name: a}, {name: b}]}": "name the worker's container 'worker'",
     }
     for text, error in refused.items():
         template.write_text(text)

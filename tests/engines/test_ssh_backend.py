@@ -352,5 +352,5 @@ def test_unreadable_hosts_files_are_refused_with_their_path(hosts: Hosts) -> Non
         path.write_text(text)
         with pytest.raises(UsageError, match=expected):
             SshBackend(hosts.config(f"@{path}"))
-    with pytest.raises(UsageError, match="cannot read the file of hosts"):
+    with pytest.raises(UsageError, match="cannot read the host file"):
         SshBackend(hosts.config(f"@{hosts.directory}/none"))

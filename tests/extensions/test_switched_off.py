@@ -23,7 +23,7 @@ def test_without_extensions_tasks_run_and_questions_explain_the_absence(
     with SchedulerClusterCombo(n_workers=1, extensions=off) as combo:
         with Client(combo.get_address()) as client:
             assert client.map(double, range(100)) == [2 * number for number in range(100)]
-            with pytest.raises(RefusedError, match="has no table 'logs': its extension is not switched on there"):
+            with pytest.raises(RefusedError, match="has no table 'logs': its extension is not enabled there"):
                 client.logs()
         assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 1
     out, err = capsys.readouterr()

@@ -193,7 +193,7 @@ def test_task_is_named_by_id_prefix_and_ambiguous_ones_are_listed() -> None:
     assert ask("logs", TASK.hex()[:8], "ADDRESS", log=log) == Done(0, "one\n", "")
     done = ask("explain", OTHERS[0].hex()[:30], "ADDRESS")
     listed = "".join(f"{task.hex()} ready     work\\x1b\n" for task in OTHERS)
-    said = f"scaler explain: 2 tasks fit '{OTHERS[0].hex()[:30]}': give a full id\n"
+    said = f"scaler explain: 2 tasks match '{OTHERS[0].hex()[:30]}': use a full id\n"
     assert done == Done(2, listed, said)
 
 
@@ -297,7 +297,7 @@ def test_address_of_another_service_exits_with_1_and_names_the_right_one(
         assert run_command("scaler", ["explain", TASK.hex(), storage.address, "-t", "60"]) == 1
     said = capsys.readouterr().err
     assert "this is an object storage's address" in said
-    assert "give the monitor address, which the scheduler prints at start" in said
+    assert "use the monitor address, which the scheduler prints at startup" in said
 
 
 def test_cluster_file_names_the_contact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

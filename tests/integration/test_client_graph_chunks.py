@@ -142,7 +142,7 @@ def test_bar_counts_nodes_in_chunks(client: Client, capsys: pytest.CaptureFixtur
 
 
 def test_chunk_size_is_an_integer_above_zero(client: Client) -> None:
-    with pytest.raises(UsageError, match="chunk_size is 0, and must be an integer of at least 1"):
+    with pytest.raises(UsageError, match="chunk_size is 0, but must be an integer of at least 1"):
         client.get({"a": (add, 1)}, ["a"], chunk_size=0)
 
 

@@ -76,7 +76,7 @@ def test_task_with_too_many_futures_is_refused_with_a_remedy(
     monkeypatch.setattr("scaler.client.futures.MAX_REFERENCES", 3)
     slow = client.submit(one_at, tmp_path / "gate")
     waiting = [client.submit(add, slow, number) for number in range(4)]
-    with pytest.raises(LimitError, match=r"4 futures and objects, and MAX_REFERENCES is 3: combine them in several"):
+    with pytest.raises(LimitError, match=r"4 futures and objects, more than MAX_REFERENCES = 3: combine"):
         client.submit(max, *waiting)
     total = client.submit(sum, waiting[:3])
     (tmp_path / "gate").touch()

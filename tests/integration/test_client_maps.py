@@ -231,7 +231,7 @@ def test_rejects_memory_that_cannot_be_mapped(client: Client) -> None:
             method(double)
         with pytest.raises(UsageError, match="needs a callable, not 3"):
             method(3, [1])  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match=f"iterable 1 of {method.__name__} is 3, and must be iterable"):
+        with pytest.raises(UsageError, match=f"iterable 1 of {method.__name__} is 3, but must be iterable"):
             method(double, 3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"item 1 of starmap is 5"):
         client.starmap(add, [(1, 2), 5])  # type: ignore[list-item]

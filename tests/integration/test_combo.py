@@ -140,9 +140,9 @@ def test_invalid_argument_raises_before_anything_starts() -> None:
         SchedulerClusterCombo(n_workers=1, preloads="a:b")
     with pytest.raises(TypeError, match=r"n_worker'; did you mean 'n_workers'\?"):
         SchedulerClusterCombo(n_worker=1)
-    with pytest.raises(UsageError, match="an address is a text such as"):
+    with pytest.raises(UsageError, match="an address must be a string such as"):
         SchedulerClusterCombo(2)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="give only one"):
+    with pytest.raises(UsageError, match="set only one"):
         SchedulerClusterCombo(n_workers=1, per_worker_queue_size=1, per_worker_task_queue_size=1)
     with pytest.raises(ConfigError, match="per_worker_task_queue_size"):
         SchedulerClusterCombo(n_workers=1, per_worker_queue_size=-1)

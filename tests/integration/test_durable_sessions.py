@@ -106,7 +106,7 @@ def test_methods_that_need_a_session_say_so(cluster: SchedulerClusterCombo, monk
         ):
             with pytest.raises(UsageError, match=r"Client\(session=\.\.\.\)"):
                 call()
-    with pytest.raises(UsageError, match="session is '', and must be a string"):
+    with pytest.raises(UsageError, match="session is '', but must be a string"):
         Client(cluster.get_address(), session="")
     monkeypatch.delenv("SCALER_ADDRESS", raising=False)
     with pytest.raises(UsageError, match=r"needs (an|the scheduler.s) address"):

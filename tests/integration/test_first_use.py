@@ -317,7 +317,7 @@ def test_cluster_name_survives_restarts_and_is_freed_on_shutdown(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"n_workers": 0}, "n_workers is 0, and must be an integer of at least 1"),
+        ({"n_workers": 0}, "n_workers is 0, but must be an integer of at least 1"),
         ({"n_workers": 2, "address": "tcp://127.0.0.1:1"}, "leave out the address"),
         ({"n_workers": 2, "processes": False}, "this client starts none"),
     ],

@@ -140,7 +140,7 @@ def test_publicly_reachable_server_names_the_two_required_commands(server: Serve
         ("add local --role client", "local, anyone, scheduler, object_storage are reserved"),
         ("revoke bob", "there is no key named 'bob'; `scaler keys list` lists all"),
         ("show bob", "there is no key named 'bob'; `scaler keys list` lists all"),
-        ("list --directory none", "none is not a keys directory: `scaler keys init none` makes one"),
+        ("list --directory none", "none is not a keys directory: `scaler keys init none` creates one"),
         ("list all", "unexpected argument 'all'"),
         ("init", "exists and is not empty"),
         ("init new --cluster a/b", "the cluster's name 'a/b' must be a name"),

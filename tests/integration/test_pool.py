@@ -213,7 +213,7 @@ def test_rejects_invalid_pool_arguments(client: Client) -> None:
     with pytest.raises(UsageError, match="not both"):
         Pool(client=client, address="tcp://127.0.0.1:1")
     for wrong in ({"processes": 2}, {"maxtasksperchild": 2}):
-        with pytest.raises(UsageError, match="pool's own local cluster"):
+        with pytest.raises(UsageError, match="pool's own cluster"):
             Pool(client=client, **wrong)  # type: ignore[arg-type]
     with Pool(client=client) as pool, pytest.raises(UsageError, match="in the task"):
         pickle.dumps(pool)

@@ -401,7 +401,7 @@ def test_fixed_cluster_and_its_workers_exit_without_a_scheduler() -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
         await stage.scheduler.until(running(2))
         stage.scheduler.say(Broken(SCHEDULER))
-        with pytest.raises(UnreachableError, match=r"no scheduler answers at tcp://127.0.0.1:1 for 0.2 s"):
+        with pytest.raises(UnreachableError, match=r"no scheduler answered at tcp://127.0.0.1:1 for 0.2 s"):
             await stage.task
 
     play(story, patience_seconds=0.2)

@@ -60,7 +60,7 @@ def test_gives_up_after_its_timeout_and_says_what_to_change() -> None:
     done = run("scaler_top", "tcp://127.0.0.1:1", "--once", "--timeout", "0.2")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no scheduler answers at tcp://127.0.0.1:1" in done.stderr
-    assert "give the monitor address" in done.stderr
+    assert "use the monitor address" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

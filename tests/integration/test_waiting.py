@@ -70,7 +70,7 @@ def test_groups_explain_why_tasks_wait_and_single_tasks_are_found(tmp_path: Path
         assert f"{gpu[2].task_id.hex()} ready     train\n" in explained.stdout
         listed = run("scaler", "explain", "COMBIN", monitor)
         assert listed.stdout.splitlines() == [f"{future.task_id.hex()} waiting   combine" for future in combined]
-        assert listed.stderr == "scaler explain: 3 tasks fit 'COMBIN': give a full id\n"
+        assert listed.stderr == "scaler explain: 3 tasks match 'COMBIN': use a full id\n"
         single = run("scaler", "explain", "hold", monitor)
         assert (single.returncode, single.stderr) == (0, "")
         assert single.stdout.startswith("it runs on worker")

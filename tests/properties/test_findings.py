@@ -67,7 +67,7 @@ def runs(draw: st.DrawFn) -> Run:
         scheduler_percent=draw(st.sampled_from([3.0, 79.0, 81.0, 100.0])),
         stored_share=draw(st.sampled_from([0.0, 0.5, 0.95])),
         spilled_bytes=draw(st.sampled_from([0, 10])),
-        spend_limit=draw(st.sampled_from(["", "", "spend_limit: 5.00 of 5.00 per hour are spent"])),
+        spend_limit=draw(st.sampled_from(["", "", "spend_limit: 5.00 of 5.00 per hour has been spent"])),
         bad_worker=draw(st.sampled_from([None] * 5 + list(range(workers)))),
         cancelled_per_second=draw(st.sampled_from([0, 0, 0, 2_000])),
         suspended=draw(st.sampled_from([0, 0, 1])),

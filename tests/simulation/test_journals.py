@@ -20,7 +20,7 @@ STEADY, ROUGH = "servers with journals lose power", "disks and workers fail, too
 PROGRAMS = "programs of durable sessions end, too"
 LOST = (
     "two outcomes|starts after|runs again|start once|started twice|is there while|is kept until|still wait|"
-    "is damaged at byte|is not one of scaler|clients that have left|own value|^b"
+    "is damaged at byte|cannot read a record|clients that have left|own value|^b"
 )
 
 FAULTS: dict[str, tuple[str, Fault]] = {

@@ -139,9 +139,9 @@ class SpendingLedger(Spending):
         return texts
 
     def _warning(self, period: str, level: int, now: float) -> str:
-        text = f"{self._of(period, now)} are spent"
+        text = f"{self._of(period, now)} has been spent"
         if level == 2:
-            return f"{text}: paid units end with their tasks, and only free units start"
+            return f"{text}: paid units drain, and only free units start"
         return f"{text}; at the limit, only free units continue"
 
     def _of(self, period: str, now: float) -> str:
@@ -155,9 +155,9 @@ class SpendingLedger(Spending):
             period = max(self.reached, key=lambda period: self.free_in(period, now))
             seconds = self.free_in(period, now)
             after = f"they start again in about {_time(seconds)}" if math.isfinite(seconds) else "raise it to continue"
-            return f"spend_limit: {self._of(period, now)} are spent; {after}"
+            return f"spend_limit: {self._of(period, now)} has been spent; {after}"
         period = min(self.limits, key=lambda period: self.limits[period] - self.spent(period, now))
-        return f"spend_limit: {self._of(period, now)} are spent, and another unit would exceed it"
+        return f"spend_limit: {self._of(period, now)} has been spent, and another unit would exceed it"
 
     def free_in(self, period: str, now: float) -> float:
         """Return the seconds until paid units may start again, assuming no further spending."""

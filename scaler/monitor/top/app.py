@@ -222,7 +222,7 @@ class TopApp(App[None]):
             text, style = f"showing the state of {age} ago; reconnecting: {formats.safe(error)}", _ERROR
         elif self.frozen is not None:
             at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
-            text, style = f"frozen at {at}; space goes on", Style(reverse=True)
+            text, style = f"frozen at {at}; space resumes", Style(reverse=True)
         elif failures := panels.disk_failures(self.status):
             text, style = "; ".join(failures), _ERROR
         elif advice := panels.first_finding(self.source.model):

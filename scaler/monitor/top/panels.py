@@ -210,7 +210,7 @@ def profile_text(document: Mapping[str, Any]) -> str:
 
 
 def as_text(model: Model, width: int | None) -> str:
-    """Return panels, totals, all listed workers, and counts. width: of the terminal, None for no limit."""
+    """Return panels, totals, all listed workers, and counts. width: width of the terminal, None for no limit."""
     status = model.status
     found = panels(status)
     rows = sort(status.workers, Sorting())

@@ -78,7 +78,7 @@ def matching(workers: Iterable[WorkerRow], wanted: str) -> list[WorkerRow]:
 
 
 def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> list[str]:
-    """Return a heading and a line for each worker. width: of the terminal, None for no cutting."""
+    """Return a heading and a line for each worker. width: width of the terminal, None for no cutting."""
     titles = {column: f"[{column.title}]" if column is sorting.column else column.title for column in COLUMNS}
     least = {column: max(column.top.width, len(title)) for column, title in titles.items()}
     if not any(row.state for row in rows) and sorting.column.title != "state":

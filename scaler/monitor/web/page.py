@@ -34,7 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
-        raise UsageError(f"{settings}: {host!r} is no name or address of this machine ({error.strerror})") from None
+        raise UsageError(f"{settings}: {host!r} is not a name or address of this machine ({error.strerror})") from None
     for candidate in (*range(port, min(port + MAX_PORTS, MAX_PORT + 1) if port else 0), 0):
         try:
             both = host == "::" and socket.has_dualstack_ipv6()

@@ -187,7 +187,8 @@ _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
 
 class Guard:
     def __init__(self, app: ASGIApp, login: Login | None, names: Iterable[str] = ()) -> None:
-        """login: None admits every request. names: of this server, besides its addresses and the machine's name."""
+        """login: None admits every request. names: names of this server, besides its addresses and the machine's
+        name."""
         self._app = app
         self._login = login
         self._names = {parsed_host(name)[0] for name in (*names, "localhost", socket.gethostname()) if name}

@@ -30,7 +30,7 @@ KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 2
 """Maximum time for unfinished requests when the server stops."""
 PAUSE_SECONDS = 0.5
-"""Pause after a connection could not be accepted."""
+"""Pause after failing to accept a connection."""
 
 _log = logging.getLogger(__name__)
 

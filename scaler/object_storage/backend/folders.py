@@ -120,13 +120,13 @@ class S3Folder:
             if code in _MISSING and action == "s3:GetObject":
                 raise ObjectLostError(f"{self._url} does not have it") from None
             advice = {
-                "NoSuchBucket": f"create the bucket {self._bucket}, or name another one",
+                "NoSuchBucket": f"create the bucket {self._bucket}, or choose another",
                 "AccessDenied": f"allow {action} for these credentials",
                 "403": f"allow {action} for these credentials",
-            }.get(code, "see the documentation of S3 for this code")
+            }.get(code, "look up this code in the S3 documentation")
             raise UnreachableError(f"{action} at {self._url}: {code}: {message}: {advice}") from None
         except (e.NoCredentialsError, e.ProfileNotFound, e.PartialCredentialsError, e.TokenRetrievalError) as error:
-            advice = "give this host a role, a profile (AWS_PROFILE), or keys of AWS"
+            advice = "give this host a role, a profile (AWS_PROFILE), or AWS keys"
             raise UnreachableError(f"{action} at {self._url}: {error}: {advice}") from None
         except (e.BotoCoreError, Boto3Error) as error:
             raise UnreachableError(f"{action} at {self._url}: {error}") from None

@@ -58,7 +58,7 @@ def seal_of(key: bytes, object_id: bytes, size_bytes: int, end: bytes) -> Seal:
     layout = end[count * DIGEST_BYTES : -DIGEST_BYTES]
     found = _of(key, object_id, size_bytes, _LAYOUT, layout)
     if len(layout) % 8 or not compare_digest(found, end[-DIGEST_BYTES:]):
-        raise ObjectLostError("the backend's object under this name is another one, or is damaged")
+        raise ObjectLostError("the backend's object with this name is a different object or is damaged")
     digests = [end[at : at + DIGEST_BYTES] for at in range(0, count * DIGEST_BYTES, DIGEST_BYTES)]
     return Seal(list(struct.unpack(f"<{len(layout) // 8}Q", layout)), digests)
 

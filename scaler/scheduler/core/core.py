@@ -46,7 +46,7 @@ JOINING_SECONDS = 2.0
 """Seconds after the start in which workers and managers may join before tasks are reported as unservable."""
 MAX_WARNED = 100
 MAX_NESTED_CLIENTS = 100_000
-INSIDE_TASK = "a client inside a task asks only about tasks: give it the scheduler's address"
+INSIDE_TASK = "a client inside a task can query only tasks: pass the scheduler's address"
 MAX_GONE = 1_000
 """Departed clients that are remembered, to repeat the notice to a restarted storage."""
 MAX_NUMBERS = 100_000
@@ -212,7 +212,7 @@ class SchedulerCore:
             case Relayed(sender):
                 worker = self.state.workers.get(sender)
                 if worker is None:
-                    self._protocol_error(sender, "sent Relay, which it may not")
+                    self._protocol_error(sender, "sent Relay, which is not allowed")
                 else:
                     worker.received(now)
                     self._relayed(worker, item, now)
@@ -282,11 +282,11 @@ class SchedulerCore:
         earlier = self.state.manager_named(details.manager_id)
         if earlier is not None:
             # The shell admits a second manager of a name only while the first is out of contact: it was restarted.
-            self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
+            self._give_up(earlier.id, f"another worker manager joined as {details.manager_id}", now)
         return self._scaling.manager_joined(peer, details, now)
 
     def _recover(self, found: Recovered, now: float) -> None:
-        """Restore a client from the journal. The client itself may return until its lease ends."""
+        """Restore a client from the journal. The client may reconnect until its lease ends."""
         details, hello = found.hello.details, found.hello
         title = details.name if isinstance(details, ClientDetails) else ""
         name = title or f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
@@ -601,8 +601,8 @@ class SchedulerCore:
     def _shutdown(self, client: ClientRecord, asked: messages.ShutdownCluster) -> None:
         if self._config.protected and not client.identity.is_admin:
             text = (
-                "the scheduler is protected: an admin's credential may shut it down, and so may any client if it "
-                "was started with protected=False"
+                "the scheduler is protected: shutting it down requires an admin's credential, or a scheduler "
+                "started with protected=False"
             )
             self._outbox.send_to_client(client, messages.ShutdownReply(False, text, number=asked.number))
             self._act("refused", client, "to shut the cluster down: it is protected")
@@ -616,8 +616,8 @@ class SchedulerCore:
 
     def _restart(self, client: ClientRecord, asked: messages.RestartWorkers) -> messages.WorkersRestarted:
         if client.identity.has_key and not client.identity.is_admin:
-            self._act("refused", client, "to restart workers: it takes an admin's credential")
-            text = "workers are shared with other keys: it takes an admin's credential"
+            self._act("refused", client, "to restart workers: requires an admin's credential")
+            text = "workers are shared with other keys: restarting them requires an admin's credential"
             return messages.WorkersRestarted([], text, number=asked.number)
         text = f"client {client.name} restarts its worker"
         ending: list[bytes] = []
@@ -711,11 +711,11 @@ class SchedulerCore:
                 owner = worker.tasks[relay.task].group.client if relay.task in worker.tasks else None
                 key = NOBODY.key if owner is None else owner.account.key
                 if self.state.accounts.owners.get(relay.client, key) != key:
-                    raise ProtocolError("a message of a client whose task it does not run")
+                    raise ProtocolError("a message for a client whose task is not on this worker")
                 client = ClientRecord(relay.client, f"in a task on {worker.name}", now, worker)
                 self._client_joined(client, self.state.accounts.joined(relay.client, key))
             elif not isinstance(client, ClientRecord) or client.via is not worker:
-                raise ProtocolError("a message of a client that is not in its tasks")
+                raise ProtocolError("a message for a client that belongs to another worker or process")
         except ProtocolError as error:
             self._protocol_error(worker.id, f"relayed {error}")
             return
@@ -736,7 +736,7 @@ class SchedulerCore:
         self.state.changes.pass_on(peer_incident("quarantined", worker, why))
 
     def _not_allowed(self, peer: bytes, message: Message) -> None:
-        self._protocol_error(peer, f"sent {type(message).__name__}, which it may not")
+        self._protocol_error(peer, f"sent {type(message).__name__}, which is not allowed")
 
     def _protocol_error(self, peer: bytes, text: str) -> None:
         """Publish a peer's mistake: the first at once, later ones as a count every REPEAT_SECONDS."""

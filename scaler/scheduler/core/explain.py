@@ -41,7 +41,7 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         text = f"it was refused: {state.journal.refused[task_id].payload.decode()}"
     else:
         return UNKNOWN
-    return f"{text}; {state.journal.failure}" if state.journal.is_stuck else text  # its client has not been told yet
+    return f"{text}; {state.journal.failure}" if state.journal.is_stuck else text  # its client does not know yet
 
 
 def _living(state: ClusterState, task: Task, now: float) -> str:
@@ -52,7 +52,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
             tasks = task.group.client.tasks
             names = [called(tasks[reference].group.spec.name) for reference in task.references if reference in tasks]
             if not names:
-                return "the object storage lost an object that it needs, and its client is asked to upload it again"
+                return "the object storage lost an object that it needs, and its client was asked to upload it again"
             functions = listed(list(dict.fromkeys(names)), MAX_NAMED)
             return f"it needs the results of {counted(missing, 'task')}: {functions}"
         case Ready():
@@ -90,7 +90,7 @@ def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
         return f"it runs on worker {worker.title}{_so_far(task)}"
     behind = ahead - worker.slots + 1
     lower = min(behind, _prefetched_below(task, [worker]))
-    of_lower = f", {lower:,} of lower priority that the worker got before" if lower else ""
+    of_lower = f", {lower:,} of lower priority that the worker received earlier" if lower else ""
     return f"it waits on worker {worker.title} behind {counted(behind, 'task')}{of_lower}{_so_far(task)}"
 
 
@@ -152,7 +152,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         least = "at least " if before >= MAX_COUNTED else ""
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
         if lower := _prefetched_below(task, willing):
-            parts.append(f"{counted(lower, 'task')} of lower priority that workers got before may begin first")
+            parts.append(f"{counted(lower, 'task')} of lower priority that workers received earlier may start first")
         choice = state.data.locality.choice(task, now)
         if choice is not None:
             parts.append(_preference(choice))
@@ -174,7 +174,7 @@ def _preference(choice: Choice) -> str:
     rate = f" at {bytes_text(choice.bytes_per_second)}/s" if choice.moving_seconds > 0 else ""
     return (
         f"it prefers host {choice.host}, which has {bytes_text(choice.near_bytes)} of the "
-        f"{bytes_text(choice.total_bytes)} of its inputs: {waiting}, and moving them elsewhere "
+        f"{bytes_text(choice.total_bytes)} of its inputs: {waiting}, and moving them elsewhere takes "
         f"{_seconds(choice.moving_seconds)}{rate}"
     )
 
@@ -293,7 +293,7 @@ def without_workers(state: ClusterState) -> str:
         return ""
     managers = managers_of(state)
     if not managers:
-        return "No workers: no worker manager is connected that could start any"
+        return "No workers: no connected worker manager can start any"
     waiting = state.ready.waiting()
     if waiting:
         return f"Tasks wait for workers: {outlook(state, waiting[0].needs)}"
@@ -318,7 +318,7 @@ def _prospect(manager: ManagerUnits, now: float, *, is_awaited: bool) -> str:
     if manager.details.fixed:
         return f"{name} runs a fixed number of workers, none of which accepts tasks now{_after(manager)}"
     if manager.wanted is None:
-        return f"the scaling policy has not said how many units {name} should have"
+        return f"the scaling policy has not decided how many units {name} should have"
     if manager.limited:
         return f"{name} starts no more units: {manager.limited}"
     if is_awaited and not manager.wanted_for_tasks:
@@ -345,7 +345,7 @@ def _starting(manager: ManagerUnits, now: float) -> str:
 
 
 def _after(manager: ManagerUnits) -> str:
-    return f"; its last unit that failed: {manager.last_failure}" if manager.last_failure else ""
+    return f"; its last failure: {manager.last_failure}" if manager.last_failure else ""
 
 
 def _may_start(manager: ManagerUnits) -> bool:

@@ -36,8 +36,8 @@ MAX_PLACED_PER_STEP = 4096
 MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
 """Maximum bytes of dependency values for one task, because they travel in one message."""
 _TOO_MUCH_INPUT = (
-    f"MAX_INPUT_BYTES is {MAX_INPUT_BYTES}, and the values that the task depends on are larger together: "
-    "give it fewer inputs, or combine their values in steps"
+    f"the task's inputs together exceed MAX_INPUT_BYTES = {MAX_INPUT_BYTES}: "
+    "pass fewer inputs, or combine their values in steps"
 ).encode()
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64

@@ -2,7 +2,7 @@
 
 A durable session is a `ClientRecord` that stays *detached* when its client leaves: its tasks continue, and their
 results are retained. A client with the same peer id, which is derived from the names of session and key, continues the
-session. That client has futures for the tasks that it submits again or asks for.
+session. That client has futures for the tasks that it resubmits or requests.
 
 Invariants: a task's result is retained until its session is removed or expires. A successful task never runs again.
 Every task of a session has a label, which counts in the account of its key. Requested results are sent in portions of
@@ -80,7 +80,7 @@ class Sessions:
                 text = f"MAX_SESSIONS is {MAX_SESSIONS}, and key {identity.key} has that many: remove some"
                 return Refused(RefusalReason.LIMIT, text)
             if name in names:
-                return Refused(RefusalReason.DUPLICATE, f"session {name!r} exists, and has another peer id")
+                return Refused(RefusalReason.DUPLICATE, f"session {name!r} exists with another peer id")
             return None
         if record.account.key != identity.key:
             return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} belongs to another client")

@@ -82,7 +82,7 @@ class Timing:
         return self
 
     def refresh(self, paces: Paces) -> None:
-        """Evaluate a batch. paces: of the worker that ran it."""
+        """Evaluate a batch. paces: paces of the worker that ran it."""
         tasks, batch_us = self.measured - self.taken, self.total_us - self.taken_us
         pace = paces.get(self) or paces.begin(self)
         pace.tasks += tasks

@@ -67,7 +67,7 @@ class Submission:
             if len(payload) > self._state.accounts.bytes_left(client.account):
                 no_room = self._state.accounts.bytes_limit(client.account)
             elif not objects.register(identifier, payload, client.id):
-                _note(wrong, f"function id {show(identifier)} does not belong to the function that came with it")
+                _note(wrong, f"function id {show(identifier)} does not match the function sent with it")
         referencing: list[Task] = []
         # A program that continues a session after a restart may submit tasks that workers already have.
         claims = self._recovery.claims if client.session is not None else {}

@@ -186,7 +186,7 @@ class Tracker:
         self.retry()
 
     def gone(self, store: int, host: str = "", *, is_back: bool = False) -> None:
-        """Forget a store with its objects and fetches. host: of the store. is_back: it has reconnected, empty."""
+        """Forget a store with its objects and fetches. host: host of the store. is_back: it has reconnected, empty."""
         for identifier, copies in self.directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
         self.persisted.gone(store)

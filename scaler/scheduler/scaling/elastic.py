@@ -182,13 +182,13 @@ class Elastic:
             away_since = self._away_since[manager_id] = before.get(manager_id, now)
             is_idle = not worker.tasks and not worker.draining
             if is_idle and seconds and now - max(away_since, worker.idle_since) >= seconds:
-                text = f"its worker manager {manager_id} is away, and it has had no work for {seconds:g} s"
+                text = f"its worker manager {manager_id} is out of contact, and it has had no work for {seconds:g} s"
                 self._placement.drain(worker, text)
 
     def _report_slow_policy(self, seconds: float) -> None:
         if seconds >= SLOW_POLICY_SECONDS and self._planned_at - self._reported_at >= REPORT_AGAIN_SECONDS:
             self._reported_at = self._planned_at
-            text = f"the scaling policy has not answered for {seconds:.1f} s; its last valid answer holds"
+            text = f"the scaling policy has not answered for {seconds:.1f} s; its last valid answer remains in effect"
             self._state.changes.add(Incident, "policy", "scaling policy", text, {})
 
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:

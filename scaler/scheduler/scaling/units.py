@@ -136,7 +136,7 @@ class ManagerUnits(ManagerRecord):
 
     @property
     def staying(self) -> list[Worker]:
-        """Workers that count for the policy, without workers out of contact, which the manager may be replacing."""
+        """Workers that the policy counts. Excludes workers out of contact, which the manager may be replacing."""
         return [worker for worker in self.running.values() if worker.is_willing]
 
     # -- events

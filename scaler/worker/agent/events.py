@@ -27,16 +27,16 @@ class StopRequested(NamedTuple):
 
 
 class ProcessorEvent(Enum):
-    READY = "it takes tasks"
-    FAILED = "it could not get ready, and its exit follows; text: why"
+    READY = "it accepts tasks"
+    FAILED = "it could not start, and its exit follows; text: reason"
     BLOCKED = "its running task waits for tasks of its own"
-    UNBLOCKED = "that wait is over: it waits until it is granted a slot"
-    NESTED_TRAFFIC = "a nested client of it has sent or received a message"
-    WORN = "it is to be replaced once its tasks have ended; text: why"
-    WAITS = "text: what its running task waits for besides tasks of its own; empty: it goes on"
-    INVALID_DATAGRAM = "it has broken the protocol; text: how"
-    OUT_OF_MEMORY = "as EXITED: the kernel has killed it, because memory ran out"
-    EXITED = "it is gone; its TasksReclaimed came before; text: exit code or signal, and its crash text"
+    UNBLOCKED = "its task's wait has ended, and it needs a slot to continue"
+    NESTED_TRAFFIC = "a nested client in it has sent or received a message"
+    WORN = "it must be replaced once its tasks have ended; text: reason"
+    WAITS = "text: what its running task waits for besides tasks of its own; empty: it continues"
+    INVALID_DATAGRAM = "it violated the protocol; text: details"
+    OUT_OF_MEMORY = "it exited because the kernel killed it for lack of memory; text: as for EXITED"
+    EXITED = "it exited, after its TasksReclaimed; text: exit code or signal, and its crash text"
 
 
 class ProcessorReported(NamedTuple):
@@ -88,7 +88,7 @@ class StoreFound(NamedTuple):
 
 CoreInput = Received | Welcomed | Resumed | Broken | StopRequested | StoreSought | StoreFound | TimeElapsed
 AgentInput = CoreInput | tuple[Any, ...]
-"""Of the core, or of its executor: `ProcessorInput`, or `CallInput` in `calls.py`."""
+"""An input of the core, or of its executor: `ProcessorInput`, or `CallInput` in `calls.py`."""
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -120,14 +120,14 @@ class DispatchTasks(NamedTuple):
 
 
 class ProcessorVerb(Enum):
-    SPAWN = "start making it"
+    SPAWN = "start it"
     RECLAIM = "take back all tasks that it has not read, and read its results"
-    KILL = "end it at once"
-    END = "have it end when it is idle"
-    GRANT = "let it go on: it waits for a slot"
+    KILL = "kill it"
+    END = "let it exit when idle"
+    GRANT = "grant it the slot that it waits for"
     PAUSE = "stop the whole process"
     CONTINUE = "continue the whole process"
-    RELEASE = "free what belongs to it: it has exited"
+    RELEASE = "free its resources after its exit"
 
 
 class ActOnProcessor(NamedTuple):
@@ -143,4 +143,4 @@ class ShowDegradedReason(NamedTuple):
 
 ProcessorCommand = DispatchTasks | ActOnProcessor
 Command = Message | WriteLog | EndAgent | ShowDegradedReason | tuple[Any, ...]
-"""Of the core, or of its executor: `ProcessorCommand`, or `CallCommand` in `calls.py`."""
+"""A command of the core, or of its executor: `ProcessorCommand`, or `CallCommand` in `calls.py`."""

@@ -42,7 +42,7 @@ class ContainerMemory(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """Reason to kill a processor and the outcome of its task. peak_bytes: of this processor."""
+    """Reason to kill a processor and the outcome of its task. peak_bytes: peak memory of this processor."""
 
     outcome: Outcome
     text: str

@@ -147,7 +147,7 @@ class ProcessorAgent(Agent):
             case e.ProcessorVerb.KILL:
                 processor.is_killed = True
                 processor.signal(signal.SIGKILL)
-                self._fork_server.wake()  # it reports the exit
+                self._fork_server.wake()  # the fork server reports the exit
             case e.ProcessorVerb.END:
                 processor.tasks.send([_END])
             case e.ProcessorVerb.GRANT:
@@ -220,7 +220,7 @@ class ProcessorAgent(Agent):
         try:
             processor = self._processors[number] = _Processor(self._loop, self._fork_server, number)
         except OSError as error:
-            text = f"its worker cannot make the pipes for it: {error.strerror}"
+            text = f"its worker cannot create its pipes: {error.strerror}"
             self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, text))
         else:
             self._loop.add_reader(processor.results.fileno(), self._on_readable, number)
@@ -265,10 +265,10 @@ class ProcessorAgent(Agent):
         try:
             reports = self._fork_server.reports()
         except OSError as error:
-            self.fail(ScalerError(f"this worker cannot take in a processor that has started: {error.strerror}"))
+            self.fail(ScalerError(f"this worker cannot adopt a processor that has started: {error.strerror}"))
             return
         if reports is None:
-            self.fail(ScalerError("the process that makes processors is gone"))
+            self.fail(ScalerError("the fork server has exited"))
             return
         for report in reports:
             number = report.number

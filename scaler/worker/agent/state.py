@@ -218,7 +218,7 @@ class PooledProcessor:
     rests_until: float = 0.0
     """Time before which a waiting task needs no checks."""
     progress_at: float = 0.0
-    """Time at which it last had nothing to read or read a task."""
+    """Time at which the processor last read a task or had none to read."""
     batch: int = -1
     """Batch of results read last; rows_taken: number of its rows processed."""
     rows_taken: int = 0

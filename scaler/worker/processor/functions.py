@@ -31,7 +31,7 @@ DISK_SECONDS = 300.0
 DISK_PAUSE_SECONDS = 0.5
 CACHE_BYTES = 256 * 1024 * 1024
 MAX_COSTS_US = 2**32 - 1
-NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
+NO_STORAGE = "this worker has no object storage: none is configured, and its scheduler advertises none"
 
 
 class StoreConnection(Protocol):

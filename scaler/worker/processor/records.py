@@ -1,4 +1,4 @@
-"""Log records of tasks and preload hooks, written to stderr from INFO on, with the task's id.
+"""Log records of tasks and preload hooks, written to stderr at level INFO or above, with the task's id.
 
 The handler is installed on the root logger, so that `basicConfig` adds none. Skips records handled by the task's own
 handlers. Warnings and errors outside of tasks go to the worker's own log.

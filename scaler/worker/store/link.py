@@ -71,7 +71,7 @@ class StoreLink:
             self._client = StorageClient(store.address, new_peer_id(), Role.WORKER, own_access(self._config))
             self._on_found(store.address, bytes.fromhex(store.peer))
             await self._end_of(store.pid)
-            _log.warning("the object store of this host (pid %d) has ended: what only it had is lost", store.pid)
+            _log.warning("the object store of this host (pid %d) exited: objects that only it had are lost", store.pid)
             self._client.close()
 
     async def _is_elsewhere(self, object_storage_address: str) -> bool:

@@ -135,7 +135,7 @@ class HostStoreServer(StorageServer):
 
     def close(self) -> None:
         self._look_timer.cancel()
-        self._to_scheduler.close("the store ends: its workers have left")
+        self._to_scheduler.close("the store is exiting: its workers have left")
         super().close()
 
     async def evacuate(self) -> None:

@@ -22,7 +22,7 @@ Url = Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "must be a URL such as
 _BACKEND = matching(r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s*?$]*)?", "must be a URL such as s3://bucket/prefix")
 BUCKET_NAME = matching(
     r"|[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
-    "must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens",
+    "must be the name of a bucket: 3 to 63 lowercase letters, digits, dots, and hyphens",
 )
 
 

@@ -61,7 +61,7 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
     (
         "RequestTimeTooSkewed|RequestInTheFuture",
         "credentials",
-        "AWS refuses the time of this machine ({code}): set its clock",
+        "AWS rejects the time of this machine ({code}): set its clock",
     ),
     (
         "AccessDenied(Exception)?|UnauthorizedOperation|UnauthorizedException",
@@ -69,14 +69,14 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
         "not allowed to call {call} ({code}): {message}",
     ),
 )
-_BROKEN: tuple[ErrorKind, str] = "broken", "{call} fails at the service's side ({code}, status {status})"
+_BROKEN: tuple[ErrorKind, str] = "broken", "{call} failed on the service's side ({code}, status {status})"
 _REFUSED: tuple[ErrorKind, str] = "refused", "{call} refused ({code}): {message}"
 _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind, str], ...] = (
     (
         (exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
         "credentials",
         (
-            "no AWS credentials for {call} ({type}): give aws_profile, set AWS_ACCESS_KEY_ID and "
+            "no AWS credentials for {call} ({type}): set aws_profile, set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
         ),
     ),
@@ -91,7 +91,7 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind,
         "unanswered",
         "{call}: no answer{where} ({type}): check the network, aws_region and aws_endpoint_url",
     ),
-    (BotoCoreError, "refused", "{call} cannot be asked ({type}): {message}"),
+    (BotoCoreError, "refused", "{call} cannot be called ({type}): {message}"),
 )
 """Errors raised by boto3 itself; the first match applies."""
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32,}\b", re.IGNORECASE)
@@ -151,7 +151,7 @@ def with_region(settings: _Settings) -> _Settings:
     if not region:
         raise UsageError(
             "aws_region is missing, and neither AWS_REGION, AWS_DEFAULT_REGION, the AWS profile nor the metadata of an "
-            "instance names a region: give aws_region, such as eu-central-1"
+            "instance names a region: set aws_region, such as eu-central-1"
         )
     return replace(settings, aws_region=region)
 

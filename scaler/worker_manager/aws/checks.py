@@ -85,9 +85,7 @@ class Checks:
             self._ways_out(subnets, public_ip=public_ip, public_key=public_key, closed_key=closed_key)
         free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in subnets)
         if units is not None and units > free:
-            self.problem(
-                f"free addresses of the subnets: {free}, of which each {noun} needs one, up to {units}: {more}"
-            )
+            self.problem(f"the subnets have {free} free addresses, but up to {units} {noun}s need one each: {more}")
 
     def _ways_out(self, subnets: Sequence[Fields], *, public_ip: bool | None, public_key: str, closed_key: str) -> None:
         closed, unreached, ways = list[str](), list[str](), list[str]()
@@ -104,16 +102,16 @@ class Checks:
             kind.append(str(subnet["SubnetId"]))
         if closed:
             self.problem(
-                f"{_subnets(closed, 'has', 'have')} no route to the internet: units there reach no registry, index, S3 "
-                f"or log group. Give the subnet a NAT gateway, or {closed_key}"
+                f"{_subnets(closed, 'has', 'have')} no route to the internet: units there cannot reach a registry, "
+                f"package index, S3, or log group. Give the subnet a NAT gateway, or {closed_key}"
             )
         if unreached:
             self.problem(
-                f"{_subnets(unreached, 'is', 'are')} public, and without a public address nothing there reaches the "
-                f"internet: {public_key}"
+                f"{_subnets(unreached, 'is', 'are')} public, and units there cannot reach the internet "
+                f"without a public address: {public_key}"
             )
         if ways:
-            self.ok(f"{_subnets(ways, 'has', 'have')} a way to the internet")
+            self.ok(f"{_subnets(ways, 'has', 'have')} a route to the internet")
 
     def _tables(self, subnet: Fields) -> list[Fields]:
         ec2 = self.account.client("ec2")
@@ -128,7 +126,7 @@ class Checks:
             return
         found = _ECR.fullmatch(image)
         if found is None:
-            self.account.line("unknown", f"image {image}", "only images in ECR are looked for")
+            self.account.line("unknown", f"image {image}", "only images in ECR are checked")
             return
         repository, tag, digest = found.groups()
         which = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
@@ -144,7 +142,7 @@ class Checks:
                     continue
                 changes = resource.changes(found) if found is not None and is_ours(found) else ()
                 if found is None:
-                    self.account.line("missing", resource.what, "setup makes it")
+                    self.account.line("missing", resource.what, "setup creates it")
                 elif changes:
                     self.account.line("differs", changes[0][0], "setup changes it")
                 else:
@@ -164,7 +162,7 @@ def _subnets(names: Sequence[str], one: str, several: str) -> str:
 
 
 def show_costs(account: Account, what: str, prices: Sequence[float | None], size: str) -> None:
-    """Print what units cost. prices: of each unit per hour, None if unknown. size: of all together."""
+    """Print what units cost. prices: price of each unit per hour, None if unknown."""
     money = f"about {sum(filter(None, prices)):.2f} USD an hour (prices of {PRICES_OF})"
     money = "at an unknown price" if None in prices else money
     account.line("runs", f"{counted(len(prices), what)}: {size}, {money}" if prices else f"no {what}s")

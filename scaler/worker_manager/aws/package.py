@@ -35,8 +35,8 @@ def platform_of(architecture: str) -> dict[str, str]:
 def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str) -> None:
     if image is None and not bucket:
         raise UsageError(
-            f"{bucket_key} and {image_key} are missing: give {bucket_key} the name of a bucket, from which workers "
-            f"install this version of scaler, or make an image that has it {making_an_image(image_key)}"
+            f"{bucket_key} and {image_key} are missing: set {bucket_key} to a bucket from which workers can "
+            f"install this version of scaler, or build an image that has it {making_an_image(image_key)}"
         )
 
 

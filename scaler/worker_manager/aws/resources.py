@@ -215,8 +215,8 @@ class BucketResource(Resource):
             if error.code != "403":
                 raise
             raise UsageError(
-                f"the bucket {self.name!r} belongs to another account, or you may not look at it: names of buckets are "
-                "unique in the whole world; choose another s3_bucket"
+                f"the bucket {self.name!r} belongs to another account, or you lack permission to read it: bucket "
+                "names are globally unique; choose another s3_bucket"
             ) from error
         return None if found is None else self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
 
@@ -327,7 +327,7 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
     wanted = parameter_name(config, base) if units_credential(config) else ""
     if given.rpartition(":parameter")[2] != wanted:
         raise UsageError(
-            f"units of {base} get {given or 'no credential'}, and {wanted or 'none'} is that of this manager: run "
+            f"units of {base} get {given or 'no credential'}, but this manager uses {wanted or 'none'}: run "
             f"{setup} with its worker_manager_id and credentials; two managers need two definitions"
         )
 

@@ -20,7 +20,7 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_ses
 MANAGED_TAG = "scaler:managed"
 MANAGED = {MANAGED_TAG: "true"}
 MANAGED_PAIRS = [{"Key": MANAGED_TAG, "Value": "true"}]
-NOT_OURS = "made by others, left as it is"
+NOT_OURS = "not created by scaler, unchanged"
 PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 8.0
 ROLE_SECONDS = 30.0  # time for a new role to propagate

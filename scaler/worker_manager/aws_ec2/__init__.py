@@ -71,12 +71,12 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
         super().check()
         unknown = [name for name in self.ec2_instance_types if not cpus_of(name)]
         if unknown and not self.ec2_slots:
-            raise ValueError(f"ec2_instance_types: the vCPUs of {', '.join(unknown)} are not known: give ec2_slots")
+            raise ValueError(f"ec2_instance_types: the vCPUs of {', '.join(unknown)} are unknown: set ec2_slots")
         for key, names in (("ec2_instance_types", self.ec2_instance_types), ("ec2_subnets", self.ec2_subnets)):
             if len(set(names)) < len(names):  # EC2 rejects the whole request if a pair repeats
-                raise ValueError(f"{key} must have no name twice: {', '.join(names)}")
+                raise ValueError(f"{key} must not contain duplicates: {', '.join(names)}")
         if len(self.ec2_instance_types) * max(1, len(self.ec2_subnets)) > MAX_OVERRIDES:
-            raise ValueError(f"ec2_instance_types and ec2_subnets make more than {MAX_OVERRIDES} pairs: give fewer")
+            raise ValueError(f"ec2_instance_types and ec2_subnets make more than {MAX_OVERRIDES} pairs: list fewer")
 
     @property
     def is_installed(self) -> bool:

@@ -55,8 +55,8 @@ shutdown -h now
 def check_source(config: AwsEc2Config) -> None:
     if config.ec2_python is None and not config.s3_bucket:
         raise UsageError(
-            "s3_bucket and ec2_python are missing: give s3_bucket the name of a bucket, from which instances install "
-            "this version of scaler, or give ec2_python a Python of ec2_image that has it"
+            "s3_bucket and ec2_python are missing: set s3_bucket to a bucket from which instances can install this "
+            "version of scaler, or ec2_python to a Python of ec2_image that has it"
         )
 
 
@@ -93,7 +93,7 @@ def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command
     text = _SCRIPT.format(worker=shlex.quote(worker))
     if (size := len(text.encode())) > MAX_USER_DATA_BYTES:
         raise UsageError(
-            f"the user data of the instances has {size} bytes, and EC2 allows {MAX_USER_DATA_BYTES}: shorten "
+            f"the user data of the instances has {size} bytes, but EC2 allows {MAX_USER_DATA_BYTES}: shorten "
             f"{setup_key} (let it fetch a script), per_worker_capabilities or preload"
         )
     return text
@@ -262,19 +262,19 @@ class Ec2Backend(PolledBackend):
         unit_ids = [unit_id for each in answer.get("Instances", ()) for unit_id in each["InstanceIds"]]
         if len(unit_ids) < request["TargetCapacitySpecification"]["TotalTargetCapacity"]:
             reasons = sorted({_failure_text(failure) for failure in answer.get("Errors", ())})
-            raise BackendError(f"EC2 does not start all instances: {'; '.join(reasons) or 'no reason given'}", unit_ids)
+            raise BackendError(f"EC2 did not start all instances: {'; '.join(reasons) or 'no reason given'}", unit_ids)
         return unit_ids
 
     def _prepared(self) -> str:
         if not self._version:
             newest = newest_version(self._config.ec2_launch_template, self._ec2)
             if newest is None:
-                raise BackendError(f"there is no launch template {self._config.ec2_launch_template}: {SETUP} makes it")
+                raise BackendError(f"there is no launch template {self._config.ec2_launch_template}: run {SETUP}")
             profile = newest["LaunchTemplateData"].get("IamInstanceProfile", {}).get("Name", "")
             if (self._credential or self._config.is_installed) and not profile:
                 raise BackendError(
-                    f"the launch template {self._config.ec2_launch_template} has no instance profile, in which "
-                    f"instances read what they install and their credential: {SETUP} makes it"
+                    f"the launch template {self._config.ec2_launch_template} has no instance profile, which "
+                    f"instances need to read their credential and what they install: run {SETUP}"
                 )
             if missing := self._missing_package():
                 raise BackendError(missing)
@@ -284,7 +284,7 @@ class Ec2Backend(PolledBackend):
                 name = self._config.ec2_launch_template
                 made = self._ec2.call("CreateLaunchTemplateVersion", LaunchTemplateName=name, LaunchTemplateData=wanted)
                 version = str(made["LaunchTemplateVersion"]["VersionNumber"])
-                _log.info("made version %s of the launch template %s", version, name)
+                _log.info("created version %s of the launch template %s", version, name)
             self._version = version
         return self._version
 
@@ -297,11 +297,11 @@ class Ec2Backend(PolledBackend):
             if is_in_bucket(self._s3, config.s3_bucket, base, package):
                 return ""
         except AwsError as error:
-            _log.warning("cannot look into the bucket %s: %s", config.s3_bucket, error)
+            _log.warning("cannot read the bucket %s: %s", config.s3_bucket, error)
             return ""
         return (
-            f"the bucket {config.s3_bucket} does not have scaler {__version__} as it is here, with these requirements, "
-            f"for {base}: {SETUP} puts it there"
+            f"the bucket {config.s3_bucket} does not have this build of scaler {__version__} with these requirements "
+            f"for {base}: run {SETUP}"
         )
 
 

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
             return worker.wait(NOTICE_SECONDS)
         except subprocess.TimeoutExpired:
             if text := notice(metadata):
-                sys.stderr.write(f"EC2 takes this spot instance away ({text}): the worker drains\n")
+                sys.stderr.write(f"EC2 reclaims this spot instance ({text}): the worker drains\n")
                 worker.terminate()
                 return worker.wait()
 

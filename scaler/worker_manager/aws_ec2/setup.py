@@ -128,11 +128,11 @@ def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None)
         for each in types:
             if image["Architecture"] not in each["ProcessorInfo"]["SupportedArchitectures"]:
                 text = f"image {config.ec2_image} is for {image['Architecture']}, and {each['InstanceType']} is not"
-                checks.problem(f"{text}: give another image, or other ec2_instance_types")
+                checks.problem(f"{text}: choose another image, or other ec2_instance_types")
     with checks.asking("subnets", "ec2_subnets"):
         found = subnets_of(checks.account, own)
         if not found:
-            checks.problem("there is no default VPC with subnets in this region: give ec2_subnets")
+            checks.problem("there is no default VPC with subnets in this region: set ec2_subnets")
             return
         checks.network(
             found,
@@ -141,7 +141,7 @@ def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None)
             noun="instance",
             more="add subnets to ec2_subnets, or lower max_task_concurrency",
             closed_key="VPC endpoints (s3, ssm) and an image with ec2_python",
-            public_key="let the subnet give public addresses (auto-assign public IPv4), or choose one with a NAT",
+            public_key="enable auto-assign public IPv4 on the subnet, or choose one with a NAT",
         )
         zones = {str(subnet["AvailabilityZone"]) for subnet in found}
         for name in config.ec2_instance_types:
@@ -151,7 +151,7 @@ def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None)
             without = sorted(zones - {str(offer["Location"]) for offer in offers})
             if without and (own or len(without) == len(zones)):
                 text = f"{name} is not offered in {', '.join(without)}"
-                checks.problem(f"{text}: take other ec2_instance_types, or subnets of other zones")
+                checks.problem(f"{text}: choose other ec2_instance_types, or subnets in other zones")
 
 
 def _show_costs(account: Account, config: AwsEc2Config) -> None:

@@ -20,9 +20,7 @@ MAX_ARRAY_SIZE = 10_000  # Children of an array job. Source: AWS Batch service q
 
 
 _GIVEN = length(1, 63)
-_PREFIX = matching(
-    r"[A-Za-z0-9!_.'()/-]{1,500}", "must be the beginning of an object's key: letters, digits and !_.'()/-"
-)
+_PREFIX = matching(r"[A-Za-z0-9!_.'()/-]{1,500}", "must be an S3 key prefix: letters, digits, and !_.'()/-")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,14 +75,14 @@ class BatchBackend(PolledBackend):
         )
         if not requests.fits(self._request, definition):
             raise UsageError(
-                f"the workers' configuration takes {len(document)} characters, and AWS allows "
-                f"{MAX_OVERRIDES_CHARACTERS:,} with all the rest: shorten per_worker_capabilities or preload"
+                f"the workers' configuration takes {len(document)} characters, but AWS allows "
+                f"{MAX_OVERRIDES_CHARACTERS:,} in total: shorten per_worker_capabilities or preload"
             )
         self._session = secrets.token_hex(4)
         self._count = 0
         self._unanswered: tuple[str, int, float] | None = None  # name, size, and time of an unanswered submission
         if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
-            _log.warning("%s, or choose mode offload, which needs none", warning)
+            _log.warning("%s, or choose mode offload, which needs no such address", warning)
 
     def start_some(self, count: int) -> list[str]:
         size = min(count, MAX_ARRAY_SIZE)
@@ -104,7 +104,7 @@ class BatchBackend(PolledBackend):
         asked_at = time.monotonic()
         job_id = self._service.find(name)
         if job_id is None and asked_at - since < UNANSWERED_SECONDS:
-            raise BackendError("AWS Batch did not answer SubmitJob: looking whether the jobs are there")
+            raise BackendError("AWS Batch did not answer SubmitJob: checking whether the jobs exist")
         self._unanswered = None
         return [] if job_id is None else _unit_ids(job_id, size)
 
@@ -114,7 +114,7 @@ class BatchBackend(PolledBackend):
         except AwsError as error:
             if error.kind != "refused":
                 raise
-            return "not found"  # also for children of an array that was just submitted
+            return "not found"  # may also be a child of an array that was just submitted
         return "stopping"
 
     def list_ids(self, *, search: bool) -> Iterable[str]:
@@ -173,19 +173,17 @@ class BatchService:
         found = self._batch.items("DescribeJobDefinitions", "jobDefinitions", **named)
         active = [described for described in found if described.get("status") == "ACTIVE"]
         if not active:
-            text = (
-                f"there is no active job definition {name!r} in {self._config.aws_region}: {requests.SETUP} makes one"
-            )
+            text = f"there is no active job definition {name!r} in {self._config.aws_region}: run {requests.SETUP}"
             raise AwsError(f"{text}, or change job_definition", "refused")
         newest = max(active, key=lambda described: int(described["revision"]))
         words = newest.get("containerProperties", {}).get("command", ())
         command = " ".join(words)
         if installs_other(words, partial(package_of, self._config, self._config.event_loop)):
             text = f"the job definition {name!r} does not install this version of scaler with these requirements"
-            raise AwsError(f"{text}: {requests.SETUP} makes one that does", "refused")
+            raise AwsError(f"{text}: run {requests.SETUP}", "refused")
         if re.search(r"pip install .*\bscaler(\[[^]]*])?==", command):
-            text = f"the job definition {name!r} installs scaler by its name, which another project may have"
-            raise AwsError(f"{text}: {requests.SETUP} makes one that does not", "refused")
+            text = f"the job definition {name!r} installs scaler by name, which may belong to another project"
+            raise AwsError(f"{text}: run {requests.SETUP}", "refused")
         owner = (newest.get("tags") or {}).get(requests.OWNER_TAG)
         if self._config.mode == "offload" and owner not in (None, requests.owner_of(self._config)):
             text = f"the job definition {name!r} was made for the worker manager {owner!r}, whose objects its jobs read"
@@ -196,12 +194,12 @@ class BatchService:
         name = self._config.job_queue
         found = self._batch.call("DescribeJobQueues", jobQueues=[name])["jobQueues"]
         if not found:
-            text = f"there is no job queue {name!r} in {self._config.aws_region}: {requests.SETUP} makes one"
+            text = f"there is no job queue {name!r} in {self._config.aws_region}: run {requests.SETUP}"
             raise AwsError(f"{text}, or change job_queue", "refused")
         state, status = found[0]["state"], found[0]["status"]
         if state != "ENABLED" or status not in ("VALID", "UPDATING", "CREATING"):
             reason = found[0].get("statusReason") or "no reason given"
-            raise AwsError(f"the job queue {name!r} takes no jobs: it is {state} and {status} ({reason})", "refused")
+            raise AwsError(f"the job queue {name!r} accepts no jobs: it is {state} and {status} ({reason})", "refused")
 
     def submit(self, request: Fields) -> str:
         """Submit a job and return its id. Never retries, so that no job is duplicated."""
@@ -314,7 +312,7 @@ class SessionObjects:
 
     def check(self) -> None:
         if self._s3.find("ListObjectsV2", *NO_BUCKET, Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1) is None:
-            text = f"there is no bucket {self._bucket!r}: {requests.SETUP} makes it, or change s3_bucket"
+            text = f"there is no bucket {self._bucket!r}: run {requests.SETUP}, or change s3_bucket"
             raise AwsError(text, "refused", "NoSuchBucket")
 
     def put(self, key: str, data: bytes) -> None:

@@ -158,7 +158,7 @@ class BatchExecutor:
         keys = [each.call.key for each in batch]
         data = pack_bundle([each.data for each in batch])
         if len(data) > MAX_DATA_BYTES:
-            text = f"the task and its arguments take {len(data)} bytes, more than S3 takes at once"
+            text = f"the task and its arguments take {len(data)} bytes, more than S3 accepts in one request"
             self._fail(keys, Outcome.REJECTED, text)
             return
         assert self._definition is not None, "start comes first"
@@ -179,7 +179,7 @@ class BatchExecutor:
                 self._notes.put(partial(self._tracking.refused, made))
                 raise
             self._notes.put(partial(self._tracking.unanswered, made, time.monotonic()))
-            _log.warning("%s; looking whether the job is there", error)
+            _log.warning("%s; checking whether the job exists", error)
         else:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
 
@@ -204,7 +204,7 @@ class BatchExecutor:
                 self._poll_error = str(error)
             else:
                 self._failed_polls = 0
-            failing = f"cannot see how jobs are: {self._poll_error}" if self._failed_polls >= DEGRADED_AFTER else ""
+            failing = f"cannot query jobs: {self._poll_error}" if self._failed_polls >= DEGRADED_AFTER else ""
             text = "; ".join(filter(None, (failing, self._stuck_reason)))
             if text != self._degraded_reason:
                 self._degraded_reason = text

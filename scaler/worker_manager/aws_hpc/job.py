@@ -88,7 +88,7 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         return
-    _say("SIGTERM: AWS Batch ends this job (it was cancelled, ran for too long, or its host is taken away)")
+    _say("SIGTERM: AWS Batch ends this job (it was cancelled, ran for too long, or its host is reclaimed)")
     _end(requests.EXIT_TERMINATED)
 
 

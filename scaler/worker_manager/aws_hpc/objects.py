@@ -85,7 +85,7 @@ def decompress(data: Buffer) -> bytes:
     if data[:1] == _PLAIN:
         return bytes(data[1:])
     if data[:1] != _ZLIB:
-        raise ProtocolError(f"data of size {len(data)} is compressed in a way that is not known here")
+        raise ProtocolError(f"data of size {len(data)} has an unknown compression")
     inflate = zlib.decompressobj()
     try:
         found = inflate.decompress(data[1:], MAX_DATA_BYTES + 1)
@@ -170,11 +170,11 @@ def restored(call: Call, read: Callable[[str], bytes]) -> Call:
 
 def check_block(name: str, block: Buffer) -> None:
     if f"shared/{hashlib.sha256(block).hexdigest()}" != name:
-        raise ProtocolError(f"the object {name} of size {len(block)} has another content than its name says")
+        raise ProtocolError(f"the object {name} of size {len(block)} does not match its name")
 
 
 def signed(key: bytes, number: int, index: int, data: Buffer) -> bytes:
-    """Return a call's result prefixed with its signature. key: of the session. number: of the submission."""
+    """Return a call's result prefixed with its signature. key: session key. number: number of the submission."""
     return b"".join((_signature(key, number, index, data), data))
 
 
@@ -183,7 +183,7 @@ def verified(key: bytes, number: int, index: int, data: Buffer) -> memoryview:
     view = memoryview(data)
     signature, content = view[:KEY_BYTES], view[KEY_BYTES:]
     if not hmac.compare_digest(signature, _signature(key, number, index, content)):
-        raise ProtocolError("it is not signed with the key of this session: something else than its job wrote it")
+        raise ProtocolError("it is not signed with the key of this session: something other than its job wrote it")
     return content
 
 

@@ -87,7 +87,7 @@ EXIT_TERMINATED = 143  # the job received SIGTERM (128 + 15, as in shells)
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """keys: prefix of the session's keys. number: of the submission."""
+    """keys: prefix of the session's keys. number: number of the submission."""
 
     region: str
     bucket: str
@@ -111,7 +111,7 @@ class JobSpec:
             return cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
+                f"{JOB_SPEC_VARIABLE} is not a job of this version of scaler ({text[:200]!r}): "
                 "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"
             ) from error
 

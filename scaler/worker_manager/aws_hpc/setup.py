@@ -90,7 +90,7 @@ def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Seq
     else:
         checks.instances(capacity, config.batch_instance_types, vcpus, "max_concurrent_jobs")
     units = jobs if config.is_fargate else None
-    public_key = "let it give public addresses (MapPublicIpOnLaunch), or take private subnets with a NAT gateway"
+    public_key = "enable MapPublicIpOnLaunch on it, or choose private subnets with a NAT gateway"
     found = aws.subnets_of(account, network.subnets)
     checks.network(found, public_ip=network.is_public, units=units, public_key=public_key)
     checks.image(config.batch_image)
@@ -109,7 +109,7 @@ def _show_costs(account: Account, config: AwsHpcConfig) -> None:
 
 
 class Network(NamedTuple):
-    """Network of the jobs. is_public: the subnets assign public addresses, which jobs need to pull images."""
+    """Network settings of the jobs. is_public: the subnets assign public addresses, which jobs need to pull images."""
 
     subnets: Sequence[str]
     groups: Sequence[str]
@@ -120,7 +120,7 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
     ec2 = account.client("ec2")
     found = aws.subnets_of(account, config.batch_subnets)
     if not found:
-        raise UsageError(f"there is no default VPC in {config.aws_region}: give batch_subnets")
+        raise UsageError(f"there is no default VPC in {config.aws_region}: set batch_subnets")
     groups = list(config.batch_security_groups)
     if not groups:
         filters = [
@@ -229,8 +229,8 @@ class Bucket(aws.BucketResource):
             return [(f"expiry of the {self.what}: {EXPIRY_DAYS} days below {self._below}", self._configure)]
         self.account.line(
             "note",
-            f"no rule of the {self.what} removes old objects below {self._below}: give it one, for what a manager that "
-            "was killed has left",
+            f"no rule of the {self.what} removes old objects below {self._below}: add one, because a killed manager "
+            "leaves objects there",
         )
         return []
 

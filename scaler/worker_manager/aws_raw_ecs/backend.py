@@ -123,7 +123,7 @@ def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
     length = len(json.dumps(found))
     if length > MAX_OVERRIDES_CHARACTERS:
         raise UsageError(
-            f"the workers' configuration takes {length} characters, and ECS allows {MAX_OVERRIDES_CHARACTERS}: "
+            f"the workers' configuration takes {length} characters, but ECS allows {MAX_OVERRIDES_CHARACTERS}: "
             "shorten per_worker_capabilities or preload"
         )
     return found
@@ -171,7 +171,7 @@ def ensure_definition(config: AwsRawEcsConfig, ecs: AwsClient) -> Fields:
         _check_package(config, current)
     if current is None:
         _log.info(
-            "the task definition %s is made without roles: there are no logs, and no private images (%s)", family, SETUP
+            "the task definition %s has no roles, so it has no logs and cannot use private images (%s)", family, SETUP
         )
     made = register(family, ecs, current, wanted)
     _log.info("registered the task definition %s:%d", family, made["revision"])
@@ -191,7 +191,7 @@ def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
     if current is None or command not in [container.get("command") for container in current["containerDefinitions"]]:
         raise UsageError(
             f"the task definition {config.ecs_task_definition} does not install this version of scaler with these "
-            f"requirements from {config.s3_bucket}: {SETUP} puts it there"
+            f"requirements from {config.s3_bucket}: run {SETUP}"
         )
 
 
@@ -315,7 +315,7 @@ class EcsBackend(PolledBackend):
         unit_ids = [unit_id_of(task["taskArn"]) for task in answer["tasks"]]
         if len(unit_ids) < count:
             reasons = sorted({_failure_text(failure) for failure in answer.get("failures", [])})
-            raise BackendError(f"ECS does not start all tasks: {'; '.join(reasons) or 'no reason given'}", unit_ids)
+            raise BackendError(f"ECS did not start all tasks: {'; '.join(reasons) or 'no reason given'}", unit_ids)
         return unit_ids
 
     def _prepared(self) -> Fields:
@@ -358,9 +358,9 @@ def reason_of(task: Mapping[str, Any]) -> str:
 def with_hint(error: AwsError) -> AwsError:
     hint = ""
     if error.code == "ClusterNotFoundException":
-        hint = f"{SETUP} makes the cluster, or change ecs_cluster"
+        hint = f"run {SETUP} to create the cluster, or change ecs_cluster"
     elif "capacity provider" in error.message:
-        hint = f"{SETUP} attaches ecs_capacity_provider to the cluster"
+        hint = f"run {SETUP} to attach ecs_capacity_provider to the cluster"
     return AwsError(f"{error}; {hint}", error.kind, error.code, error.message) if hint else error
 
 

@@ -187,7 +187,7 @@ class KubernetesBackend(PolledBackend):
     def _warning(self, name: str, now: float) -> str:
         if now - self._warnings_at > SILENT_SECONDS:
             self._warnings_at = now
-            with suppress(KubernetesError):  # without the permission, there is no reason
+            with suppress(KubernetesError):  # without this permission, the reason is unknown
                 self._warnings = self._api.warnings()
         return self._warnings.get(name, "")
 

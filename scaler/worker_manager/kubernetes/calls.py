@@ -66,7 +66,7 @@ class PodsApi:
         return f"kubectl --namespace {self.namespace} delete pods,secrets --selector {self._selector}"
 
     def delete(self, plural: str, name: str, grace_seconds: int | None = None) -> None:
-        """Delete an object, which may be missing. grace_seconds: of a pod; None for its own."""
+        """Delete an object, which may be missing. grace_seconds: grace period of a pod; None for its own."""
         try:
             self.call(
                 "delete", plural, name, query={} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
@@ -197,7 +197,7 @@ class PodsApi:
                 except (kubeconfig.ConfigException, OSError) as error:
                     file, context = self._config.k8s_kubeconfig, self._config.k8s_context
                     where = f"k8s_kubeconfig = {file!r}, k8s_context = {context!r}"
-                    raise UsageError(f"it is unknown where the cluster is ({where}): {error}") from error
+                    raise UsageError(f"cannot determine the cluster's address ({where}): {error}") from error
                 self._made = configuration, RESTClientObject(configuration).pool_manager
             return self._made
 

@@ -39,6 +39,6 @@ class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
         super().check()
         if self.object_storage_backend:
             raise ValueError(
-                "object_storage_backend is for types whose `setup` makes roles; ORB's template names the role of its "
-                "machines: leave it out"
+                "object_storage_backend applies only to types whose `setup` creates roles, but ORB's template sets the "
+                "role of its machines: leave it out"
             )

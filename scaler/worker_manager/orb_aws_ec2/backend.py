@@ -81,12 +81,12 @@ class OrbBackend(PolledBackend):
             if request["status"] in FINAL:
                 break
             if time.monotonic() >= deadline:
-                raise _error(f"ORB did not decide about a request within {REQUEST_SECONDS:g} s")
+                raise _error(f"ORB did not decide on a request within {REQUEST_SECONDS:g} s")
             time.sleep(REQUEST_PAUSE_SECONDS)
         self._open_request = ""
         unit_ids = [str(unit_id) for unit_id in request.get("machine_ids") or ()]
         if request["status"] != "complete":
-            raise BackendError(f"ORB does not start all machines: {_reason_of(request)}", unit_ids)
+            raise BackendError(f"ORB did not start all machines: {_reason_of(request)}", unit_ids)
         return unit_ids
 
     def stop_one(self, unit_id: str) -> Stopped:
@@ -168,8 +168,8 @@ class OrbBroker:
         self._path = local_path(config_path) if config_path is not None else Path(get_config_location(), "config.json")
         if not self._path.is_file():
             raise UsageError(
-                f"ORB is not initialised: there is no {self._path}; run `orb init`, or give orb_config the path of its "
-                "config.json"
+                f"ORB is not initialised: there is no {self._path}; run `orb init`, or set orb_config to the path of "
+                "its config.json"
             )
         self._client: Any = None
         self._loop = asyncio.new_event_loop()

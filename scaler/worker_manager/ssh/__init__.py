@@ -65,7 +65,7 @@ def _of_file(path: str) -> Iterator[Host]:
     try:
         lines = local_path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the file of hosts {path!r}: {error}") from None
+        raise UsageError(f"cannot read the host file {path!r}: {error}") from None
     hosts = [text for line in lines if (text := line.partition("#")[0].strip())]
     if not hosts:
         raise UsageError(f"the file {path!r} has no hosts: write one per line, such as user@host:port slots=4")

@@ -63,7 +63,7 @@ def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -
 def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
     """Return the command that forwards free remote ports to local `host:port`, and writes the ports to stderr."""
     remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
-    # Without a configuration, whose forwards would be added too. The host name has no effect.
+    # Ignore the configuration file, whose forwards would be added. The host name has no effect.
     return ["ssh", "-F", "none", "-o", "LogLevel=VERBOSE", "-S", _literal(control), "-O", "forward", *remote, "host"]
 
 

@@ -134,7 +134,7 @@ class SoamSession:
         return tried
 
     def kill(self, keys: Sequence[CallKey]) -> None:
-        """Terminate the tasks of these calls, without further reports. Raises ExecutorError if that is uncertain."""
+        """Terminate the tasks of these calls, without further reports. Raises ExecutorError if they may still run."""
         ended = set(keys)
         with self._lock:
             found = [task_id for task_id, key in self._keys.items() if key in ended]
@@ -155,7 +155,8 @@ class SoamSession:
             raise ExecutorError(failures[-1])
 
     def close(self) -> None:
-        """End the session, its tasks, and the connection. Raises ExecutorError if that is uncertain."""
+        """End the session, its tasks, and the connection. Raises ExecutorError if the session or its tasks may
+        continue."""
         with self._lock:
             was_lost, self.lost = self.lost, self.lost or "it was closed"
             self._keys.clear()
@@ -164,7 +165,7 @@ class SoamSession:
         elif self._ending is not None:
             self._ending.join(CLOSE_SECONDS)
             if self._ending.is_alive():
-                raise ExecutorError(f"a session that was lost ({was_lost}) does not close within {CLOSE_SECONDS:g} s")
+                raise ExecutorError(f"a session that was lost ({was_lost}) did not close within {CLOSE_SECONDS:g} s")
 
     def _end(self) -> None:
         try:
@@ -216,7 +217,7 @@ class SoamSession:
         try:
             task_id = handle.get_id()
         except Exception as error:  # noqa: BLE001 (raising into the library is undefined)
-            self._lose(f"a response does not say of which task it is: {error}")
+            self._lose(f"a response does not say which task it is for: {error}")
             return
         with self._lock:
             key = self._keys.pop(task_id, None)

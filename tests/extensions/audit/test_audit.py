@@ -87,7 +87,7 @@ def test_refused_connections_and_key_changes_are_recorded_by_key(tmp_path: Path)
     assert " was revoked " in texts["key revoked", "bob"]
     assert "revoked" in texts["refused", "bob"]
     assert "not client" in texts["refused", "screen"]
-    assert "it has no key or that of another cluster" in texts["refused", ""]
+    assert "it has no key of this cluster" in texts["refused", ""]
     assert texts["key added", "screen"] == "for the role monitor"
     assert texts["connected", "bob"] == ""
     assert [(each["times"], each["text"]) for each in records if each["kind"] == "submitted"] == [(1, "double")]

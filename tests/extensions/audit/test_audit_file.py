@@ -56,7 +56,7 @@ def test_restored_folder_records_the_number_of_lost_records(tmp_path: Path, capl
         path.parent.unlink()
         file.perform([row(3)])
     assert [(line["kind"], line["times"]) for line in lines(path)] == [("lost", 2), ("connected", 0)]
-    assert caplog.records[-1].getMessage() == f"audit_path: {path} is written again, lost 2 records"
+    assert caplog.records[-1].getMessage() == f"audit_path: {path} is writable again, lost 2 records"
 
 
 def test_symlinks_are_not_followed(tmp_path: Path) -> None:

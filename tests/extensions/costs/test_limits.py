@@ -35,14 +35,14 @@ def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_t
     pass_tenths(cluster, 3)
     assert warnings(cluster) == []
     pass_tenths(cluster, 1)
-    assert [text[:32] for text in warnings(cluster)] == ["0.400 of 0.500 per run are spent"]
+    assert [text[:32] for text in warnings(cluster)] == ["0.400 of 0.500 per run has been "]
     assert drained(cluster) == []
     pass_tenths(cluster, 2)
-    assert [text[:32] for text in warnings(cluster)] == ["0.500 of 0.500 per run are spent"]
+    assert [text[:32] for text in warnings(cluster)] == ["0.500 of 0.500 per run has been "]
     assert drained(cluster) == ["w"]
     last = desired(cluster)[-1]
     assert (last.units, last.drained) == (0, ["unit-w"])
-    assert "spend_limit: 0.500 of 0.500 per run are spent; raise it to continue" in last.reason
+    assert "spend_limit: 0.500 of 0.500 per run has been spent; raise it to continue" in last.reason
     assert desired(cluster, "own")[-1].units == 2
 
 
@@ -55,7 +55,7 @@ def test_task_waiting_for_budget_says_so() -> None:
     cluster.wait(2.0, alive=["m", "client"])
     assert desired(cluster)[-1].units == 0
     assert explain(cluster.state, task, cluster.now) == (
-        "worker manager m starts no more units: spend_limit: 0.0000 of 0.0100 per hour are spent, "
+        "worker manager m starts no more units: spend_limit: 0.0000 of 0.0100 per hour has been spent, "
         "and another unit would exceed it"
     )
 

@@ -43,7 +43,7 @@ def test_at_the_limit_paid_workers_drain_and_a_restart_keeps_the_spending(tmp_pa
         with command(*dynamic(address, 1, "burner"), "--mode", "fixed", *burner, directory=tmp_path):
             second = client.submit_verbose(abs, (-1,), capabilities={"paid": None})
             assert within(WAIT_SECONDS, lambda: "starts no more units: spend_limit: " in client.explain(second))
-            assert within(WAIT_SECONDS, lambda: "paid units end with their tasks" in running.output())
+            assert within(WAIT_SECONDS, lambda: "paid units drain" in running.output())
         assert not first.done()
         mark.touch()
         assert first.result(WAIT_SECONDS) == "done"

@@ -76,8 +76,8 @@ def test_each_crossing_is_reported_once_per_crossing() -> None:
         books.charge_unit("cloud", "u", second, START + second, price=1.0)
         said += books.check(START + second)
     assert said == [
-        "0.80 of 1.00 per hour are spent; at the limit, only free units continue",
-        "1.00 of 1.00 per hour are spent: paid units end with their tasks, and only free units start",
+        "0.80 of 1.00 per hour has been spent; at the limit, only free units continue",
+        "1.00 of 1.00 per hour has been spent: paid units drain, and only free units start",
     ]
     assert books.check(START + 3660 + 900) == [], "three quarters are still spent"
     books.charge_unit("cloud", "w", 900.0, START + 3660 + 900, price=1.2)
@@ -96,7 +96,7 @@ def test_only_free_units_are_wanted_at_a_limit_with_its_end_reported() -> None:
     view = books.affordable(ClusterView(now, (), tuple(here)))
     assert [each.max_units for each in view.managers] == [0, None]
     answer, reasons = books.limited(here, {"cloud": Wanted(5, "work"), "own": Wanted(4, "work")}, now)
-    why = "spend_limit: 1.00 of 1.00 per hour are spent; they start again in about 61 min"
+    why = "spend_limit: 1.00 of 1.00 per hour has been spent; they start again in about 61 min"
     assert answer == {"cloud": Wanted(0, why, 0), "own": Wanted(4, "work")}
     assert reasons == {"cloud": why}
     assert books.limited(here, {}, now)[0] == {"cloud": Wanted(0, why, 0)}, "also if the policy leaves it alone"

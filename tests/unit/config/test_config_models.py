@@ -141,7 +141,7 @@ def test_worker_document_round_trips() -> None:
 
 def test_key_rejects_a_document_of_another_version() -> None:
     document = json.loads(worker_manager().worker_config("unit-1", slots=4).to_json()) | {"surprise": 1}
-    with pytest.raises(ConfigError, match=r"SCALER_WORKER_CONFIG: unknown key 'surprise': .* differ in version"):
+    with pytest.raises(ConfigError, match=r"SCALER_WORKER_CONFIG: unknown key 'surprise': .* have different versions"):
         WorkerConfig.from_environment({"SCALER_WORKER_CONFIG": json.dumps(document)})
 
 

@@ -169,7 +169,7 @@ def test_files_named_in_settings_may_be_in_the_home_directory(home: Path) -> Non
     (home / "scaler.toml").write_text("")
     assert not read_file("~/scaler.toml").tables
     (home / "task.bundle").write_text("")
-    with pytest.raises(UsageError, match="is no bundle"):
+    with pytest.raises(UsageError, match="was not written by"):
         read_bundle("~/task.bundle")
 
 

@@ -49,7 +49,7 @@ FULL = LinkRow("a", "cloud-3", "worker", "rack-9", outbox_bytes=MANY_BYTES, sent
         (
             cluster(NEAR, links=(FULL,)),
             "network",
-            "worker cloud-3 on rack-9 is full: 8 MB wait to be taken, and it takes 3.0",
+            "worker cloud-3 on rack-9 is saturated: 8 MB are queued, and it carries 3.0",
         ),
         (cluster(NEAR, links=(FULL._replace(outbox_bytes=MANY_BYTES - 1),)), "none", ""),
         (
@@ -59,7 +59,7 @@ FULL = LinkRow("a", "cloud-3", "worker", "rack-9", outbox_bytes=MANY_BYTES, sent
         ),
         (cluster(NEAR, NEAR, SLOW_SECONDS * 0.99), "none", "at most 19.8 ms to rack-2"),
         (cluster(0.03, 0.03), "machine", "agents on rack-0, which need no network, have a round trip of 30 ms"),
-        (cluster(0.0, 0.08, 0.09, 0.1), "distance", "a round trip takes 90 ms in the median of 3 hosts"),
+        (cluster(0.0, 0.08, 0.09, 0.1), "distance", "the median round trip is 90 ms over 3 hosts"),
     ],
 )
 def test_each_cause_is_shown_with_its_figures(status: Status, cause: str, text: str) -> None:

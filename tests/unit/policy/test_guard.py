@@ -68,7 +68,7 @@ def test_named_managers_that_never_join_are_reported_once() -> None:
     story = Story()
     story.policy.named_managers = frozenset({"m", "clod"})
     assert story.pass_time(9.0) == []
-    text = "the scaling policy Scripted names 'clod', and no such worker manager has joined (here: m)"
+    text = "the scaling policy Scripted names 'clod', but no such worker manager has joined (joined: m)"
     assert story.pass_time(2.0) == [f"{text}: correct the name, or start it"]
     assert story.pass_time(2 * SAY_AGAIN_SECONDS) == []
 
@@ -78,7 +78,9 @@ def test_failing_policy_shows_its_traceback_and_keeps_its_last_answer() -> None:
     assert story.pass_plans() == []
     story.policy.answer = raise_something
     (text,) = story.pass_plans(10)
-    assert text.startswith("the scaling policy Scripted raised in plan(); its last valid answer holds:\nTraceback")
+    assert text.startswith(
+        "the scaling policy Scripted raised in plan(); its last valid answer remains in effect:\nTraceback"
+    )
     assert "in raise_something" in text
     assert "scaler/policy" not in text
     assert text.endswith("ZeroDivisionError: the user's own mistake")
@@ -117,8 +119,8 @@ class Hostile(dict[str, Wanted]):
         ({"m": odd(2.5, "half")}, "units is not a whole number"),
         ({"m": Wanted(True, "yes")}, "units is not a whole number"),
         ({"m": odd(2, None)}, "reason is not a string"),
-        ({"m": Wanted(3, "good"), "n": Wanted(2, "")}, "for the worker manager 'n', which is not here (here: m)"),
-        ({"m": Wanted(3, "good"), 7: Wanted(2, "")}, "for the worker manager 7, which is not here (here: m)"),
+        ({"m": Wanted(3, "good"), "n": Wanted(2, "")}, "for the worker manager 'n', which has not joined (joined: m)"),
+        ({"m": Wanted(3, "good"), 7: Wanted(2, "")}, "for the worker manager 7, which has not joined (joined: m)"),
         (Hostile(), "RuntimeError: no items"),
     ],
 )
@@ -152,7 +154,7 @@ def test_slow_policy_is_reported_stalls_nothing_and_still_counts() -> None:
     story.cluster.commands.clear()
     said = story.pass_time(SLOW_POLICY_SECONDS + 10)
     assert sum(isinstance(command, AskPolicy) for command in story.cluster.commands) == 1, "it is asked once at a time"
-    assert said == ["the scaling policy has not answered for 1.0 s; its last valid answer holds"]
+    assert said == ["the scaling policy has not answered for 1.0 s; its last valid answer remains in effect"]
     assert story.told() == [3]
     story.cluster.step(PolicyAnswered({"m": Wanted(5, "thought over")}, ""))
     assert story.told() == [3, 5]

@@ -51,10 +51,10 @@ def _own_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("picky", r"^policy_content 'hard': write easy$"),
         (
             "broken",
-            r"'broken': own_policies:Broken cannot be made with policy_content 'hard': ValueError: .*own_pol.*:\d",
+            r"'broken': own_policies:Broken cannot be created with policy_content 'hard': ValueError: .*own_pol.*:\d",
         ),
-        ("missing", r"own_policies:Missing cannot be made .*AttributeError: .*Missing"),
-        ("absent", r"no_such_module_at_all:Policy cannot be made .*ModuleNotFoundError: No module named"),
+        ("missing", r"own_policies:Missing cannot be created .*AttributeError: .*Missing"),
+        ("absent", r"no_such_module_at_all:Policy cannot be created .*ModuleNotFoundError: No module named"),
         (
             "nobody",
             r"'nobody' is unknown \(known: absent, broken, missing, picky, planless, simple, target_v1, waterfall_v1\)",

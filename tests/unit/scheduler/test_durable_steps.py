@@ -158,7 +158,7 @@ def test_reports_a_hung_disk_while_answering(
     run(test, tmp_path, disk)
     assert [record.getMessage() for record in caplog.records] == [
         text,
-        f"state_directory: the disk of {tmp_path} answers again",
+        f"state_directory: the disk of {tmp_path} responds again",
     ]
 
 

@@ -243,7 +243,7 @@ def test_urgent_task_reports_prefetched_lower_priority_tasks_ahead(cluster: Clus
     cluster.submit(client, 5)
     (urgent,) = cluster.submit(client, 1, priority=9)
     assert why(cluster, urgent).startswith(
-        "it will run next; 1 task of lower priority that workers got before may begin first; "
+        "it will run next; 1 task of lower priority that workers received earlier may start first; "
     )
     (lower,) = cluster.submit(client, 1, priority=-9)
     assert "lower priority" not in why(cluster, lower)

@@ -180,7 +180,7 @@ def test_explanation_compares_waiting_with_moving() -> None:
     (task,) = cluster.run(near=[(2,)], megabytes=150, retries=0)
     assert cluster.why(task).split("; ")[1] == (
         "it prefers host host-2, which has 150 MB of the 150 MB of its inputs: a free slot there takes about 1.0 s, "
-        "and moving them elsewhere 1.5 s at 100 MB/s"
+        "and moving them elsewhere takes 1.5 s at 100 MB/s"
     )
     cluster.break_connection("w2")
     assert "host-2, which has 150 MB of the 150 MB of its inputs: no worker there accepts tasks now" in cluster.why(

@@ -45,7 +45,7 @@ def test_its_tasks_leave_their_worker_until_the_client_restores_the_object(clust
     first, second, other = cluster.submit("client", 3, references=[(lost,), (lost,), ()])
     misses(cluster, lost, first)
     assert first not in cluster.on("worker")
-    assert "its client is asked to upload it again" in explain(cluster.state, first, cluster.now)
+    assert "its client was asked to upload it again" in explain(cluster.state, first, cluster.now)
     misses(cluster, lost, second)
     cluster.finish("worker", other)
     assert cluster.outcome("client", other) is Outcome.SUCCESS

@@ -146,7 +146,7 @@ def just_connected() -> Cluster:
 
 SENTENCES: dict[Callable[[], Cluster], str] = {
     queued: "Workers are starting: worker manager slurm has had 2 units in a queue for 300 s: Resources",
-    no_manager: "No workers: no worker manager is connected that could start any",
+    no_manager: "No workers: no connected worker manager can start any",
     dynamic: "Idle: workers start when tasks arrive; worker manager laptop may start up to 7 units",
     scaled_to_zero: "Idle: workers start when tasks arrive; worker manager laptop may start up to 7 units",
     endless_and_in_backoff: "Idle: workers start when tasks arrive; "
@@ -157,7 +157,7 @@ SENTENCES: dict[Callable[[], Cluster], str] = {
     fixed_without_workers: "No workers: worker manager laptop runs a fixed number of workers, "
     "none of which accepts tasks now",
     fixed_that_failed: "No workers: worker manager laptop runs a fixed number of workers, "
-    "none of which accepts tasks now; its last unit that failed: died 3 s ago",
+    "none of which accepts tasks now; its last failure: died 3 s ago",
     without_scaling: "No workers: the scaling policy wants 0 units of worker manager laptop: scaling=no",
     not_listed: "No workers: the scaling policy wants 0 units of worker manager laptop: "
     "the policy does not include this worker manager; it includes own",

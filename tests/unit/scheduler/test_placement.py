@@ -235,8 +235,8 @@ def test_client_in_a_task_may_send_only_client_messages(monkeypatch: pytest.Monk
     texts = [fact.text for fact in cluster.take_facts() if isinstance(fact, Incident)]
     assert [text.partition(" that ")[0] for text in texts[1:]] == [
         "relayed Drain, which clients may not send",
-        "relayed a message of a client",
-        "relayed a message of a client",
+        "relayed a message for a client",
+        "relayed a message for a client",
     ]
 
 

@@ -64,7 +64,7 @@ def test_hung_disk_drops_and_counts_excess_records(
     file.put("later")
     writer.close()
     assert disk.written == [("in hand", 0), (0, 0), (1, 0), (2, 0), ("later", 20)]
-    assert caplog.messages == ["audit_path: audit is written again, lost 20 records"]
+    assert caplog.messages == ["audit_path: audit is writable again, lost 20 records"]
 
 
 def test_closing_does_not_wait_for_a_hung_disk(
@@ -182,5 +182,5 @@ def test_retries_writing_a_document(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert json.loads(path.read_text()) == [2.0]
     assert caplog.messages == [
         f"state_directory: cannot write {path}: Is a directory; the next attempt follows",
-        f"state_directory: {path} is written again",
+        f"state_directory: {path} is writable again",
     ]

@@ -124,7 +124,7 @@ def test_component_gets_the_same_credential_at_every_start(keys: KeysDirectory) 
 def test_rejects_other_directories_and_names_the_command_to_create_one(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         tmp_path.chmod(0o700)
-        with pytest.raises(ConfigError, match=rf"is not a keys directory: `scaler keys init {path}` makes one"):
+        with pytest.raises(ConfigError, match=rf"is not a keys directory: `scaler keys init {path}` creates one"):
             KeysDirectory.open(path)
 
 

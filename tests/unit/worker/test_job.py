@@ -182,7 +182,7 @@ def test_client_in_a_task_explains_why_it_is_unavailable() -> None:
 
     error = error_of(run(call_of(nested)))
     assert isinstance(error, UsageError)
-    assert "runs as a job of its own" in str(error)
+    assert "runs as a separate job" in str(error)
 
 
 def test_preload_hook_runs_once_per_process_and_again_after_a_failure(

@@ -83,7 +83,10 @@ def test_waits_for_metadata_that_is_not_available_yet() -> None:
     ],
 )
 def test_lookup_obstacle_is_reported(answer: tuple[int, bytes], why: str) -> None:
-    with metadata(answer) as url, pytest.raises(ConfigError, match=f"cannot learn the ECS task from {url}/task: {why}"):
+    with (
+        metadata(answer) as url,
+        pytest.raises(ConfigError, match=f"cannot determine the ECS task from {url}/task: {why}"),
+    ):
         learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
 
 

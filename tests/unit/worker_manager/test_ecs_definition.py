@@ -49,7 +49,7 @@ def test_nothing_starts_without_an_image_or_bucket_and_the_error_says_so() -> No
     with pytest.raises(UsageError) as refused:
         check(config(ecs_task_image=None))
     text = str(refused.value)
-    assert text.startswith("s3_bucket and ecs_task_image are missing: give s3_bucket the name of a bucket")
+    assert text.startswith("s3_bucket and ecs_task_image are missing: set s3_bucket to a bucket")
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     assert f"--build-arg PYTHON_VERSION={python} --build-arg REQUIREMENTS=cloudpickle=={cloudpickle} " in text
     assert f"docker push REGISTRY/scaler-worker:{__version__}" in text
@@ -155,7 +155,7 @@ def test_requests_too_long_for_ecs_are_refused_early() -> None:
 
     most = 1 + MAX_OVERRIDES_CHARACTERS - len(json.dumps(overrides("worker", preload(1))))
     assert len(json.dumps(overrides("worker", preload(most)))) == MAX_OVERRIDES_CHARACTERS
-    with pytest.raises(UsageError, match="takes 8193 characters, and ECS allows 8192: shorten per_worker_capabilities"):
+    with pytest.raises(UsageError, match="takes 8193 characters, but ECS allows 8192: shorten per_worker_capabilities"):
         overrides("worker", preload(most + 1))
 
 

@@ -142,7 +142,7 @@ def test_batch_respects_array_length_and_byte_limits(monkeypatch: pytest.MonkeyP
     "text", ["", "[]", "{}", "null", '{"region": "r"}', '{"input_from": "s3", "x": 1}', "[" * 100_000]
 )
 def test_invalid_job_spec_variable_is_an_error(text: str) -> None:
-    with pytest.raises(ConfigError, match="SCALER_JOB is no job of this version of scaler"):
+    with pytest.raises(ConfigError, match="SCALER_JOB is not a job of this version of scaler"):
         JobSpec.from_environment({"SCALER_JOB": text})
 
 

@@ -81,7 +81,7 @@ def test_object_is_uploaded_again_after_half_a_day_or_a_loss() -> None:
 
 def test_rejects_a_block_that_does_not_match_its_name() -> None:
     packed, _ = SharedObjects().pack([call(number, noise(MIN_SHARED_BYTES)) for number in range(2)])
-    with pytest.raises(ProtocolError, match="has another content than its name says"):
+    with pytest.raises(ProtocolError, match="does not match its name"):
         restored(unpack_call(packed.data), lambda _: noise(MIN_SHARED_BYTES, 1))
 
 

@@ -153,7 +153,7 @@ def test_settings_are_merged_into_a_template() -> None:
     assert found["metadata"].keys() == {"name", "labels", "annotations"}
     assert found["metadata"]["labels"][OWNER_LABEL] == owner_of(config())
     assert json.dumps(template) == before, "every unit begins with the same template"
-    with pytest.raises(UsageError, match="has the containers a, b: call the one for the worker 'worker'"):
+    with pytest.raises(UsageError, match="has the containers a, b: name the worker's container 'worker'"):
         pod({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}})
 
 
