@@ -28,7 +28,7 @@ def test_without_extensions_tasks_run_and_questions_explain_the_absence(
         assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "has no table 'audit': its extension is not switched on there" in err
+    assert "has no table 'audit': its extension is not enabled there" in err
 
 
 def test_unknown_name_error_suggests_the_nearest() -> None:
