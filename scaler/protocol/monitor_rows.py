@@ -431,7 +431,9 @@ class SpendingRow(NamedTuple):
     day: Annotated[float, _money("Day", 3, "Cost of units in the last 24 hours.", "spent_day")] = 0.0
     today: Annotated[float, _money("Today", 1, "Cost of units since midnight.", "spent_today")] = 0.0
     run: Annotated[float, _money("Run", 1, "Cost of units in this run.", "spent_run")] = 0.0
-    forecast: Annotated[float | None, _money("To come", 3, "Estimated cost of the current work.", "spending_forecast")] = 0.0
+    forecast: Annotated[
+        float | None, _money("To come", 3, "Estimated cost of the current work.", "spending_forecast")
+    ] = 0.0
     hour_limit: Annotated[float, _money("Limit/hour", 2, "spend_limit per hour, 0: none.", "spend_limit_hour")] = 0.0
     day_limit: Annotated[float, _money("Limit/day", 2, "spend_limit per day, 0: none.", "spend_limit_day")] = 0.0
     run_limit: Annotated[float, _money("Limit/run", 2, "spend_limit per run, 0: none.", "spend_limit_run")] = 0.0

@@ -32,7 +32,7 @@ from scaler.worker.processor.capture import printed_output, recorded_output
 
 MAX_LOADED = 64
 NO_CLIENTS = (
-    "a task that runs as a job of its own, without a worker, cannot connect to the scheduler: submit its tasks from "
+    "a task that runs as a separate job, without a worker, cannot connect to the scheduler: submit its tasks from "
     "the program, or run the task on a worker manager that starts workers"
 )
 
