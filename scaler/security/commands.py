@@ -136,7 +136,7 @@ def _show(directory: KeysDirectory, name: str) -> int:
         rows.append((entry.name, entry.role, shown(entry.added), expires, _state(entry)))
     if entries:
         _say(aligned(rows))
-    sys.stderr.writelines(f"scaler keys list: admits nothing: {problem}\n" for problem in problems)
+    sys.stderr.writelines(f"scaler keys list: grants no access: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 

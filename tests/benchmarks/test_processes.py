@@ -10,7 +10,7 @@ import psutil
 from benchmarks.processes import cpu_seconds, cpu_seconds_since, processes
 
 
-def test_skips_processes_that_exit_meanwhile() -> None:
+def test_skips_processes_that_exit_during_the_scan() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         everyone = processes()
         before = cpu_seconds(everyone)

@@ -87,7 +87,7 @@ def test_scheduler_downtime_is_a_gap_in_the_charts(told: Told, windows: Windows)
     assert all(shown[part : part + part // 2])
 
 
-def test_a_chosen_time_is_shown_in_the_history(told: Told, windows: Windows) -> None:
+def test_history_shows_a_chosen_time(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/"))
     page.get_by_role("heading", name="Overview").wait_for()
     page.keyboard.press("t")

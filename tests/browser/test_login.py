@@ -47,7 +47,7 @@ def test_form_leads_to_the_page_and_explains_errors(closed: WebServer, windows: 
     page.locator(".tile-done").wait_for()
 
 
-def test_needs_no_script(closed: WebServer, windows: Windows) -> None:
+def test_login_works_without_scripts(closed: WebServer, windows: Windows) -> None:
     windows.expected = ("401",)
     page = windows.open(closed.url, java_script_enabled=False)
     log_in(page, TOKEN)

@@ -114,7 +114,7 @@ MOTO_IS_WRONG = {
 """Fields of moto's jobs that the service lacks for jobs on Fargate."""
 
 
-def test_answers_have_the_shape_of_motos() -> None:
+def test_answers_have_the_same_shape_as_moto_answers() -> None:
     resources = {"type": "FARGATE", "maxvCpus": 4, "subnets": ["subnet-1"], "securityGroupIds": ["sg-1"]}
     with AwsEmulator() as aws:
         client = client_of("batch", endpoint_url=aws.endpoint_url)

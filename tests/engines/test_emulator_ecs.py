@@ -151,7 +151,7 @@ def walk(ecs: Any, subnet: str) -> dict[str, Any]:
     return answers
 
 
-def test_answers_have_the_shape_of_motos() -> None:
+def test_answers_have_the_same_shape_as_moto_answers() -> None:
     with AwsEmulator() as aws:  # not in the environment, where moto's clients would find it
         ours_client = client_of("ecs", endpoint_url=aws.endpoint_url)
         ours = walk(ours_client, "subnet-1")

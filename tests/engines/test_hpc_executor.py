@@ -82,7 +82,7 @@ def test_simultaneous_calls_form_an_array_job_with_separate_results(rig: Rig) ->
         (1_000_000, {"PutObject": 3, "GetObject": 4}),  # the first read does not contain everything
     ],
 )
-def test_a_call_takes_one_request_more_if_it_is_large(rig: Rig, size: int, requests: dict[str, int]) -> None:
+def test_large_call_takes_one_more_request(rig: Rig, size: int, requests: dict[str, int]) -> None:
     call = rig.call(len, noise(size))
     rig.run(call)
     assert rig.value(call) == size

@@ -204,7 +204,7 @@ def test_refusal_is_the_text_of_the_error(
         assert len(backend.start(1)) == 1
 
 
-def test_list_fails_while_the_api_is_away_and_then_catches_up(
+def test_list_fails_while_the_api_is_unreachable_and_then_catches_up(
     standin: StandInSite, emulator: KubernetesEmulator
 ) -> None:
     with backend_of(standin) as backend:

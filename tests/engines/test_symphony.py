@@ -103,7 +103,7 @@ def test_two_thousand_tasks_scale_sessions_from_zero_and_back(tmp_path: Path) ->
         assert client.submit(square, 7).result(WAIT_SECONDS) == 49
 
 
-def test_failures_are_distinguished(shared: Cluster) -> None:
+def test_exceptions_deaths_and_timeouts_raise_different_errors(shared: Cluster) -> None:
     with Client(shared.address) as client:
         with pytest.raises(ZeroDivisionError) as caught:
             client.submit(lambda: 1 // 0).result(WAIT_SECONDS)

@@ -37,7 +37,7 @@ PARGRAPH = [
         ("pargraph", "pargraph_program.py", PARGRAPH),
     ],
 )
-def test_library_runs_on_a_cluster(library: str, program: str, checks: list[str], tmp_path: Path) -> None:
+def test_third_party_library_runs_on_a_cluster(library: str, program: str, checks: list[str], tmp_path: Path) -> None:
     home = LIBRARIES / library
     assert home.is_dir(), f"{library} is not installed in {home}: run `make test`, which installs it there"
     result = subprocess.run(

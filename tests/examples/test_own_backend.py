@@ -64,7 +64,7 @@ def test_flags_and_help_are_derived_from_the_settings(package: Path) -> None:
     assert "there is nothing to set up" in run("setup").stderr
 
 
-def test_its_workers_run_tasks_and_stop_with_the_cluster(package: Path) -> None:
+def test_workers_of_the_example_run_tasks_and_stop_with_the_cluster(package: Path) -> None:
     ports = ReservedPorts(2)
     file = package / "stack.toml"
     file.write_text(f'[scheduler]\nbind_address = "{ports.address()}"\n\n{SECTION}')

@@ -78,7 +78,7 @@ def test_user_errors_end_in_one_line(what: str, code: int, text: str) -> None:
     assert (process.returncode, errors) == (code, text)
 
 
-def test_internal_errors_end_in_a_traceback_that_says_so() -> None:
+def test_internal_error_prints_a_traceback_and_asks_for_a_report() -> None:
     with component("bug") as (process, _ready):
         _output, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 1

@@ -300,7 +300,7 @@ def test_address_of_another_service_exits_with_1_and_names_the_right_one(
     assert "use the monitor address, which the scheduler prints at startup" in said
 
 
-def test_cluster_file_names_the_contact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_monitor_address_is_read_from_a_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.toml").write_text('[scheduler]\nbind_address = "tcp://0.0.0.0:1"\n[top]\ntimeout_seconds = 0.1\n')
     assert run_command("scaler", ["explain", TASK.hex(), "-c", str(tmp_path / "c.toml")]) == 1
     assert "tcp://127.0.0.1:3 " in capsys.readouterr().err

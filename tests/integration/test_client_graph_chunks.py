@@ -112,7 +112,7 @@ def test_slow_calls_without_a_chunk_size_are_separate_tasks(client: Client, monk
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3])
-def test_failure_is_reported_the_same_way(client: Client, chunk_size: int) -> None:
+def test_node_failure_is_reported_alike_with_and_without_chunks(client: Client, chunk_size: int) -> None:
     graph = {"a": 1, ("b", 0): (fail, "a"), "c": (add, ("b", 0)), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
     with pytest.raises(ValueError, match=r"bad \(1,\)") as caught:
         client.get(graph, ["f"], chunk_size=chunk_size)

@@ -158,7 +158,7 @@ def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
     assert parameters["client_timeout_seconds"].default == SchedulerConfig.client_timeout_seconds
 
 
-def test_exit_of_a_forked_child_ends_nothing() -> None:
+def test_exit_of_a_forked_child_does_not_stop_the_combo() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo:
         processes = components()
         child = os.fork()

@@ -168,7 +168,7 @@ def test_rejects_a_node_that_cannot_run(get: Callable[..., Any], graph: dict[str
         get(graph, "a")
 
 
-def test_client_rejects_nodes(client: Client) -> None:
+def test_client_get_rejects_dask_nodes(client: Client) -> None:
     with pytest.raises(UsageError, match=r"compute it with scaler\.dask\.get"):
         client.get({"a": nodes.Task("a", abs, -1)}, ["a"])
 

@@ -97,7 +97,9 @@ def test_session_in_use_names_its_program(cluster: SchedulerClusterCombo, sessio
         Client(cluster.get_address(), session=session)
 
 
-def test_methods_that_need_a_session_say_so(cluster: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_that_need_a_session_raise_a_clear_error(
+    cluster: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Client(cluster.get_address()) as client:
         for call in (
             client.futures,

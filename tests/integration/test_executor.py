@@ -60,7 +60,7 @@ def begin_and_wait(began: str, gate: str) -> str:
     return wait_for_file(gate)
 
 
-def test_is_an_executor_whose_futures_are_standard_futures(executor: ScalerExecutor) -> None:
+def test_scaler_executor_returns_standard_futures(executor: ScalerExecutor) -> None:
     assert isinstance(executor, Executor)
     future = executor.submit(add, 1, b=2)
     assert isinstance(future, Future)
@@ -249,7 +249,7 @@ def made_inside(numbers: list[int]) -> int:
         return triple_sum(executor, numbers)
 
 
-def test_is_a_task_argument_and_can_be_created_inside_tasks(executor: ScalerExecutor) -> None:
+def test_executor_is_a_task_argument_and_can_be_created_inside_tasks(executor: ScalerExecutor) -> None:
     given = [executor.submit(triple_sum, executor, list(range(number))) for number in range(8)]
     made = [executor.submit(made_inside, list(range(number))) for number in range(8)]
     expected = [3 * sum(range(number)) for number in range(8)]

@@ -146,7 +146,7 @@ def test_with_block_and_garbage_collection_stop_the_cluster_without_losing_resul
     assert len(re.findall(STARTED, capfd.readouterr().err)) == 2
 
 
-def test_failing_page_affects_nothing_else(start: Callable[..., Program]) -> None:
+def test_failing_web_page_does_not_affect_the_cluster(start: Callable[..., Program]) -> None:
     program = start(
         """
         import psutil, signal, time

@@ -85,7 +85,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         waiting.cancel()
 
 
-def test_clients_show_them_as_text(cluster: Cluster) -> None:
+def test_clients_show_hostile_text_literally(cluster: Cluster) -> None:
     for future in (cluster.failed, cluster.waiting):
         assert is_safe(cluster.client.explain(future))
     assert SHOWN in cluster.client.explain(cluster.failed)
@@ -112,7 +112,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("route", short_form([*ROUTES], 4))
-def test_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
+def test_api_returns_hostile_text_literally(cluster: Cluster, route: str) -> None:
     page = cluster.combo.get_page()
     shown = route in ("clients", "functions", "waiting", "tasks", "failures", "timeline")
 
@@ -125,18 +125,18 @@ def test_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["", "/explain", "/log"])
-def test_task_page_gets_them_as_text(cluster: Cluster, what: str) -> None:
+def test_task_api_returns_hostile_text_literally(cluster: Cluster, what: str) -> None:
     for future in (cluster.failed, cluster.waiting):
         answer = httpx.get(f"{cluster.combo.get_page()}/api/tasks/{future.task_id.hex()}{what}").json()
         assert all(map(is_safe, texts_of(answer)))
 
 
-def test_metrics_have_them_as_text(cluster: Cluster) -> None:
+def test_metrics_escape_hostile_text(cluster: Cluster) -> None:
     text = until(lambda: found if "evil" in (found := httpx.get(f"{cluster.combo.get_page()}/metrics").text) else "")
     assert all(map(is_safe, text.splitlines()))
 
 
-def test_commands_show_them_as_text(cluster: Cluster) -> None:
+def test_commands_escape_hostile_text(cluster: Cluster) -> None:
     monitor = cluster.combo.get_monitor_address()
     for name in ("explain", "logs"):
         shown = cluster.command("scaler", name, cluster.failed.task_id.hex(), monitor)
@@ -147,6 +147,6 @@ def test_commands_show_them_as_text(cluster: Cluster) -> None:
     assert "evil" in shown
 
 
-def test_logs_have_them_as_text(cluster: Cluster) -> None:
+def test_logs_escape_hostile_text(cluster: Cluster) -> None:
     text = until(lambda: found if "evil" in (found := cluster.log.read_text()) else "")
     assert all(map(is_safe, text.splitlines()))

@@ -120,7 +120,7 @@ def test_failures_on_a_cluster_also_fail_locally(client: Client) -> None:
     assert isinstance(client.submit(append, kept).exception(), ObjectLostError)
 
 
-def test_methods_that_need_a_cluster_say_so(client: Client) -> None:
+def test_methods_that_need_a_cluster_raise_a_clear_error(client: Client) -> None:
     asked: list[Any] = [client.cluster, lambda: client.logs(client.submit(double, 1)), client.objects]
     for ask in asked:
         with pytest.raises(UsageError, match="processes=False"):

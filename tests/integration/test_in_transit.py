@@ -72,7 +72,7 @@ def test_with_keys_recordings_omit_source_arguments_results_and_failures(tmp_pat
     assert found_in_transit(tmp_path, is_secure=True) == (set(), set())
 
 
-def test_without_authentication_recordings_include_all_of_them(tmp_path: Path) -> None:
+def test_without_keys_recordings_include_source_arguments_results_and_failures(tmp_path: Path) -> None:
     at_scheduler, at_storage = found_in_transit(tmp_path, is_secure=False)
     assert at_scheduler == {SOURCE, ARGUMENT, RESULT, FAILURE[::-1]}
     assert at_storage >= {ARGUMENT, RESULT}

@@ -196,7 +196,7 @@ def test_stops_a_call_that_takes_too_long(client: Client, tmp_path: Path, way: s
 
 
 @pytest.mark.parametrize("way", short_form(KINDS, 2))
-def test_call_has_its_name(client: Client, way: str) -> None:
+def test_call_has_the_given_name(client: Client, way: str) -> None:
     assert WAYS[way](client, name_here, 1, name="my name") == "my name"
 
 

@@ -122,7 +122,9 @@ def test_exceptions_named_in_retry_on_are_retried(tmp_path: Path, peer: BareClie
         ("builtins:chr", {"args": [0xD800]}, "the result (builtins.str) cannot be serialized: UnicodeEncodeError"),
     ],
 )
-def test_errors_are_reported(peer: BareClient, function: str, arguments: object, text: str) -> None:
+def test_serialization_errors_of_calls_by_name_are_reported(
+    peer: BareClient, function: str, arguments: object, text: str
+) -> None:
     failed = failure(peer, peer.submit(function, arguments))
     assert failed.type == "scaler.errors.SerializationError"
     assert text in failed.text

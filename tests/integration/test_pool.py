@@ -65,7 +65,7 @@ def fail_at_first(path: Path) -> str:
 # -- options
 
 
-def test_its_calls_have_the_options_of_the_pool(client: Client, tmp_path: Path) -> None:
+def test_pool_calls_have_the_options_of_the_pool(client: Client, tmp_path: Path) -> None:
     with Pool(client=client, name="of the pool", retries=1, retry_on=OSError, priority=3) as pool:
         assert pool.apply(name_of_task) == "of the pool"
         assert pool.map(name_of_task, range(2)) == ["of the pool"] * 2

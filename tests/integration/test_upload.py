@@ -105,7 +105,9 @@ def test_new_version_replaces_the_old_one_for_its_client_only(
         assert [each.result(WAIT_SECONDS) for each in futures] == [1, 7] * 20
 
 
-def test_task_running_as_a_job_has_it_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_running_as_a_job_imports_uploaded_modules(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(context, "refusal", "")  # afterwards, this process must not be a job
     forecasts = write(MODULE.format(step=5))
     code = to_payload([packed(read_upload(tmp_path / "forecasts.py"))])

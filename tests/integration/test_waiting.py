@@ -85,7 +85,7 @@ def test_groups_explain_why_tasks_wait_and_single_tasks_are_found(tmp_path: Path
             future.cancel()
 
 
-def test_a_lone_name_of_a_running_cluster_is_no_task() -> None:
+def test_name_of_a_running_cluster_alone_is_not_a_task() -> None:
     with SchedulerClusterCombo(n_workers=1, name="test-waiting"):
         for command in ("explain", "logs"):
             named = run("scaler", command, "test-waiting")

@@ -20,7 +20,7 @@ def test_pages_name_existing_tests() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_the_page_about_the_design_names_existing_modules() -> None:
+def test_design_page_names_existing_modules() -> None:
     files = [str(path) for top in ("scaler", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")]
     named = MODULE.findall((ROOT / "docs/design.md").read_text())
     assert not [name for name in named if not any(file.endswith(f"/{name}") for file in files)]

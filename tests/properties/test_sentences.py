@@ -70,7 +70,7 @@ def test_policy_reasons_are_sentences(
     st.lists(st.tuples(NAMES, MANY, ASKED), max_size=3),
     st.lists(st.tuples(OFFERED, COUNTS, st.sampled_from(["well", "broken", "draining", "gone"])), max_size=3),
 )
-def test_cluster_texts_about_tasks_and_managers_are_sentences(
+def test_explanations_of_tasks_and_managers_are_sentences(
     policy: tuple[str, str],
     managers: list[tuple[int, dict[str, float | None], str, bool, int, str]],
     tasks: list[tuple[str, int, tuple[tuple[str, float], ...]]],

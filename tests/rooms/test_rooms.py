@@ -49,7 +49,7 @@ def run(copy: Path, *arguments: str) -> str:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("rooms", [[each] for each in ROOMS] + [ROOMS], ids=[*ROOMS, "all"])
-def test_everything_else_works_without_it(rooms: list[str], tmp_path: Path) -> None:
+def test_everything_else_works_without_an_extension(rooms: list[str], tmp_path: Path) -> None:
     copied(tmp_path)
     for room in rooms:
         delete(room, "extensions", tmp_path)

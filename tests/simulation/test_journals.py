@@ -126,7 +126,7 @@ def test_no_message_is_lost(kind: str, seed: int) -> None:
 
 
 @pytest.mark.long
-def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects_a_planted_fault(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, fault = FAULTS[fault_name]
     plant(fault, monkeypatch)
     first = RARE.get(fault_name, 0)

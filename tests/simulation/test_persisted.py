@@ -76,7 +76,7 @@ def run_all() -> None:
 
 
 @pytest.mark.long
-def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects_a_planted_fault(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = Fault(*FAULTS[fault_name])
     plant(fault, monkeypatch)
     with pytest.raises(AssertionError, match=fault.words):

@@ -168,7 +168,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
 
 
 @pytest.mark.long
-def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects_a_planted_fault(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = Fault(*FAULTS[fault_name])
     plant(fault, monkeypatch)
     with pytest.raises((AssertionError, KeyError), match=fault.words):

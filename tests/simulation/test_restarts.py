@@ -48,7 +48,7 @@ def test_scheduler_is_killed_often_enough() -> None:
 
 
 @pytest.mark.long
-def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects_a_planted_fault(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(FAULTS[fault_name], monkeypatch)
     with pytest.raises(AssertionError, match=FAULTS[fault_name].words):
         run(range(12), "the scheduler loses everything", "scheduler and workers lose everything")

@@ -90,7 +90,7 @@ def test_every_task_has_one_correct_outcome(kind: str, seeds: range) -> None:
 
 
 @pytest.mark.long
-def test_simulation_detects(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_detects_a_planted_fault(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[fault_name]
     plant(fault, monkeypatch)
     with pytest.raises((AssertionError, KeyError, ProtocolError, GapError), match=fault.words):

@@ -26,7 +26,9 @@ def test_finds_built_in_names_without_scanning_installed_packages() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_other_names_are_found_among_installed_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_not_built_in_are_found_among_installed_extensions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = tmp_path / "other-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")

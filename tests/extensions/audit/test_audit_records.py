@@ -105,7 +105,7 @@ def test_refusals_state_the_reason_and_floods_are_bounded() -> None:
     assert sum(row.times for row in rows) == 10 * MAX_COUNTED + 1
 
 
-def test_texts_of_peers_are_escaped_and_truncated() -> None:
+def test_text_from_peers_is_escaped_and_truncated() -> None:
     log = Log()
     log.opened(host="evil\x1b[31m\u202e")
     log.add(Action("submitted", b"alice...", "f\n\x00" + "x" * 10_000_000, 1))

@@ -46,7 +46,7 @@ def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_t
     assert desired(cluster, "own")[-1].units == 2
 
 
-def test_task_waiting_for_budget_says_so() -> None:
+def test_explanation_of_a_task_names_the_spend_limit() -> None:
     cluster = Priced(Told(m=2), spend_limit="0.01/hour", **PATIENT)
     cluster.manager("m", unit_price=6.0)
     report(cluster, "m")

@@ -62,7 +62,7 @@ def test_failures_are_kept_despite_later_successes(monkeypatch: pytest.MonkeyPat
     assert model.task_count == 21
 
 
-def test_task_with_a_failed_input_is_not_a_failure_of_its_own() -> None:
+def test_task_with_a_failed_input_does_not_count_as_a_failure() -> None:
     document = events(9.0, failed(1, "ValueError: smile 1"))
     document["tasks"]["columns"] = [*document["tasks"]["columns"], "failed_input"]
     document["tasks"]["rows"] = [[*failed(1, "no"), ""], [*failed(2, "did not run"), f"{1:032x}"]]

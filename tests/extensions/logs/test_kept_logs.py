@@ -53,7 +53,7 @@ def test_finds_log_records_by_worker_name_or_id_newest_first(cluster: ClusterWit
     assert rows(cluster, "stranger") == []
 
 
-def test_everything_is_bounded(cluster: ClusterWithLogs) -> None:
+def test_kept_logs_and_answers_have_bounded_sizes(cluster: ClusterWithLogs) -> None:
     for number in range(20):
         cluster.worker(f"w{number}")
         cluster.say(f"w{number}", logged(*["\x1b" * 2 * MAX_TEXT] * 2 * MAX_LINES_OF_MESSAGE))

@@ -30,7 +30,7 @@ def test_slow_items_keep_all_workers_busy_with_a_short_queue(workers: int) -> No
     assert items <= max(FIRST_ITEMS, 4 * workers)
 
 
-def test_window_has_an_end() -> None:
+def test_window_doubles_up_to_its_maximum() -> None:
     window = Window(None, None)
     sizes = []
     for _ in range(100):

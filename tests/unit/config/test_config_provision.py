@@ -67,6 +67,6 @@ def test_verbs_and_their_flag_are_validated() -> None:
         parse_worker_manager("scaler_worker_manager", ["aws_raw_ecs", "set-up", "--ecs-subnets", "s"], {})
 
 
-def test_type_without_cloud_resources_says_so() -> None:
+def test_type_without_cloud_resources_has_nothing_to_set_up() -> None:
     with pytest.raises(UsageError, match="a worker manager of the type baremetal_native needs no cloud resources"):
         provisioner_of("baremetal_native")

@@ -37,6 +37,6 @@ def test_literals_are_passed_on() -> None:
         "module:f\x00",
     ],
 )
-def test_anything_else_is_refused_and_not_run(text: str) -> None:
+def test_other_syntax_is_rejected_without_being_run(text: str) -> None:
     with pytest.raises(UsageError, match="preload"):
         parse_preload(text)

@@ -183,7 +183,7 @@ def test_object_storage_near_its_limit() -> None:
     assert kinds(replace(STORED, odd_state={"storage": {"bytes": 1, "limit_bytes": 2}})) == []
 
 
-def test_there_are_at_most_three_with_the_costliest_first() -> None:
+def test_at_most_three_findings_are_shown_costliest_first() -> None:
     bad = Load("buggy", 20, 0.1, failed_share=0.6, inputs_share=0.6, running=2)
     run = Run([bad, NEEDS.loads[0]], stored_share=0.95)
     found = findings(run.model())

@@ -31,7 +31,7 @@ def test_every_route_answers_as_its_openapi_document_specifies(model: Model) -> 
         assert jsonschema.Draft202012Validator(schema).is_valid(reply.json()), route.path
 
 
-def test_state_has_sums_and_counts() -> None:
+def test_status_has_totals_and_task_counts() -> None:
     found = asked("/api/status")
     assert found["connection"]["connected"] is True
     assert found["connection"]["incarnation"] == "1"
@@ -39,7 +39,7 @@ def test_state_has_sums_and_counts() -> None:
     assert (tasks["queued"], tasks["ended_total"], tasks["failed_total"]) == (5, 9, 2)
 
 
-def test_texts_of_a_cluster_arrive_unchanged_whatever_their_content() -> None:
+def test_cluster_text_with_any_content_arrives_unchanged() -> None:
     found = asked("/api/tasks?state=failed")["tasks"]
     assert [row["text"] for row in found] == [NASTY]
     assert asked("/api/decisions")["decisions"][0]["reason"] == NASTY

@@ -146,7 +146,7 @@ def test_rejects_a_forged_cookie(change: Any) -> None:
     run(scenario())
 
 
-def test_session_ends(clock: list[float]) -> None:
+def test_login_session_expires(clock: list[float]) -> None:
     async def scenario() -> None:
         async with browser() as client:
             await client.get(f"/?token={TOKEN}")

@@ -78,7 +78,7 @@ def test_welcome_is_acknowledged_and_starts_heartbeats_and_compression() -> None
     assert [type(message) for _, message in sent(story.takes(2.0))] == [Heartbeat]
 
 
-def test_server_answering_hello_with_nonsense_or_silence_is_left_at_once() -> None:
+def test_server_that_answers_hello_with_nonsense_or_silence_is_disconnected_at_once() -> None:
     for answer in (
         envelope(story_link := Link(), WELCOME, bytes(16)),
         EnvelopeReceived(story_link, Header(PROTOCOL_VERSION, 1, SESSION_ID, 0, 0).pack(), b""),

@@ -122,7 +122,7 @@ def test_storage_without_the_session_gets_all_unfinished_calls_again(
     assert outcomes == [(get, [b"halffull"]), (put, None)]
 
 
-def test_calls_fail_when_the_storage_is_away_too_long(requests: Requests) -> None:
+def test_calls_fail_when_the_storage_is_unreachable_too_long(requests: Requests) -> None:
     put, get = put_of(OBJECT, [b"x"]), GetCall(OBJECT, 100.0)
     requests.step([put], 0.0)
     requests.step([Broken(SERVER)], 3.0)

@@ -94,7 +94,7 @@ def cluster() -> JournaledCluster:
     return found
 
 
-def test_unfinished_tasks_run_while_their_client_is_away(cluster: JournaledCluster, compacted: bool) -> None:
+def test_unfinished_tasks_run_while_their_client_is_disconnected(cluster: JournaledCluster, compacted: bool) -> None:
     waiting, running = cluster.submit("client", 2)
     cluster.worker("worker")
     (dependent,) = cluster.submit("client", references=[(waiting,)])

@@ -59,7 +59,7 @@ def test_unusually_long_running_tasks_count_before_they_end() -> None:
     assert seconds == [20.0, 160.0]
 
 
-def test_cluster_median_is_that_of_most_tasks() -> None:
+def test_cluster_median_is_near_the_functions_with_most_tasks() -> None:
     times = TaskTimes()
     assert times.median_seconds is None
     times.add(2_000_000, 900)

@@ -71,7 +71,7 @@ def test_manager_gets_its_target_after_its_first_report() -> None:
     assert any(isinstance(message, HeartbeatEcho) for name, message in cluster.said if name == manager)
 
 
-def test_is_repeated_only_when_the_answer_changes_or_it_reconnects() -> None:
+def test_target_is_resent_only_when_it_changes_or_the_manager_reconnects() -> None:
     policy = Told(m=3)
     cluster = Cluster(policy)
     manager = cluster.manager("m")
@@ -535,7 +535,7 @@ def test_worker_is_drained_earlier_for_long_tasks_within_its_second_half() -> No
     assert drained(cluster) == [worker, other]
 
 
-def test_idle_worker_exits_if_its_manager_stays_away() -> None:
+def test_idle_worker_exits_if_its_manager_does_not_reconnect() -> None:
     cluster = Cluster(Told())
     client, worker = cluster.client(), cluster.worker("w", manager_id="m", death_timeout_seconds=60.0)
     (task,) = cluster.submit(client)

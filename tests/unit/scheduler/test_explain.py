@@ -84,7 +84,9 @@ def test_failed_task_reports_its_error_and_attempt(cluster: Cluster, client: str
     )
 
 
-def test_cancelled_or_lost_task_says_so(cluster: Cluster, client: str, worker: str) -> None:
+def test_explanation_of_an_ended_task_says_if_it_was_cancelled_or_lost(
+    cluster: Cluster, client: str, worker: str
+) -> None:
     once, waiting = cluster.submit(client, 1, retries=0)[0], cluster.submit(client, 1, retries=0)[0]
     cluster.cancel(client, waiting)
     cluster.break_connection(worker)

@@ -40,7 +40,7 @@ def asked(cluster: Cluster) -> list[list[bytes]]:
     return [message.ids for name, message in cluster.said if name == "client" and isinstance(message, ObjectsMissing)]
 
 
-def test_its_tasks_leave_their_worker_until_the_client_restores_the_object(cluster: Cluster) -> None:
+def test_tasks_leave_their_worker_until_the_client_restores_a_missing_object(cluster: Cluster) -> None:
     lost = cluster.object_id("client")
     first, second, other = cluster.submit("client", 3, references=[(lost,), (lost,), ()])
     misses(cluster, lost, first)
@@ -56,7 +56,7 @@ def test_its_tasks_leave_their_worker_until_the_client_restores_the_object(clust
     assert cluster.outcome("client", second) is Outcome.SUCCESS
 
 
-def test_its_tasks_and_their_dependents_fail_if_the_client_lost_it_too(cluster: Cluster) -> None:
+def test_tasks_and_dependents_fail_if_the_client_also_lost_the_missing_object(cluster: Cluster) -> None:
     lost = cluster.object_id("client")
     task, dependent = cluster.task_id("client"), cluster.task_id("client")
     cluster.submit("client", ids=[task, dependent], references=[(lost,), (task,)])
@@ -91,7 +91,7 @@ def test_task_whose_worker_cannot_get_an_object_eventually_fails(cluster: Cluste
 
 
 @pytest.mark.parametrize("session", ["", "nightly"])
-def test_client_is_asked_when_it_reconnects(session: str) -> None:
+def test_reconnecting_client_is_asked_for_missing_objects(session: str) -> None:
     cluster = Cluster()
     peer = cluster.peer("client")
     ids = IdFactory(peer)

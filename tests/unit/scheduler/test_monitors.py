@@ -300,7 +300,7 @@ def test_admits_only_monitors_and_asking_clients_up_to_a_limit() -> None:
     assert isinstance(port.admit((0).to_bytes(8, "big"), own_hello(Role.MONITOR), LOCAL), Welcome)
 
 
-def test_keys_alternate_and_endless_questions_of_one_delay_no_other() -> None:
+def test_keys_alternate_and_endless_questions_of_one_key_do_not_delay_others() -> None:
     port = Port()
     port.come_with_key(ALICE, "alice")
     port.come_with_key(BOB, "bob")

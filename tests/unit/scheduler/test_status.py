@@ -243,7 +243,7 @@ def test_each_group_explains_why_its_oldest_task_waits(cluster: Cluster) -> None
     assert {row["function"]: row["ready"] for row in waiting(cluster)}["combine"] == 1
 
 
-def test_age_is_that_of_the_tasks_still_waiting(cluster: Cluster) -> None:
+def test_age_counts_only_tasks_that_are_still_waiting(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     for _ in range(5):
         cluster.submit(client)

@@ -152,7 +152,7 @@ def test_task_whose_process_dies_is_retried_up_to_its_limit(cluster: Cluster, de
         assert text.startswith(b"killed by signal 9 (SIGKILL), 3 attempts")
 
 
-def test_its_own_exception_is_repeated_only_on_request(cluster: Cluster, client: str, worker: str) -> None:
+def test_task_is_retried_after_its_own_exception_only_on_request(cluster: Cluster, client: str, worker: str) -> None:
     plain, opted = cluster.submit(client)[0], cluster.submit(client, retry_on=b"\x80 ValueError", retries=1)[0]
     cluster.finish(worker, plain, outcome=Outcome.EXCEPTION)
     assert cluster.outcome(client, plain) is Outcome.EXCEPTION

@@ -82,7 +82,7 @@ CHANGED = (
 
 
 @pytest.mark.parametrize("change", CHANGED)
-def test_notices(names: dict[str, Any], change: str) -> None:
+def test_snapshot_detects_changes_that_affect_the_pickle(names: dict[str, Any], change: str) -> None:
     made = snapshot(names["f"])
     exec(change, names)
     assert made.has_changed()

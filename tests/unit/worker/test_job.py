@@ -213,7 +213,7 @@ def test_functions_stay_loaded_between_calls_as_in_a_processor() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"scalcall" + bytes(4), pack_call(call_of(len, "x"))[:-40]])
-def test_invalid_call_is_a_result_that_says_so(data: bytes) -> None:
+def test_invalid_call_returns_an_error_result(data: bytes) -> None:
     error = error_of(unpack_result(run_call(data)))
     assert isinstance(error, ProtocolError | RefusedError)
 

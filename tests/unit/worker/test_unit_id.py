@@ -62,7 +62,7 @@ def test_most_workers_are_notified() -> None:
         learn_unit_id(config("unit_id"), {})
 
 
-def test_in_an_ecs_task_it_is_the_last_part_of_the_tasks_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_id_in_an_ecs_task_is_the_last_part_of_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with metadata((200, TASK)) as url:
         found = learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
@@ -90,11 +90,11 @@ def test_lookup_obstacle_is_reported(answer: tuple[int, bytes], why: str) -> Non
         learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
 
 
-def test_in_a_batch_job_it_is_the_jobs_id_with_its_index() -> None:
+def test_unit_id_in_a_batch_job_is_the_jobs_id_with_its_index() -> None:
     assert learn_unit_id(config("batch"), {"AWS_BATCH_JOB_ID": "0b2a:7"}) == "0b2a:7"
 
 
-def test_any_variable_may_have_it() -> None:
+def test_unit_id_is_read_from_the_named_variable() -> None:
     assert learn_unit_id(config("env:SLURM_JOB_ID"), {"SLURM_JOB_ID": "4711"}) == "4711"
 
 

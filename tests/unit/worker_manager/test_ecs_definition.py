@@ -45,7 +45,7 @@ def config(**settings: Any) -> AwsRawEcsConfig:
 # -- the image
 
 
-def test_nothing_starts_without_an_image_or_bucket_and_the_error_says_so() -> None:
+def test_missing_image_and_bucket_are_reported_before_anything_starts() -> None:
     with pytest.raises(UsageError) as refused:
         check(config(ecs_task_image=None))
     text = str(refused.value)

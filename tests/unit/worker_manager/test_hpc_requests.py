@@ -101,7 +101,7 @@ def test_module_is_named_by_the_command_or_a_definition_parameter() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_request_names_the_object_with_the_calls(size: int) -> None:
+def test_request_names_the_object_that_has_the_calls(size: int) -> None:
     made, key = call_request(config(), DEFINITION, "5e55", 7, size=size, repeat=True)
     variables = {each["name"]: each["value"] for each in made["containerOverrides"]["environment"]}
     assert JobSpec.from_environment(variables).call_key == key
@@ -184,7 +184,7 @@ EXITED = "Essential container in task exited"
         ({"jobId": "j:1", "status": "FAILED"}, Outcome.NOT_STARTED, "did not start: no reason given"),
     ],
 )
-def test_meaning_of_a_jobs_end_without_a_result(job: dict[str, Any], outcome: Outcome, text: str) -> None:
+def test_job_that_ends_without_a_result_maps_to_an_outcome(job: dict[str, Any], outcome: Outcome, text: str) -> None:
     found, said = classify_exit(job, 60)
     assert found is outcome
     assert said.startswith("the AWS Batch job j:1 ")
