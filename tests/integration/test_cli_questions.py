@@ -96,7 +96,7 @@ class Teller:
         self.close = self._listener.close
 
     def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome:
-        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0, tables="logs")
+        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0, tables="audit logs")
 
     def _on_events(self, arrived: list[ListenerEvent]) -> None:
         for event in arrived:
