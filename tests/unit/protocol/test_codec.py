@@ -13,7 +13,7 @@ import pytest
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.protocol import messages as m
-from scaler.protocol.codec import decode, encode, prepare
+from scaler.protocol.codec import decode, encode
 from tests.unit.protocol.schema import schema
 
 SCHEMA = files("scaler.protocol").joinpath("scaler.capnp")
@@ -206,13 +206,14 @@ def test_submit_takes_at_most_one_iteration_of_the_scheduler(most: m.Submit, mor
 
 def test_rejects_an_oversized_column_before_allocating() -> None:
     body = done(durationUs=list(range(1_000_000)))
-    prepare(m.Done)
-    tracemalloc.start()
-    with pytest.raises(ProtocolError, match="a column of length 1000000 does not fit the ids: 1"):
-        decode(body)
-    peak_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak_bytes < 100_000
+    peaks_bytes = []
+    for _ in range(2):  # the first time, it also creates the codec and imports modules
+        tracemalloc.start()
+        with pytest.raises(ProtocolError, match="a column of length 1000000 does not fit the ids: 1"):
+            decode(body)
+        peaks_bytes.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks_bytes[1] < 100_000
 
 
 @pytest.mark.parametrize(
