@@ -85,7 +85,7 @@ def test_unanswered_call_may_have_taken_effect(error: BotoCoreError) -> None:
 
 def test_missing_credentials_error_says_what_to_set() -> None:
     assert str(aws_error("ECS", "RunTask", NoCredentialsError())) == (
-        "no AWS credentials for ECS RunTask (NoCredentialsError): give aws_profile, set AWS_ACCESS_KEY_ID and "
+        "no AWS credentials for ECS RunTask (NoCredentialsError): set aws_profile, set AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
     )
     sso = aws_error("ECS", "RunTask", SSOTokenLoadError(error_msg="no token"))

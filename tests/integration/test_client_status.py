@@ -62,7 +62,7 @@ def test_cluster_state_has_its_rows(cluster: SchedulerClusterCombo) -> None:
             client.table("tasks", serach="x")
         frame = state.workers.to_pandas()
         assert list(frame["id"]) == [row.id for row in state.workers]
-        assert "give it the scheduler's address" in client.submit(nested_status).result()
+        assert "pass the scheduler's address" in client.submit(nested_status).result()
 
 
 def test_tasks_are_listed_by_tag(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
