@@ -92,7 +92,7 @@ class TaskCalls(ArgumentOnly):
 
         Raises:
             SerializationError: The function or an argument cannot be pickled.
-            LimitError: The scheduler or the object storage had no room for `timeout_seconds`.
+            LimitError: The scheduler or the object storage was full for `timeout_seconds`.
             ClientClosedError: The client is closed.
         """
         key = None
@@ -157,7 +157,7 @@ class TaskCalls(ArgumentOnly):
         Raises:
             UsageError: An option is invalid.
             SerializationError: The function or an argument cannot be pickled.
-            LimitError: The scheduler or the object storage had no room for `timeout_seconds`.
+            LimitError: The scheduler or the object storage was full for `timeout_seconds`.
             ClientClosedError: The client is closed.
         """
         carried = self._options_of(options, "submit_verbose")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Wakeups:
-    """Calls `wake` on an event loop: once per batch of `soon` calls, at the time of `at`, and for descriptors."""
+    """Calls `wake` on an event loop: once per batch of `soon` calls, when `at` is due, and for descriptors."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
         self.now = loop.time

@@ -154,7 +154,7 @@ class ZmqListener(ZmqEnd):
         self.load = PackingLoad()
         self.is_encrypted = keys is not None
         self._silent = 0
-        """Connections that have completed the handshake and not sent a message."""
+        """Connections that completed the handshake but sent no message."""
         self._is_explained = False
         """The next reported end was not caused by invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()

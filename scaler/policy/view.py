@@ -28,7 +28,7 @@ class Demand:
     """Tasks that are ready but not running: waiting in the scheduler or prefetched by a worker."""
     running: int
     task_seconds: float | None
-    """Mean duration of a task, including unusually long running ones; None until a task has finished."""
+    """Mean duration of a task, counting running ones that are overdue; None until a task has finished."""
     busy_slots: float = 0.0
     """Average number of slots kept busy since the last view by tasks that finished in this time."""
     ended_per_second: float = 0.0

@@ -237,7 +237,7 @@ class Events:
             del self._shown[next(iter(self._shown))]
 
     def _report(self, at: float, rows: list[tuple[Position, TaskRow]], ended: int, after: int) -> EventReport:
-        """Return a report of these rows and of events after this change. ended: number of tasks that it could list."""
+        """Return a report of these rows and of events after this change. ended: tasks due in it, listed or not."""
         tasks, listed = _table(rows)
         body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}'
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):

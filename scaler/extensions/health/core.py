@@ -42,7 +42,7 @@ LAG_SECONDS = 0.05
 LAG_RATIO = 3.0
 """Tolerated round trip relative to other workers."""
 VERY_LATE = 8.0
-"""Further factor at which a round trip gets the worst score."""
+"""Multiple of the tolerated round trip that gets the worst score."""
 FULL, VERY_FULL = 80.0, 97.0
 """Percent of memory in use."""
 WITHHELD, MUCH_WITHHELD = 5.0, 50.0

@@ -1,4 +1,4 @@
-"""Texts about failed attempts, with equal ones merged and the last cause first; attempts ended by the cluster. Pure."""
+"""Texts about failed attempts (equal ones are merged, the last cause is first), and attempts that the cluster ended."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class SoamSession:
             raise ExecutorError(f"cannot open a session of application {application!r}: {error}") from error
 
     def send(self, calls: Sequence[Call]) -> dict[CallKey, CallRefusal | None]:
-        """Submit calls as tasks. Return the tried ones in order, with the reasons of refusals."""
+        """Submit calls as tasks. Return the calls that were tried, in order, with reasons for refusals."""
         tried: dict[CallKey, CallRefusal | None] = {}
         refusals = 0
         for call in calls:
