@@ -129,7 +129,7 @@ def _parts() -> list[type[MonitorPart]]:
 
 @cache
 def task_keys() -> Mapping[str, TaskKey]:
-    """Return the search parameters, including those of extensions."""
+    """Return the search parameters, including parameters from extensions."""
     names = ("function", "worker", "client")
     added = {name: key for part in _parts() for name, key in part.keys.items()}
     return {name: TaskKey(f"The {name}'s name.", attrgetter(name)) for name in names} | added

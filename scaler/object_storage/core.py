@@ -1,6 +1,6 @@
 """Core of the object storage: peer events in, commands out. No sockets, no clock, no copies of payloads. Pure.
 
-Invariants (which `scaler.testing.storage_invariants` checks, with those of other modules): an id is either complete or
+Invariants (checked by `scaler.testing.storage_invariants`): an id is either complete or
 awaited, never both; uploads, waiting gets, and bodies being sent belong to peers with a session; every put, get, and
 stat is answered unless the peer is gone."""
 

@@ -55,7 +55,8 @@ MIN_ROUND_TRIPS = 3
 
 class WorkerFigures(NamedTuple):
     """Inputs for judging one worker. failures_in_row: share of the consecutive failures that ban a worker.
-    memory_percent: used memory. granted_percent: of the time. Both and disk_bytes are 0 if unknown."""
+    memory_percent: used memory. granted_percent: share of
+    CPU time not withheld by a quota or hypervisor. Both and disk_bytes are 0 if unknown."""
 
     paces: Mapping[Timing, Pace]
     failures_in_row: float = 0.0
@@ -188,7 +189,7 @@ def _lag(seconds: float, ordered: Sequence[float]) -> _Heat:
     least = FEW_PEERS_LAG_SECONDS if usual is None else max(LAG_SECONDS, LAG_RATIO * usual)
     if seconds <= least:
         return _COOL
-    others = "" if usual is None else f", those of other workers {usual * 1e3:,.0f} ms"
+    others = "" if usual is None else f", but {usual * 1e3:,.0f} ms on other workers"
     text = f"a round trip takes {seconds * 1e3:,.0f} ms{others}"
     return _Heat(_between(math.log(seconds / least), 0.0, math.log(VERY_LATE)), text)
 

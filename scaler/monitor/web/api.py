@@ -1,4 +1,4 @@
-"""The routes of `/api`, including those of extensions, and the OpenAPI document, which derives from their table."""
+"""The routes of `/api`, including routes from extensions, and the OpenAPI document, which derives from the routes."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _operation(route: ApiRoute, schemas: dict[str, View]) -> View:
         "parameters": parameters,
         "responses": {
             "200": {"description": route.summary, "content": _content(name)},
-            "default": {"description": "What is wrong, and what to do about it", "content": _content("Error")},
+            "default": {"description": "The error, and how to fix it", "content": _content("Error")},
         },
     }
 

@@ -168,7 +168,7 @@ class FilesystemFolder:
         except (ImportError, ValueError) as error:
             text = f"backend = {url!r}: {error}: install the fsspec driver for {scheme}, or use another URL"
             raise UsageError(text) from None
-        except Exception as error:  # noqa: BLE001 (each filesystem has errors of its own)
+        except Exception as error:  # noqa: BLE001 (each filesystem raises its own errors)
             raise UnreachableError(f"{url}: {error}") from None
         self._is_local = scheme in _LOCAL
 
@@ -227,5 +227,5 @@ class FilesystemFolder:
             if action == "read":
                 raise ObjectLostError(f"{self._url} does not have it") from None
             raise UnreachableError(f"cannot {action} at {self._url}: no such folder") from None
-        except Exception as error:  # noqa: BLE001 (each filesystem has errors of its own)
+        except Exception as error:  # noqa: BLE001 (each filesystem raises its own errors)
             raise UnreachableError(f"cannot {action} at {self._url}: {error}") from None

@@ -56,7 +56,7 @@ def test_distant_worker_latency_is_measured_in_round_trips() -> None:
     near, far = WorkerFigures({}, round_trips=[0.002] * 5), WorkerFigures({}, round_trips=[0.3, 0.2, 0.2])
     found = health(far, *[near] * 5)
     assert found.lag == 67
-    assert found.text == "a round trip takes 200 ms, those of other workers 2 ms"
+    assert found.text == "a round trip takes 200 ms, but 2 ms on other workers"
     assert health(far, *[far] * 5).lag == 0, "all are far"
     assert health(far).lag == 0, "it has no others, and 0.2 s is a distance"
     assert health(WorkerFigures({}, round_trips=[9.0] * 5)).lag == 100
