@@ -97,6 +97,7 @@ EXTENSIONS = Plugins(
         "audit": "scaler.extensions.audit:EXTENSION",
         "calls": "scaler.extensions.calls:EXTENSION",
         "costs": "scaler.extensions.costs:EXTENSION",
+        "explain": "scaler.extensions.explain:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
         "health": "scaler.extensions.health:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
-from scaler.scheduler.core.rooms import Additions, Now, Reader, Remembered
+from scaler.scheduler.core.rooms import Additions, Explainer, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.scheduler.scaling.units import Spending
 
@@ -75,6 +75,10 @@ class SchedulerPart:
 
     def remembered(self) -> Remembered | None:
         """Return the ended tasks that this extension remembers, or None."""
+        return None
+
+    def explainer(self) -> Explainer | None:
+        """Return the texts about waiting tasks, or None. The first object returned by an extension is used."""
         return None
 
     def add_to_status(self, _reader: Reader) -> Additions:

@@ -146,6 +146,8 @@ class Message:
 class Inquiry(Message):
     """Base of questions to the scheduler. number: repeated by the answer; last on the wire."""
 
+    extension: ClassVar[str] = ""
+    """Name of the extension that answers."""
     number: f.Count64 = field(default=0, kw_only=True)
 
 
@@ -836,6 +838,7 @@ class MonitorEvents(Message):
 class Explain(Inquiry):
     """Asks why a task waits or how it ended. Answered by Explained."""
 
+    extension = "explain"
     task: f.Id
 
 
@@ -849,6 +852,7 @@ class Explained(Reply):
 class ReadLog(Inquiry):
     """Asks for the output of a task. Answered by TaskLog."""
 
+    extension = "logs"
     task: f.Id
 
 
@@ -970,6 +974,7 @@ class Named(Message):
 class ReadFailure(Inquiry):
     """Asks for the function and arguments of a failed task, to replay it. Answered by FailedTask."""
 
+    extension = "failures"
     task: f.Id
 
 
@@ -985,6 +990,7 @@ class FailedTask(Reply):
 class FindTasks(Inquiry):
     """Searches live tasks and the last ended ones. Answered by TasksFound."""
 
+    extension = "history"
     search: str  # prefix of a task's id in hex, or part of the name of its function, client, or worker
 
 
@@ -1303,6 +1309,7 @@ class ReadProfile(Inquiry):
     """Asks for the profile of a task or function. With neither, asks for the functions with a profile. Answered by
     Profiled."""
 
+    extension = "profiles"
     task: f.OptionalId = b""
     search: str = ""  # the name of a function
 
@@ -1318,6 +1325,7 @@ class Profiled(Reply):
 class FindHistory(Inquiry):
     """Asks for the history between two times, in unix seconds. Answered by HistoryFound."""
 
+    extension = "history"
     since: f.Clock
     until: f.Clock
 

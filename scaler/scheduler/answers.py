@@ -19,8 +19,6 @@ from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
 from scaler.protocol.messages import (
     ClusterRead,
-    Explain,
-    Explained,
     FindObjects,
     Inquiry,
     Message,
@@ -33,7 +31,6 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
-from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.data import finding
@@ -42,14 +39,7 @@ from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 from scaler.scheduler.tables import rows_document
 
-
-def _explain(question: Explain, client: ClientRecord, state: ClusterState) -> Explained:
-    task = question.task
-    return Explained(task, explain(state, task, state.now) if state.may_see(client, task) else UNKNOWN)
-
-
 ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {
-    Explain: _explain,
     FindObjects: lambda question, client, state: finding.answer(state, question, client),
 }
 
@@ -173,8 +163,7 @@ class Answers:
             case _ if isinstance(question, SessionMessage):
                 self._frame.step([Received(client.id, question)])
             case _:
-                text = f"this scheduler does not answer {type(question).__name__}: its extension is switched off"
-                asker.answer(question, Unanswered(text))
+                asker.answer(question, Unanswered(f"this scheduler lacks the extension {question.extension!r}"))
 
     def _log_rows(self, table: str, most: int, sees: Sees) -> Reply:
         if sees is not every_key:

@@ -156,7 +156,7 @@ class Events:
         sees_all = sees is every_key
         past = {
             each.ids[index]: (each.step_at, self._ended_row(each, index, state.unix_at_zero + each.step_at))
-            for remembered in state.remembered
+            for remembered in state.rooms.remembered
             for each, index in remembered.latest(MAX_PAST_TASKS)
             if sees(each.run_of(index)[0].client.account.key)
         }

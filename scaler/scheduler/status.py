@@ -36,12 +36,11 @@ from scaler.protocol.monitor_rows import (
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.explain import explain, managers_of, outlook, without_workers
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Ready, Task, Timing, Worker
 from scaler.scheduler.data.finding import largest_rows, pair_rows, store_rows
 from scaler.scheduler.quantiles import spread
-from scaler.scheduler.scaling.units import ManagerUnits
+from scaler.scheduler.scaling.units import ManagerUnits, managers_of
 from scaler.scheduler.tables import table
 
 VERSION = 1
@@ -109,7 +108,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": {**census.totals._asdict(), **added.totals},
-        "without_workers": without_workers(state),
+        "without_workers": state.rooms.explainer.without_workers(),
         **added.head,
     }
     tables = {**_tables(state, server, census, added, sees), **added.tables}
@@ -335,7 +334,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
 def _outlook(state: ClusterState, needs: Needs) -> str:
     pools = [pool for offers, pool in state.pools.items() if needs.fits(offers)]
     are_busy = bool(pools) and not any(pool.idle for pool in pools)
-    return f"{'no slot is free; ' if are_busy else ''}{outlook(state, needs)}"
+    return f"{'no slot is free; ' if are_busy else ''}{state.rooms.explainer.outlook(needs)}"
 
 
 def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: Callable[[Needs], str]) -> WaitingRow:
@@ -368,7 +367,7 @@ def _why_oldest(state: ClusterState, outlook_of: Callable[[Needs], str], groups:
     task = next((task for task in earliest if task.group is first and task.is_queued), state.living_task(oldest))
     reason = ""
     if task is not None and task.is_queued:
-        reason = outlook_of(first.needs) if type(task.state) is Ready else explain(state, task.id, state.now)
+        reason = outlook_of(first.needs) if type(task.state) is Ready else state.rooms.explainer.why(task.id)
     return reason[:MAX_REASON], task.id.hex() if task is not None else ""
 
 

@@ -25,10 +25,14 @@ def test_without_extensions_tasks_run_and_questions_explain_the_absence(
             assert client.map(double, range(100)) == [2 * number for number in range(100)]
             with pytest.raises(RefusedError, match="has no table 'logs': its extension is not enabled there"):
                 client.logs()
+            with pytest.raises(RefusedError, match="lacks the extension 'explain'"):
+                client.explain(client.submit(double, 3))
         assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 1
+        assert run_command("scaler", ["explain", bytes(16).hex(), combo.get_monitor_address()]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert "has no table 'audit': its extension is not enabled there" in err
+    assert "lacks the extension 'explain'" in err
 
 
 def test_unknown_name_error_suggests_the_nearest() -> None:

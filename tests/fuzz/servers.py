@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from scaler.config.servers import scheduler_model
 from scaler.errors import ProtocolError
+from scaler.extensions.explain.core import explain
 from scaler.extensions.history.core import find
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Received
@@ -28,7 +29,6 @@ from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.protocol.session import Envelope
 from scaler.scheduler.core.commands import AskPolicy, Expel, Input, MonitoringChanged, PolicyAnswered, Publish, Send
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.explain import explain
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.events import Events
 from scaler.scheduler.scaling.elastic import Elastic

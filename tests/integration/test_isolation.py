@@ -14,7 +14,7 @@ import pytest
 
 from scaler import Client
 from scaler.errors import RefusedError, UsageError
-from scaler.scheduler.core.explain import UNKNOWN
+from scaler.extensions.explain.core import UNKNOWN
 from tests.integration.test_admission import Cluster
 
 FLOOD = """

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.extensions.explain.core import explain, outlook, unservable, without_workers
 from scaler.needs import Needs
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
 from scaler.protocol.messages import Drain, ManagerStatus, Notice, Outcome, Suspended, UnitState, UnitStatus
 from scaler.scheduler.core.changes import Incident, ScalingDecided, TaskRetried
-from scaler.scheduler.core.explain import explain, outlook, unservable, without_workers
 from scaler.serialization.exceptions import dump_exception
 from tests.properties.test_sizing_laws import CLUSTERS, POLICIES, SECONDS
 from tests.unit.scheduler.driver import Cluster

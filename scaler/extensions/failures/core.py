@@ -18,8 +18,7 @@ from scaler.protocol.messages import FailedTask, ReadFailure, is_stored, stored_
 from scaler.scheduler.core.changes import TaskFailed, TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, HoldObjects
-from scaler.scheduler.core.explain import UNKNOWN, explain
-from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.rooms import UNKNOWN, Now
 from scaler.scheduler.core.state import ClientRecord
 
 MAX_FAILURES = 1_000
@@ -97,7 +96,7 @@ class Failures(SchedulerPart):
         elif task in self._kept:
             return self._kept[task].ran
         else:
-            why = explain(state, task, state.now)
+            why = state.rooms.explainer.why(task) or "the scheduler has no failure of this task"
         return FailedTask(task, [], [], f"{why}; only a task that ran and failed can")
 
     def _hold(self, failure: Failure) -> None:

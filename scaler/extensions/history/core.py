@@ -58,7 +58,7 @@ def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = e
     live = ((task.id, _live_row(task, own_now)) for task in visited if task is not None and fits(task))
     past = (
         (batch.ids[index], ended_row(batch, index, at - (now - batch.step_at))._replace(traceback=""))
-        for ended in reversed(state.remembered)
+        for ended in reversed(state.rooms.remembered)
         for batch, index in reversed(list(ended.latest(MAX_VISITED)))
         for group, worker in (batch.run_of(index),)
         if sees(group.client.account.key)

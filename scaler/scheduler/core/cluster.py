@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scaler.ids import owner_of
-from scaler.needs import Needs, Offers
+from scaler.needs import Offers
 from scaler.protocol.messages import (
     Done,
     ManagerDetails,
@@ -28,7 +28,7 @@ from scaler.scheduler.core.changes import Dropped, TasksEnded
 from scaler.scheduler.core.directory import Directory
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.ready import ReadyQueues
-from scaler.scheduler.core.rooms import Changes, Remembered
+from scaler.scheduler.core.rooms import Changes, Rooms
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
@@ -99,8 +99,6 @@ class Scaling(Protocol):
         """Plan soon, because tasks arrived for which no worker has room."""
 
     def plan(self, now: float) -> None: ...
-    def unservable(self, needs: Needs) -> str:
-        """Return a warning if no worker or manager can run tasks with these needs, or an empty string."""
 
 
 @dataclass(slots=True, eq=False)
@@ -307,13 +305,14 @@ class ClusterState:
     has_returned = False
     """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
-    def __init__(self, now: float, accounts: KeyAccounts, changes: Changes, scaling: Scaling, tracker: Any) -> None:
+    def __init__(self, now: float, accounts: KeyAccounts, rooms: Rooms, scaling: Scaling, tracker: Any) -> None:
         self.now = now
         self.unix_at_zero = 0.0
         self.stalled_seconds = 0.0
         """Total time without steps, which core time excludes."""
         self.accounts = accounts
-        self.changes = changes
+        self.rooms = rooms
+        self.changes = rooms.changes
         self.scaling = scaling
         self.journal = JournalState()
         self.clients: dict[bytes, ClientRecord] = {}
@@ -321,7 +320,7 @@ class ClusterState:
         self.managers: dict[bytes, ManagerRecord] = {}
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left while tasks were recalled. A client that returns may leave again and be here twice."""
-        self.objects = ObjectTable(changes)
+        self.objects = ObjectTable(rooms.changes)
         self.ready = ReadyQueues()
         self.data = DataPlane(self.ready, tracker)
         self.counts = Counts()
@@ -332,7 +331,6 @@ class ClusterState:
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers with more tasks than slots."""
-        self.remembered: tuple[Remembered, ...] = ()
 
     def own_time(self, now: float) -> float:
         """Convert clock time to core time, which excludes intervals without steps."""
@@ -350,7 +348,7 @@ class ClusterState:
         return client.tasks.get(identifier) if client is not None else None
 
     def ended_task(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        found = (each.find(task) for each in self.remembered)
+        found = (each.find(task) for each in self.rooms.remembered)
         return max(filter(None, found), key=lambda each: each[0].step_at, default=None)
 
     def function_of(self, task: bytes) -> str:

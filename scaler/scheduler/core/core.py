@@ -42,8 +42,6 @@ QUARANTINE_FAILURES = 5
 TICK_SECONDS = 0.25
 """Maximum seconds between steps. A longer gap is a stall of the scheduler, and extends every peer's deadline."""
 EXPIRY_SECONDS = 0.5
-JOINING_SECONDS = 2.0
-"""Seconds after the start in which workers and managers may join before tasks are reported as unservable."""
 MAX_WARNED = 100
 MAX_NESTED_CLIENTS = 100_000
 INSIDE_TASK = "a client inside a task can query only tasks: pass the scheduler's address"
@@ -61,10 +59,9 @@ class SchedulerCore:
 
     def __init__(self, config: Rules, now: float, scaling: Scaling, stores: Stores, rooms: Rooms | None = None) -> None:
         rooms, self._scaling, self._stores = rooms or Rooms(), scaling, stores
-        self.state = ClusterState(now, KeyAccounts(config), rooms.changes, scaling, stores.tracker)
+        self.state = ClusterState(now, KeyAccounts(config), rooms, scaling, stores.tracker)
         self._config = config
         rooms.bind(self.state)
-        self.state.remembered = rooms.remembered()
         self._outbox = Outbox(self.state, rooms)
         self._tasks = Tasks(self.state, self._outbox)
         self._placement = Placement(self.state, self._tasks, self._outbox)
@@ -79,7 +76,6 @@ class SchedulerCore:
         self._memory = MemoryPools()
         self._worker_numbers = Counter[str]()
         self._next_expiry = now
-        self._warn_from = now + JOINING_SECONDS
         self._has_more = False
         self._wrong: dict[bytes, tuple[float, int, str]] = {}
         """Peers with recent mistakes: when the counting ends, number, and last text."""
@@ -447,17 +443,6 @@ class SchedulerCore:
         self._publish_counted()
         state.accounts.expire(now)
         self._tell_submitted()
-        if now >= self._warn_from:
-            self._warn_clients()
-
-    def _warn_clients(self) -> None:
-        for needs, peer in [(queue.needs, peer) for queue in self.state.ready.waiting() for peer in queue.clients()]:
-            client = self.state.clients.get(peer)
-            if client is None or not needs.items or needs in client.warned or len(client.warned) >= MAX_WARNED:
-                continue
-            if text := self._scaling.unservable(needs):
-                client.warned.add(needs)
-                self._outbox.send_to_client(client, messages.Notice(text))
 
     # -- messages
 
@@ -678,7 +663,9 @@ class SchedulerCore:
         answerer = self._outbox.rooms.answerers.get(type(question))
         found = None if answerer is None else answerer(question, client, self.state)
         if not isinstance(found, messages.Reply):  # the shell reads files for clients with a connection
-            return messages.Unanswered(INSIDE_TASK, number=question.number)
+            is_missing = answerer is None and question.extension
+            text = f"this scheduler lacks the extension {question.extension!r}" if is_missing else INSIDE_TASK
+            return messages.Unanswered(text, number=question.number)
         found.number = question.number
         return found
 

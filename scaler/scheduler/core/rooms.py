@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
+from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
 from scaler.protocol.messages import Inquiry, Unanswered
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
@@ -15,6 +16,7 @@ from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.state import Group
 
 P = ParamSpec("P")
+UNKNOWN = "no such task: it ended too long ago or was never submitted"
 _MAX_TEXT = 500
 
 
@@ -62,6 +64,22 @@ class Remembered(Protocol):
 
     def latest(self, limit: int) -> Iterable[tuple[TasksEnded, int]]:
         """Return up to `limit` last ends, oldest first."""
+
+
+class Explainer:
+    """Texts about waiting tasks, which an extension provides. Without it, they are empty."""
+
+    def why(self, _task: bytes, /) -> str:
+        """Return why a task waits, where it runs, or how it ended."""
+        return ""
+
+    def outlook(self, _needs: Needs, /) -> str:
+        """Return what ready tasks with these needs wait for."""
+        return ""
+
+    def without_workers(self) -> str:
+        """Return why no worker is connected and what starts one, as `TITLE: TEXT`; empty if there are workers."""
+        return ""
 
 
 class Subscriber(Protocol):
@@ -125,12 +143,14 @@ class Rooms:
                 self.takers.setdefault(kind, []).append(part.on_message)
         self.answerers = {**(answerers or {}), **{kind: part.on_question for part in parts for kind in part.questions}}
 
+    remembered: tuple[Remembered, ...] = ()
+    explainer: Any = Explainer()
+
     def bind(self, cluster: Any) -> None:
         for part in self._parts:
             part.bound(cluster)
-
-    def remembered(self) -> tuple[Remembered, ...]:
-        return tuple(found for part in self._parts if (found := part.remembered()) is not None)
+        self.remembered = tuple(found for part in self._parts if (found := part.remembered()) is not None)
+        self.explainer = next((found for part in self._parts if (found := part.explainer()) is not None), Explainer())
 
     def spending(self) -> Any:
         return next((found for part in self._parts if (found := part.spending()) is not None), None)

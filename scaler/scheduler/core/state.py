@@ -566,7 +566,6 @@ class ClientRecord(PeerRecord):
     """It had an earlier session, with this scheduler or its predecessor."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
-    warned: set[Needs] = field(default_factory=set)
     told_packages: set[tuple[str, str]] = field(default_factory=set)
     session: DurableSession | None = None
     is_detached: bool = False

@@ -14,13 +14,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from scaler.needs import Needs
 from scaler.policy.view import Allocation, ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import ManagerDetails, ManagerStatus, WorkerHeartbeat
 from scaler.scheduler.core.changes import Incident, ScalingDecided, peer_incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
-from scaler.scheduler.core.explain import unservable
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ManagerRecord, Worker
@@ -257,9 +255,6 @@ class Elastic:
             reason += "; it can start units again"
         manager.decision = ScalingDecided(manager.name, wanted.units, draining, reason, inputs)
         self._state.changes.pass_on(manager.decision)
-
-    def unservable(self, needs: Needs) -> str:
-        return unservable(self._state, needs)
 
 
 def _rows_for(manager: ManagerUnits | ManagerView, view: ClusterView | None) -> list[Demand]:

@@ -12,6 +12,7 @@ from scaler.needs import Offers
 from scaler.policy.view import LATE_SECONDS, ClusterView, ManagerView, Wanted
 from scaler.protocol.messages import Desired, ManagerStatus, UnitState, UnitStatus
 from scaler.scheduler.core.changes import ScalingDecided
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
 STARTUP_WEIGHT = 0.3
@@ -237,6 +238,11 @@ class ManagerUnits(ManagerRecord):
             tasks=sum(worker.busy + _ended_since_heartbeat(worker) for worker in charged),
             tasks_begun=sum(each.paid_tasks for worker in charged if (each := worker.reports.heartbeat) is not None),
         )
+
+
+def managers_of(state: ClusterState) -> list[ManagerUnits]:
+    """Return all worker managers, in order of joining."""
+    return [record for record in state.managers.values() if isinstance(record, ManagerUnits)]
 
 
 def _averaged(average: float | None, seconds: float) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scaler.extensions.explain.core import explain
 from scaler.protocol.messages import UnitState, UnitStatus, WorkerHeartbeat
 from scaler.scheduler.core.changes import Incident
-from scaler.scheduler.core.explain import explain
 from tests.extensions.costs.priced import Priced
 from tests.unit.scheduler.test_elastic import PATIENT, Told, desired, drained, report
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scaler.extensions.explain.core import explain
 from scaler.extensions.failures import core as failures
 from scaler.extensions.failures.core import MAX_HELD_BYTES, Failures
 from scaler.protocol.messages import (
@@ -21,7 +22,6 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.commands import Command, SendToStorage
-from scaler.scheduler.core.explain import explain
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 from tests.unit.scheduler.test_events import Watched, rows

@@ -11,6 +11,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed, TryAgain
+from scaler.plugins import extensions
 from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import (
@@ -50,6 +51,7 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
 from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.rooms import part
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.invariants import check
 
@@ -94,6 +96,8 @@ class Remembering(SchedulerPart):
         return [(ended, index) for ended in self._batches for index in range(len(ended))][-limit:]
 
 
+BUILT_IN = [part(each.scheduler) for each in extensions() if each.name == "explain"]
+"""Extensions that most tests use. tests/rooms deletes them."""
 CHECK_EVERY = 4
 """Number of steps. Simulations and properties also check the invariants."""
 
@@ -107,7 +111,10 @@ class Cluster(SchedulerPart):
     """Receive changes in addition to the cluster."""
     changes: ClassVar[tuple[type, ...]] = (Action,)
     """Participates in the core like an extension."""
-    parts: Sequence[Callable[[], Any]] = (Remembering,)
+    parts: Sequence[Callable[[], Any]] = (
+        Remembering,
+        *(part(each.scheduler) for each in extensions() if each.name == "explain"),
+    )
     """Creates parts of extensions."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:

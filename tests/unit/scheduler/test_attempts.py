@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scaler.extensions.explain.core import explain
 from scaler.net.connection import Closed
 from scaler.protocol.messages import Drain, ManagerStatus, Outcome
-from scaler.scheduler.core.explain import explain
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_events import Watched, rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaler.extensions.explain.core import explain
 from scaler.protocol.messages import (
     AcknowledgeResults,
     CopyObjects,
@@ -19,7 +20,6 @@ from scaler.protocol.messages import (
     UseBackend,
 )
 from scaler.scheduler.core.commands import StorageConnected
-from scaler.scheduler.core.explain import explain
 from tests.unit.scheduler.test_stores import SIZE, Hosts
 
 URL, KEY = "s3://bucket/run-1", b"key"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scaler.extensions.explain.core import explain
 from scaler.protocol.messages import Drain, ManagerStatus, Outcome, Returned, Started, Suspended, UnitState, UnitStatus
 from scaler.scheduler.core.attempt_texts import MAX_AT_TIME_LIMIT, MAX_INTERRUPTED
-from scaler.scheduler.core.explain import explain
 from tests.unit.scheduler.driver import Cluster
 
 

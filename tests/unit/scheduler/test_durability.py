@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.explain.core import explain
 from scaler.net.connection import ANYONE, LOCAL, Identity, TryAgain
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
@@ -30,7 +31,6 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
     WriteJournal,
 )
-from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Waiting
 from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes

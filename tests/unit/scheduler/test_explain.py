@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from scaler.extensions.explain.core import UNKNOWN, explain
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import (
     ManagerStatus,
@@ -17,7 +18,6 @@ from scaler.protocol.messages import (
     UnitStatus,
     WorkerHeartbeat,
 )
-from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from scaler.extensions.explain.core import Explanations
 from scaler.extensions.failures.core import Failures
 from scaler.extensions.logs.core import Logs
 from scaler.net.connection import LOCAL, Identity
@@ -45,7 +46,7 @@ QUESTIONS: list[Callable[[bytes], Message]] = [Explain, ReadLog, ReadFailure]
 
 
 class ClusterWithAnswers(Cluster):
-    parts = (Remembering, Failures, Logs)
+    parts = (Remembering, Explanations, Failures, Logs)
 
 
 def asked(cluster: Cluster, client: str, question: Message) -> Message:

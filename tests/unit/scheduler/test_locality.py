@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from scaler.extensions.explain.core import explain
 from scaler.ids import content_id, result_id
 from scaler.net.connection import Opened
 from scaler.protocol.messages import (
@@ -22,7 +23,6 @@ from scaler.protocol.messages import (
     WorkerDetails,
     stored_reference,
 )
-from scaler.scheduler.core.explain import explain
 from tests.unit.scheduler.driver import Cluster
 
 MB = 10**6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.explain.core import explain
 from scaler.ids import IdFactory
 from scaler.net.connection import LOCAL
 from scaler.protocol.messages import (
@@ -19,7 +20,6 @@ from scaler.protocol.messages import (
     TaskGroup,
 )
 from scaler.scheduler.core.commands import Recovered
-from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.state import Label
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 

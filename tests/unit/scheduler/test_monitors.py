@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from scaler.config.servers import scheduler_model
+from scaler.extensions.explain.core import UNKNOWN
 from scaler.monitor.rows import objects
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
@@ -40,7 +41,6 @@ from scaler.scheduler.answers import (
 )
 from scaler.scheduler.core.changes import Action, Incident
 from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
-from scaler.scheduler.core.explain import UNKNOWN
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.monitors import (
     EVENTS_SECONDS,
@@ -143,7 +143,7 @@ class Port:
         self.noted: list[object] = []
         self.incidents: list[Incident] = []
         self.config = scheduler_model()(bind_address="tcp://127.0.0.1:0")
-        self.rooms = rooms or Rooms()
+        self.rooms = rooms or self.cluster.rooms
         self.observe = self.noted.extend
         self.performers = Performers(self.observe, self.incidents.append)
         self.state = self.cluster.state

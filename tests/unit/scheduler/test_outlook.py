@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from scaler.extensions.explain.core import explain, outlook, without_workers
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import ManagerStatus, UnitState, UnitStatus
-from scaler.scheduler.core.explain import explain, outlook, without_workers
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 

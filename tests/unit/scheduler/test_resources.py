@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.explain.core import explain
 from scaler.policy.builtin import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended, WorkerDetails
-from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.ready import FIRST_SECONDS, RESERVE_AFTER_SECONDS
 from scaler.scheduler.core.resources import MemoryPools
 from tests.unit.scheduler.driver import Cluster

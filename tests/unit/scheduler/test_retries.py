@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.extensions.explain.core import explain
 from scaler.protocol.messages import Outcome
-from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.state import Delayed
 from scaler.serialization import dump_retry_on
 from scaler.serialization.exceptions import dump_exception

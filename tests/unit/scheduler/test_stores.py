@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from scaler.extensions.explain.core import explain
 from scaler.ids import result_id
 from scaler.protocol.chunks import chunk_count
 from scaler.protocol.messages import (
@@ -32,7 +33,6 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
-from scaler.scheduler.core.explain import explain
 from tests.unit.scheduler.driver import Cluster
 
 MB = 1_000_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scaler.extensions.explain.core import explain
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.changes import Incident
-from scaler.scheduler.core.explain import explain
 from tests.unit.scheduler.driver import Cluster
 
 

@@ -11,23 +11,88 @@ from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import assert_never
 
+from scaler.config.setting import SettingsModel
+from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import called, counted, listed
 from scaler.ids import ID_BYTES, is_task
 from scaler.needs import CPUS, MEMORY, UNITS_PER_ONE, Needs, Offers, amount_text, bytes_text, with_amount
-from scaler.protocol.messages import Outcome, UnitState, is_stored
+from scaler.protocol.messages import Explain, Explained, Notice, Outcome, UnitState, is_stored
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Command, Send
 from scaler.scheduler.core.locality import Choice
 from scaler.scheduler.core.resources import Queue
-from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
-from scaler.scheduler.scaling.units import ManagerUnits
+from scaler.scheduler.core.rooms import UNKNOWN, Explainer, Now
+from scaler.scheduler.core.state import (
+    Assigned,
+    ClientRecord,
+    Delayed,
+    Ready,
+    Recalled,
+    Task,
+    Terminated,
+    Waiting,
+    Worker,
+)
+from scaler.scheduler.scaling.units import ManagerUnits, managers_of
 
 MAX_COUNTED = 100_000
 MAX_NAMED = 3
 JUST_NOW_SECONDS = 0.1
 MAX_TEXT = 2_000
 HELD = "after a scheduler restart, it waits for reports from workers that may have it"
-UNKNOWN = "no such task: it ended too long ago or was never submitted"
+JOINING_SECONDS = 2.0
+"""Seconds after the start in which workers and managers may join before clients are warned."""
+WARN_SECONDS = 0.5
+"""Seconds between checks for tasks that no worker can run."""
+MAX_WARNED = 100
+"""Warnings per client."""
+
+
+class Explanations(SchedulerPart, Explainer):
+    questions = (Explain,)
+
+    def __init__(self, _config: SettingsModel | None = None) -> None:
+        self._warned: dict[bytes, set[Needs]] = {}
+
+    def bound(self, cluster: ClusterState) -> None:
+        self.cluster = cluster
+        self.next_at = cluster.now + JOINING_SECONDS
+
+    def explainer(self) -> Explanations:
+        return self
+
+    def why(self, task: bytes) -> str:
+        return explain(self.cluster, task, self.cluster.now)
+
+    def outlook(self, needs: Needs) -> str:
+        return outlook(self.cluster, needs)
+
+    def without_workers(self) -> str:
+        return without_workers(self.cluster)
+
+    def on_question(self, question: Explain, client: ClientRecord, state: ClusterState) -> Explained:
+        task = question.task
+        return Explained(task, explain(state, task, state.now) if state.may_see(client, task) else UNKNOWN)
+
+    def on_time(self, now: Now) -> Iterable[Command]:
+        """Warn clients whose tasks no worker or manager can run, once per client and needs."""
+        self.next_at = now.clock + WARN_SECONDS
+        clients = self.cluster.clients
+        self._warned = {client: warned for client, warned in self._warned.items() if client in clients}
+        found: list[Command] = []
+        for queue in self.cluster.ready.waiting():
+            text = unservable(self.cluster, queue.needs) if queue.needs.items else ""
+            for client in filter(None, map(clients.get, queue.clients())) if text else ():
+                warned = self._warned.setdefault(client.id, set())
+                if queue.needs in warned or len(warned) >= MAX_WARNED:
+                    continue
+                warned.add(queue.needs)
+                if client.via is not None:
+                    found.append(Send(client.via.id, Notice(text), client.id))
+                elif not (client.is_recovered or client.is_detached):
+                    found.append(Send(client.id, Notice(text)))
+        return found
 
 
 def explain(state: ClusterState, task_id: bytes, now: float) -> str:
@@ -253,11 +318,6 @@ def _last_error(task: Task) -> str:
 def _line(text: str) -> str:
     # Further lines have the output of a crashed interpreter.
     return text.partition("\n")[0]
-
-
-def managers_of(state: ClusterState) -> list[ManagerUnits]:
-    """Return all worker managers, in order of joining."""
-    return [record for record in state.managers.values() if isinstance(record, ManagerUnits)]
 
 
 def outlook(state: ClusterState, needs: Needs) -> str:
