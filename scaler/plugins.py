@@ -45,9 +45,9 @@ def load(reference: str) -> object:
 POLICIES = Plugins(
     "scaler.scaling_policies",
     {
-        "simple": "scaler.policy.builtin:SimplePolicy",
-        "target_v1": "scaler.policy.builtin:TargetPolicy",
-        "waterfall_v1": "scaler.policy.builtin:WaterfallPolicy",
+        "simple": "scaler.policy.simple:SimplePolicy",
+        "target_v1": "scaler.policy.target:TargetPolicy",
+        "waterfall_v1": "scaler.policy.waterfall:WaterfallPolicy",
     },
 )
 WORKER_MANAGERS = Plugins(

@@ -33,7 +33,7 @@ API = {
     "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.task_calls.ClientView"),
     "Serializers": ("scaler.Serializer",),
     "Errors": ("scaler.errors",),
-    "Policies": ("scaler.policy.view", "scaler.policy.builtin"),
+    "Policies": ("scaler.policy.view", "scaler.policy.simple", "scaler.policy.target", "scaler.policy.waterfall"),
     "Worker managers": ("scaler.worker_manager.kit",),
     "Testing": ("scaler.testing.backends", "scaler.testing.scaling"),
 }

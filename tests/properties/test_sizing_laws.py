@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.needs import Needs, Offers
-from scaler.policy.builtin import SimplePolicy, TargetPolicy, WaterfallPolicy
+from scaler.policy.simple import SimplePolicy
+from scaler.policy.target import TargetPolicy
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
+from scaler.policy.waterfall import WaterfallPolicy
 
 CONTENTS = ("scaling=no", "scaling=vanilla", "scaling=capability")
 SECONDS = st.floats(0, 1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
 
@@ -14,8 +16,8 @@ def add(left: int, right: int) -> int:
     return left + right
 
 
-def main() -> None:
-    with SchedulerClusterCombo(n_workers=1) as cluster:
+def main(policy: str = "simple") -> None:
+    with SchedulerClusterCombo(n_workers=1, policy_engine_type=policy) as cluster:
         with Client(address=cluster.get_address()) as client:
             assert client.submit(double, 3).result() == 6
             assert client.map(double, range(1000)) == [2 * number for number in range(1000)]
@@ -24,4 +26,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

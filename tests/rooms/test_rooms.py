@@ -1,4 +1,4 @@
-"""Each extension and each worker manager type can be deleted: everything else works."""
+"""Each extension, worker manager type, and policy can be deleted: everything else works."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.plugins import EXTENSIONS, WORKER_MANAGERS
+from scaler.plugins import EXTENSIONS, POLICIES, WORKER_MANAGERS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(EXTENSIONS.built_in)
@@ -24,8 +24,12 @@ def delete(name: str, package: str, copy: Path) -> None:
     """Delete the folder of an extension or manager type in this package, its line in the table, and its tests."""
     for folder in ("scaler", "tests"):
         shutil.rmtree(copy / folder / package / name, ignore_errors=folder == "tests")
+    delete_line(name, rf"scaler\.{package}\.{name}", copy)
+
+
+def delete_line(name: str, module: str, copy: Path) -> None:
     table = copy / "scaler" / "plugins.py"
-    text, lines = re.subn(rf'"{name}": "scaler\.{package}\.{name}:\w+",?\s*', "", table.read_text())
+    text, lines = re.subn(rf'"{name}": "{module}:\w+",?\s*', "", table.read_text())
     assert lines == 1, f"{name} has {lines} lines in the table"
     table.write_text(text)
 
@@ -70,3 +74,14 @@ def test_clusters_work_without_the_manager_type(managers: list[str], tmp_path: P
     offered = re.findall(r"\w+", run(tmp_path, "-c", command))
     assert not {*managers} & {*offered}
     assert "baremetal_native" in offered
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("policy", sorted(POLICIES.built_in))
+def test_clusters_work_without_the_policy(policy: str, tmp_path: Path) -> None:
+    copied(tmp_path)
+    module = POLICIES.built_in[policy].partition(":")[0]
+    (tmp_path / module.replace(".", "/")).with_suffix(".py").unlink()
+    delete_line(policy, re.escape(module), tmp_path)
+    other = next(name for name in POLICIES.built_in if name not in (policy, "waterfall_v1"))  # which needs managers
+    assert json.loads(run(tmp_path, "tests/rooms/program.py", other))["workers"]

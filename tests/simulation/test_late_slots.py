@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.policy.builtin import WaterfallPolicy
+from scaler.policy.waterfall import WaterfallPolicy
 from scaler.testing.scaling import ScalingOutcome, simulate
 from scaler.testing.scaling.workloads import Arrival, UnitPool, Workload
 

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.policy.builtin import SimplePolicy, TargetPolicy, WaterfallPolicy
+from scaler.policy.simple import SimplePolicy
+from scaler.policy.target import TargetPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
+from scaler.policy.waterfall import WaterfallPolicy
 from scaler.testing.scaling import (
     MORE_WORKLOADS,
     WORKLOADS,

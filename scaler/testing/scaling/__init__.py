@@ -3,7 +3,7 @@
 Units, start-up times, failures, and tasks are simulated. Measures the makespan, the paid unit-seconds, the
 overshoot, changes of direction, and tasks lost or rerun because units were stopped.
 
-    from scaler.policy.builtin import SimplePolicy
+    from scaler.policy.simple import SimplePolicy
     from scaler.testing.scaling import WORKLOADS, simulate
     print(simulate(WORKLOADS[0], SimplePolicy(""), startup_seconds=60.0))
 """

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from scaler.policy.builtin import SimplePolicy, TargetPolicy, WaterfallPolicy
+from scaler.policy.simple import SimplePolicy
+from scaler.policy.target import TargetPolicy
 from scaler.policy.view import ScalingPolicy
+from scaler.policy.waterfall import WaterfallPolicy
 from scaler.testing.scaling.competitors import AllFromTheStart, DaskAdaptive, HyperQueueAllocation, OnePerHeartbeat
 from scaler.testing.scaling.workloads import MORE_WORKLOADS, WORKLOADS, Workload
 from scaler.testing.scaling.world import ScalingOutcome, simulate

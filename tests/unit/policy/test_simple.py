@@ -6,8 +6,8 @@ import pytest
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
-from scaler.policy.builtin import SimplePolicy
 from scaler.policy.load import load_policy
+from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Demand, ManagerView
 
 

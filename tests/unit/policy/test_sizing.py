@@ -9,9 +9,11 @@ from functools import partial
 import pytest
 
 from scaler.needs import Needs, Offers
-from scaler.policy.builtin import SimplePolicy, TargetPolicy, WaterfallPolicy
+from scaler.policy.simple import SimplePolicy
 from scaler.policy.sizing import Sizing
+from scaler.policy.target import TargetPolicy
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, Wanted
+from scaler.policy.waterfall import WaterfallPolicy
 
 PLAIN = Needs()
 GPU = Needs.of({"gpu": 1})

@@ -8,8 +8,8 @@ import pytest
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
-from scaler.policy.builtin import TargetPolicy, parse
 from scaler.policy.load import load_policy
+from scaler.policy.target import TargetPolicy, parse
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, Wanted
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
-from scaler.policy.builtin import WaterfallPolicy
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView, Demand, ManagerView
+from scaler.policy.waterfall import WaterfallPolicy
 
 LADDER = """
     priority,worker_manager_id,max_task_concurrency  # filled from the smallest priority on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.extensions.explain.core import explain
-from scaler.policy.builtin import SimplePolicy
+from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended, WorkerDetails
 from scaler.scheduler.core.ready import FIRST_SECONDS, RESERVE_AFTER_SECONDS

@@ -1,0 +1,101 @@
+"""The policy `target_v1`: finishes work in time, at the least cost. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from scaler.errors import UsageError
+from scaler.policy.load import entries, key_value
+from scaler.policy.sizing import Constraints, Sizing
+from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
+
+FIRST_SLOTS = 16
+UNPRICED = "; ceiling_per_hour has no effect: set unit_price of a worker manager, or price_per_hour"
+GLOBAL_KEYS = ("finish_seconds", "ceiling_per_hour", "first_slots")
+MANAGER_KEYS = ("minimum_units", "maximum_units", "idle_seconds", "price_per_hour")
+WHOLE = ("first_slots", "minimum_units", "maximum_units")
+ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
+
+
+class TargetPolicy:
+    """Finishes work in time on the cheapest suitable units, within a cost ceiling.
+
+    The content has entries `key=value`, one per line or separated by `;`. All are optional::
+
+        finish_seconds=600          # acceptable completion time; default: the best trade-off of time and cost
+        ceiling_per_hour=12         # maximum cost of all units together
+        first_slots=16              # for a function without finished tasks
+        cloud.price_per_hour=0.35   # per unit of the worker manager cloud; cheaper units start first
+        cloud.maximum_units=40
+        own.minimum_units=2         # kept even without work
+        idle_seconds=60             # time until unneeded units stop
+
+    The last four keys apply to every worker manager without its own entry. Text after `#` is ignored.
+    """
+
+    def __init__(self, policy_content: str) -> None:
+        self.allocation = Allocation(prefer_least_capable=True)
+        self._constraints = parse(policy_content)
+        self.named_managers = frozenset(manager_id for _, manager_id in self._constraints.values if manager_id)
+        self._sizing = Sizing()
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        # Cheapest slots first, then fewest capabilities, then order of connection.
+        price = self._constraints.price
+        preferred = sorted(view.managers, key=lambda each: (price(each) / each.unit_slots, len(each.offers.items)))
+        limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
+        wanted = self._sizing.plan(view, limits, self._constraints)
+        if math.isinf(self._constraints.ceiling) or any(map(price, view.managers)):
+            return wanted
+        return {key: Wanted(each.units, each.reason + UNPRICED, each.most_units) for key, each in wanted.items()}
+
+    def _limit_units(self, manager: ManagerView) -> int | None:
+        limits = [self._constraints.get("maximum_units", manager.manager_id), manager.max_units]
+        return min((int(units) for units in limits if units is not None), default=None)
+
+
+def parse(policy_content: str) -> Constraints:
+    values: dict[tuple[str, str], float] = {}
+    for entry in entries(policy_content):
+        manager_id, key, text = key_value(
+            entry,
+            GLOBAL_KEYS + MANAGER_KEYS,
+            "finish_seconds=600, or manager.key=value, such as cloud.price_per_hour=0.35",
+        )
+        if manager_id and key in GLOBAL_KEYS:
+            raise UsageError(
+                f"policy_content {entry!r}: {key} applies to all worker managers together: write {key}={text}"
+            )
+        if (key, manager_id) in values:
+            raise UsageError(f"policy_content {entry!r}: {key!r} is given twice")
+        values[key, manager_id] = _value(entry, key, text)
+    constraints = Constraints({("first_slots", ""): FIRST_SLOTS, **values})
+    _check(constraints)
+    return constraints
+
+
+def _value(entry: str, key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"policy_content {entry!r}: {text!r} is not a number") from None
+    if not math.isfinite(value) or value < 0 or (value == 0 and key in ABOVE_ZERO):
+        raise UsageError(f"policy_content {entry!r}: {key} must be {'above' if key in ABOVE_ZERO else 'at least'} 0")
+    if key in WHOLE and value != int(value):
+        raise UsageError(f"policy_content {entry!r}: {key} must be a whole number")
+    return value
+
+
+def _check(constraints: Constraints) -> None:
+    values, ceiling = constraints.values, constraints.ceiling
+    for manager_id in sorted({manager_id for key, manager_id in values if key in MANAGER_KEYS}):
+        minimum = constraints.get("minimum_units", manager_id) or 0
+        maximum = constraints.get("maximum_units", manager_id)
+        of = f" of {manager_id}" if manager_id else ""
+        if maximum is not None and minimum > maximum:
+            raise UsageError(f"policy_content: minimum_units{of} is {minimum:g}, above maximum_units, {maximum:g}")
+        cost = minimum * (constraints.get("price_per_hour", manager_id) or 0.0)
+        if cost > ceiling:
+            raise UsageError(
+                f"policy_content: minimum_units{of} cost {cost:g} per hour, above ceiling_per_hour, {ceiling:g}"
+            )
