@@ -8,10 +8,11 @@ in seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 from scaler.needs import Needs, Offers
+from scaler.protocol.messages import UnitFacts
 
 NO_LIMIT = -1
 LATE_SECONDS = 1.0
@@ -59,17 +60,17 @@ class Demand:
         return self.queued * task_seconds + (half if self.running_seconds is None else self.running_seconds)
 
 
+def facts_of(declared: UnitFacts) -> dict[str, Any]:
+    return {each.name: getattr(declared, each.name) for each in fields(UnitFacts)}
+
+
 @dataclass(frozen=True, slots=True)
-class ManagerView:
-    """One worker manager. Excludes draining and stopping units."""
+class ManagerView(UnitFacts):
+    """One worker manager. Excludes draining and stopping units. max_slots is NO_LIMIT without a limit."""
 
     manager_id: str
     kind: str
     offers: Offers
-    max_slots: int
-    """Maximum slots; NO_LIMIT: unlimited."""
-    unit_slots: int
-    """Slots per unit."""
     units_running: int
     """Units with a connected worker."""
     pending_ages: tuple[float, ...] = ()
@@ -80,21 +81,10 @@ class ManagerView:
     """Measured time from a unit's start to its connected worker, without time in a queue; None: unknown."""
     queue_seconds: float | None = None
     """Measured time in a queue before a unit starts; None until a unit has left the queue."""
-    usual_startup_seconds: float = 0.0
-    """Typical start-up time of this kind of manager, used before a measurement; 0: unknown."""
     trouble: str = ""
     """Why the manager cannot start units now, or ""."""
-    fixed: bool = False
-    """True if the manager runs a configured number of units and ignores policies."""
-    unit_price: float = 0.0
-    """Price per unit and hour; 0: free or unknown."""
-    unit_minimum_seconds: float = 0.0
-    """Minimum charge per unit, as a lifetime."""
     dispatch_seconds: float = 0.0
-    """Time from dispatch to a free slot until the task starts: measured, else typical of the kind of manager; 0:
-    none."""
-    charges_tasks: bool = False
-    """True if unit_price and unit_minimum_seconds apply per task, and units are free."""
+    """Time from dispatch to a free slot until the task starts: measured, else usual_dispatch_seconds; 0: none."""
     tasks: int = 0
     """If tasks are charged: tasks assigned to workers, and finished tasks whose cost is not known yet."""
     tasks_begun: int = 0

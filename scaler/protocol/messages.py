@@ -345,23 +345,29 @@ class WorkerDetails:
     death_timeout_seconds: f.Seconds = 0.0  # exits after idling this long without its manager; 0: never
 
 
-@dataclass(slots=True)
-class ManagerDetails:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitFacts:
+    """What a backend declares about its units, for the scheduler and its policy."""
+
+    max_slots: f.Limit
+    unit_slots: f.Count32
+    capabilities: Offers = field(default_factory=dict)  # of each unit, as configured
+    fixed: bool = False  # always has max_slots, and ignores policies
+    unit_memory_bytes: f.Count64 = 0  # for all tasks of a unit; 0: not known before its first worker has joined
+    backlog: f.Count32 = 0  # queued units to keep when demand falls, because new ones would have to wait again
+    unit_price: f.Price = 0.0  # per unit and hour, in the currency of spend_limit; 0: free or unknown
+    unit_minimum_seconds: f.Seconds = 0.0  # minimum charged lifetime of a unit
+    usual_startup_seconds: f.Seconds = 0.0  # from start to worker, without a queue, until measured; 0: unknown
+    usual_dispatch_seconds: f.Seconds = 0.0  # from assigning a task to a free slot to its start, until measured
+    charges_tasks: bool = False  # unit_price and unit_minimum_seconds apply to tasks; units are free
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerDetails(UnitFacts):
     """Details of a worker manager."""
 
     manager_id: str
     kind: str  # type of the manager as in the configuration, such as baremetal_native
-    max_concurrency: f.Limit  # maximum slots
-    unit_slots: f.Count32  # slots of one unit
-    capabilities: Offers
-    fixed: bool = False  # always starts max_concurrency and ignores Desired
-    unit_memory_bytes: f.Count64 = 0  # memory of one unit; 0: not known before its first worker has joined
-    backlog_units: f.Count32 = 0  # queued units to keep when demand falls
-    unit_price: f.Price = 0.0  # per unit and hour; 0: free or unknown
-    unit_minimum_seconds: f.Seconds = 0.0  # minimum charged lifetime of a unit
-    usual_startup_seconds: f.Seconds = 0.0  # estimate before the first measurement, without queue; 0: unknown
-    usual_dispatch_seconds: f.Seconds = 0.0  # estimated delay until a task begins on a free slot
-    charges_tasks: bool = False  # unit_price and unit_minimum_seconds apply to tasks; units are free
 
 
 @dataclass(slots=True)

@@ -232,16 +232,16 @@ struct ManagerDetails {
   # Details of a worker manager.
   managerId @0 :Text;
   kind @1 :Text;                 # type of the manager as in the configuration, such as baremetal_native
-  maxConcurrency @2 :Int64;      # maximum slots; -1: no limit
-  unitSlots @3 :UInt32;          # slots of one unit
-  capabilities @4 :List(Capability);
-  fixed @5 :Bool;                # always starts max_concurrency and ignores Desired
-  unitMemoryBytes @6 :UInt64;    # memory of one unit; 0: not known before its first worker has joined
-  backlogUnits @7 :UInt32;       # queued units to keep when demand falls
-  unitPrice @8 :Float64;         # per unit and hour; 0: free or unknown
+  maxConcurrency @2 :Int64;      # -1: no limit
+  unitSlots @3 :UInt32;
+  capabilities @4 :List(Capability);  # of each unit, as configured
+  fixed @5 :Bool;                # always has max_slots, and ignores policies
+  unitMemoryBytes @6 :UInt64;    # for all tasks of a unit; 0: not known before its first worker has joined
+  backlogUnits @7 :UInt32;       # queued units to keep when demand falls, because new ones would have to wait again
+  unitPrice @8 :Float64;         # per unit and hour, in the currency of spend_limit; 0: free or unknown
   unitMinimumSeconds @9 :Float64;  # minimum charged lifetime of a unit
-  usualStartupSeconds @10 :Float64;  # estimate before the first measurement, without queue; 0: unknown
-  usualDispatchSeconds @11 :Float64;  # estimated delay until a task begins on a free slot
+  usualStartupSeconds @10 :Float64;  # from start to worker, without a queue, until measured; 0: unknown
+  usualDispatchSeconds @11 :Float64;  # from assigning a task to a free slot to its start, until measured
   chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds apply to tasks; units are free
 }
 

@@ -396,7 +396,7 @@ def _manager(manager: ManagerUnits, added: Additions, sees_all: bool) -> Manager
         id=manager.name[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
         unit_slots=details.unit_slots,
-        max_slots=details.max_concurrency,
+        max_slots=details.max_slots,
         unit_price=details.unit_price,
         desired=manager.desired[0] if manager.desired is not None else None,
         running=len(manager.running),

@@ -30,7 +30,7 @@ from scaler.errors import ScalerError, UsageError
 from scaler.net.access import Access
 from scaler.plugins import load, worker_manager_type
 from scaler.processes import signal_name
-from scaler.protocol.messages import Role, UnitState, UnitStatus
+from scaler.protocol.messages import Role, UnitFacts, UnitState, UnitStatus
 
 ENDED = (UnitState.FAILED, UnitState.STOPPED)
 ENDED_SHOWN = 64
@@ -64,39 +64,24 @@ class EndedUnits:
         return [unit for at, unit in self._units if now - at <= ENDED_SHOWN_SECONDS]
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """The capacity of a backend.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity(UnitFacts):
+    """The capacity of a backend. The setting unit_price overrides its price.
 
-    max_units: None for any number. fixed: always max_units, regardless of the scheduler. starting: maximum concurrent
-    starts, None for any number. stop_seconds: time limit for stopping all units when the manager ends. outlive_manager:
-    units survive their manager, and its successor adopts them. A refused manager leaves them running and does not await
-    STOPPING units. unit_memory_bytes: for all tasks of one unit together; 0: known once a worker has joined. backlog:
-    WAITING units to keep queued when fewer are needed, because new ones would have to wait again. unit_price: per unit
-    and hour, in the currency of spend_limit; 0 if free or unknown; the setting unit_price overrides it.
-    unit_minimum_seconds: minimum charge of a unit. usual_startup_seconds: from start to worker, without a queue, until
-    measured; 0 if unknown. usual_dispatch_seconds: from assigning a task to a free slot to its remote start; 0: at
-    once. charges_tasks: price and minimum apply per task, and units are free.
+    max_units: None for any number. starting: maximum concurrent starts, None for any number. stop_seconds: time limit
+    for stopping all units when the manager ends. outlive_manager: units survive their manager, and its successor adopts
+    them. A refused manager leaves them running and does not await STOPPING units.
     """
 
-    unit_slots: int
-    max_slots: int
     max_units: int | None
-    fixed: bool = False
     starting: int | None = None
     stop_seconds: float = 8.0
     outlive_manager: bool = False
-    unit_memory_bytes: int = 0
-    backlog: int = 0
-    unit_price: float = 0.0
-    unit_minimum_seconds: float = 0.0
-    usual_startup_seconds: float = 0.0
-    usual_dispatch_seconds: float = 0.0
-    charges_tasks: bool = False
 
     @classmethod
     def of_units(cls, unit_slots: int, max_units: int | None, **fields: Any) -> Capacity:
-        return cls(unit_slots, -1 if max_units is None else max_units * unit_slots, max_units, **fields)
+        max_slots = -1 if max_units is None else max_units * unit_slots
+        return cls(unit_slots=unit_slots, max_slots=max_slots, max_units=max_units, **fields)
 
 
 class Backend(Protocol):

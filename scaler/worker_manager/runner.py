@@ -23,6 +23,7 @@ from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError, UnreachableError, UsageError
 from scaler.grammar import counted
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.policy.view import facts_of
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, RefusalReason, Refused, Shutdown, UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, CallThread, Capacity, Unit, answered_before
 from scaler.worker_manager.polled import PolledBackend
@@ -58,7 +59,7 @@ class Runner:
         self._config = config
         self._make = make
         self._backend: Backend | None = None
-        self._capacity = Capacity(unit_slots=1, max_slots=0, max_units=0)
+        self._capacity = Capacity.of_units(1, 0)
         self._reconciler = Reconciler(max_units=0)
         self._thread = CallThread()
         self._heartbeat_seconds = config.heartbeat_interval_seconds
@@ -380,18 +381,9 @@ def _chance() -> float:
 
 
 def _details(config: WorkerManagerConfig, capacity: Capacity) -> ManagerDetails:
-    return ManagerDetails(
-        config.worker_manager_id,
-        config.type,
-        capacity.max_slots,
-        capacity.unit_slots,
-        dict(config.per_worker_capabilities),
-        capacity.fixed,
-        min(filter(None, (capacity.unit_memory_bytes, config.memory_limit_bytes)), default=0),
-        capacity.backlog,
-        capacity.unit_price if config.unit_price is None else config.unit_price,
-        capacity.unit_minimum_seconds,
-        capacity.usual_startup_seconds,
-        capacity.usual_dispatch_seconds,
-        capacity.charges_tasks,
-    )
+    facts = facts_of(capacity) | {
+        "capabilities": dict(config.per_worker_capabilities),
+        "unit_memory_bytes": min(filter(None, (capacity.unit_memory_bytes, config.memory_limit_bytes)), default=0),
+        "unit_price": capacity.unit_price if config.unit_price is None else config.unit_price,
+    }
+    return ManagerDetails(config.worker_manager_id, config.type, **facts)

@@ -50,7 +50,7 @@ while True:
 
 @contextmanager
 def memory_case() -> Iterator[BackendCase]:
-    memory = MemoryBackend(Capacity(1, 8, 8))
+    memory = MemoryBackend(Capacity.of_units(1, 8))
     yield BackendCase(memory, lambda unit_id: memory.lose(unit_id, BackendCase.lost_reason))
     memory.close()
 

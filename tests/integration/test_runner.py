@@ -138,7 +138,7 @@ def play(
 
     async def main() -> Stage:
         scheduler = ScriptedScheduler()
-        units = backend or MemoryBackend(Capacity(1, 8, 8))
+        units = backend or MemoryBackend(Capacity.of_units(1, 8))
         stop = asyncio.Event()
         ready: list[bool] = []
         runner = Runner(config, lambda: units, scheduler.connect, takeover_seconds)
@@ -172,7 +172,9 @@ def test_starts_what_the_scheduler_wants_and_leaves_nothing_behind() -> None:
 
     stage = play(story)
     assert stage.task.result() == 0
-    assert stage.scheduler.details == ManagerDetails("m", "memory", 8, 1, {"gpu": 1.0}, False)
+    assert stage.scheduler.details == ManagerDetails(
+        "m", "memory", capabilities={"gpu": 1.0}, max_slots=8, unit_slots=1
+    )
 
 
 def test_drained_units_are_stopped_and_others_kept() -> None:
@@ -253,7 +255,7 @@ def test_manager_exiting_while_its_service_is_busy_retries_and_cleans_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runner, "STOP_RETRY_SECONDS", 0.01)
-    backend = BusyBackend(Capacity(1, 8, 8, outlive_manager=True))
+    backend = BusyBackend(Capacity.of_units(1, 8, outlive_manager=True))
 
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
@@ -280,7 +282,7 @@ def test_manager_reports_leftover_units_once_and_in_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runner, "STOP_RETRY_SECONDS", 0.001)
-    backend = DeafBackend(Capacity(1, 8, 8, stop_seconds=0.1, outlive_manager=True))
+    backend = DeafBackend(Capacity.of_units(1, 8, stop_seconds=0.1, outlive_manager=True))
 
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(1, [], "work"))
@@ -298,7 +300,7 @@ def test_manager_reports_leftover_units_once_and_in_its_exit_code(
 
 
 def test_without_contact_units_are_kept_and_none_started() -> None:
-    backend = CountedBackend(Capacity(1, 8, 8))
+    backend = CountedBackend(Capacity.of_units(1, 8))
 
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
@@ -328,7 +330,7 @@ def test_scheduler_without_state_adopts_existing_units_without_duplicates() -> N
 
 
 def test_fixed_manager_starts_without_a_scheduler_and_replaces_lost_units() -> None:
-    backend = CountedBackend(Capacity(8, 24, 3, fixed=True))
+    backend = CountedBackend(Capacity.of_units(8, 3, fixed=True))
 
     async def story(stage: Stage) -> None:
         await backend.rounds(2)
@@ -344,7 +346,7 @@ class SlowBackend(MemoryBackend):
     """Its `start` waits for the test."""
 
     def __init__(self) -> None:
-        super().__init__(Capacity(1, 8, 8))
+        super().__init__(Capacity.of_units(1, 8))
         self.is_starting = threading.Event()
         self.go_on = threading.Event()
 
@@ -373,7 +375,7 @@ class BlindBackend(MemoryBackend):
     """Its first listings fail."""
 
     def __init__(self, *, outlive_manager: bool = False) -> None:
-        super().__init__(Capacity(1, 8, 8, outlive_manager=outlive_manager))
+        super().__init__(Capacity.of_units(1, 8, outlive_manager=outlive_manager))
         self.failures = 2
 
     def list(self) -> list[Unit]:

@@ -35,7 +35,7 @@ def worker_details(queue_size: int = 100, **capabilities: float | None) -> Worke
 
 
 def manager_details(name: str, **capabilities: float | None) -> ManagerDetails:
-    return ManagerDetails(name, "played", max_concurrency=8, unit_slots=1, capabilities=capabilities)
+    return ManagerDetails(name, "played", capabilities=capabilities, max_slots=8, unit_slots=1)
 
 
 def submit(client: Peer, count: int, **spec: Any) -> list[bytes]:

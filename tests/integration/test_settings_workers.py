@@ -138,7 +138,16 @@ def test_manager_and_workers_log_their_identity_to_the_configured_path(tmp_path:
         offers = {"linux": None, "gpu": 2.0}
         (details,) = scheduler.managers.values()
         memory = usable_memory()
-        assert details == ManagerDetails("mine", "baremetal_native", 3, 3, offers, True, memory[0], 0, 0.35)
+        assert details == ManagerDetails(
+            "mine",
+            "baremetal_native",
+            capabilities=offers,
+            max_slots=3,
+            unit_slots=3,
+            fixed=True,
+            unit_memory_bytes=memory[0],
+            unit_price=0.35,
+        )
         (worker,) = scheduler.workers
         assert worker.unit_id.startswith("big-")
         assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers, *memory, 300.0)
@@ -151,7 +160,7 @@ def test_dynamic_manager_starts_the_requested_units_up_to_its_limit(tmp_path: Pa
     async def story(scheduler: PlayedScheduler, running: Command) -> None:
         await scheduler.until(lambda: scheduler.count(ManagerStatus))
         (details,) = scheduler.managers.values()
-        assert (details.max_concurrency, details.unit_slots, details.fixed) == (2, 1, False)
+        assert (details.max_slots, details.unit_slots, details.fixed) == (2, 1, False)
         scheduler.want(5)
         await scheduler.until(lambda: len(scheduler.workers) == 2)
         before = scheduler.count(ManagerStatus)

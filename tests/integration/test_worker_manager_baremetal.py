@@ -162,7 +162,14 @@ def test_units_follow_the_schedulers_target_and_lost_ones_are_replaced() -> None
         with manager(scheduler.address) as process:
             await scheduler.until(lambda scheduler: bool(scheduler.managers))
             [details] = scheduler.managers.values()
-            assert details == ManagerDetails("local", "baremetal_native", 4, 1, {}, False, usable_memory()[0])
+            assert details == ManagerDetails(
+                "local",
+                "baremetal_native",
+                capabilities={},
+                max_slots=4,
+                unit_slots=1,
+                unit_memory_bytes=usable_memory()[0],
+            )
             scheduler.say(Desired(2, [], "work"))
             await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.RUNNING)) == 2)
             units = scheduler.in_state(UnitState.RUNNING)

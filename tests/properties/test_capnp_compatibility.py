@@ -17,6 +17,7 @@ from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.texts import escaped_lines
 from tests.properties.test_codec_properties import EVERY, RICH
+from tests.unit.protocol.schema import NAMES_IN_SCHEMA
 from tests.unit.protocol.test_codec import Body
 
 PAYLOADS = {name: f"{name.removesuffix('s')}Sizes" for name in ("payloads", "texts", "names", "keys", "tags")}
@@ -68,7 +69,7 @@ def wire(value: Any) -> Any:
             case _ if isinstance(part, list):
                 found[camel(name)] = [wire(each) for each in part]
             case _:
-                found[camel(name)] = wire(part)
+                found[camel(NAMES_IN_SCHEMA.get(name, name))] = wire(part)
     return found
 
 

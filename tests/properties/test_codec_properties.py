@@ -89,7 +89,7 @@ DETAILS = (
     st.none()
     | st.builds(m.ClientDetails, TEXT)
     | st.builds(m.WorkerDetails, TEXT, TEXT, U32, U32, OFFERS)
-    | st.builds(m.ManagerDetails, TEXT, TEXT, LIMIT, U32, OFFERS, st.booleans())
+    | st.builds(m.ManagerDetails, TEXT, TEXT, max_slots=LIMIT, unit_slots=U32, capabilities=OFFERS, fixed=st.booleans())
     | st.builds(m.StoreDetails, TEXT, TEXT, LIMIT)
 )
 PROCESSOR = st.builds(

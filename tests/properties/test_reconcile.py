@@ -21,7 +21,7 @@ class World:
 
     def __init__(self, max_units: int | None) -> None:
         self.max_units = max_units
-        self.backend = MemoryBackend(Capacity(1, -1 if max_units is None else max_units, max_units))
+        self.backend = MemoryBackend(Capacity.of_units(1, max_units))
         self.reconciler = ReconcilerDriver(max_units)
         self.drained: frozenset[str] = frozenset()
         self.wanted = 0

@@ -9,7 +9,7 @@ from heapq import nlargest
 from operator import attrgetter
 
 from scaler.needs import Offers
-from scaler.policy.view import LATE_SECONDS, ClusterView, ManagerView, Wanted
+from scaler.policy.view import LATE_SECONDS, ClusterView, ManagerView, Wanted, facts_of
 from scaler.protocol.messages import Desired, ManagerStatus, UnitState, UnitStatus
 from scaler.scheduler.core.changes import ScalingDecided
 from scaler.scheduler.core.cluster import ClusterState
@@ -181,7 +181,7 @@ class ManagerUnits(ManagerRecord):
         Youngest pending units first, then workers with the fewest tasks, longest idle first. The longest queued units
         stay queued unless the spend limit allows no unit.
         """
-        most = 0 if self.limited and not units else self.details.backlog_units
+        most = 0 if self.limited and not units else self.details.backlog
         waiting = [unit for unit in self.pending if unit.state is UnitState.WAITING] if most else []
         backlog = {unit.unit_id for unit in nlargest(most, waiting, key=attrgetter("age_seconds"))}
         pending = [unit for unit in self.pending if unit.unit_id not in backlog]
@@ -218,23 +218,17 @@ class ManagerUnits(ManagerRecord):
         details, staying = self.details, self.staying
         charged = list(self.running.values()) if details.charges_tasks else []
         return ManagerView(
+            **facts_of(details),
             manager_id=details.manager_id,
             kind=details.kind,
             offers=self.offers,
-            max_slots=details.max_concurrency,
-            unit_slots=details.unit_slots,
             units_running=len(staying),
             pending_ages=tuple(unit.age_seconds + now - self.status_at for unit in self.pending),
             idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
             startup_seconds=self.startup_seconds,
             queue_seconds=self.queue_seconds,
-            usual_startup_seconds=details.usual_startup_seconds,
             dispatch_seconds=self.dispatch_seconds,
             trouble=self.trouble,
-            fixed=details.fixed,
-            unit_price=details.unit_price,
-            unit_minimum_seconds=details.unit_minimum_seconds,
-            charges_tasks=details.charges_tasks,
             tasks=sum(worker.busy + _ended_since_heartbeat(worker) for worker in charged),
             tasks_begun=sum(each.paid_tasks for worker in charged if (each := worker.reports.heartbeat) is not None),
         )

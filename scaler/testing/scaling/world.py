@@ -302,9 +302,9 @@ class SimulatedManager:
         self.details = ManagerDetails(
             pool.manager_id,
             "simulated",
-            pool.max_units * pool.unit_slots,
-            pool.unit_slots,
-            dict(pool.capabilities),
+            capabilities=dict(pool.capabilities),
+            max_slots=pool.max_units * pool.unit_slots,
+            unit_slots=pool.unit_slots,
             unit_price=pool.price,
             unit_minimum_seconds=pool.minimum_seconds,
             usual_dispatch_seconds=pool.dispatch_seconds,
@@ -312,7 +312,7 @@ class SimulatedManager:
         self._pool = pool
         self._startup_seconds = startup_seconds if pool.startup_seconds is None else pool.startup_seconds
         if pool.known_startup:
-            self.details.usual_startup_seconds = self._startup_seconds
+            self.details = replace(self.details, usual_startup_seconds=self._startup_seconds)
         self._world = world
         self._random = Random(pool.manager_id)  # noqa: S311 (a simulation must repeat itself)
         self._reconciler = Reconciler(pool.max_units)

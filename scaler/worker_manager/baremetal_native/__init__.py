@@ -11,7 +11,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -27,7 +27,7 @@ from scaler.plugins import WorkerManagerType
 from scaler.processes import describe_exit, end_processes_with
 from scaler.protocol.messages import UnitState
 from scaler.worker.credential import inherited_credential
-from scaler.worker_manager.backend import BackendError, Capacity, EndedUnits, Unit, units_credential
+from scaler.worker_manager.backend import BackendError, Capacity, EndedUnits, Unit, most_units, units_credential
 
 STOP_GRACE_SECONDS = 6.5  # default time from SIGTERM to SIGKILL of an agent
 LAST_WORDS_BYTES = 64 * 1024
@@ -192,11 +192,10 @@ class BaremetalNative(LocalAgents):
         limit = config.max_task_concurrency
         sizes: tuple[int, ...] = ()
         memory_bytes, _ = usable_memory()
-        capacity = Capacity(1, limit, None if limit < 0 else limit, starting=cpus, unit_memory_bytes=memory_bytes)
+        capacity = Capacity.of_units(1, most_units(limit, 1), starting=cpus, unit_memory_bytes=memory_bytes)
         if config.mode == "fixed":
             whole, rest = divmod(default_concurrency() if limit < 0 else limit, FIXED_UNIT_SLOTS)
             sizes = (FIXED_UNIT_SLOTS,) * whole + ((rest,) if rest else ())
-            sums = max(sizes), sum(sizes), len(sizes)
-            capacity = Capacity(*sums, fixed=True, starting=cpus, unit_memory_bytes=memory_bytes)
+            capacity = replace(capacity, fixed=True, unit_slots=max(sizes), max_slots=sum(sizes), max_units=len(sizes))
         credential = partial(units_credential, config)
         super().__init__(capacity, label, COMMAND, config.worker_config, credential=credential, sizes=sizes)

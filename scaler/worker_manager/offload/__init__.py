@@ -69,7 +69,7 @@ class OffloadBackend(LocalAgents):
         """executor: its factory as module:factory. settings: for the executor, as JSON values without secrets.
         stop_grace_seconds: grace period of running tasks when the agent stops. facts: further fields of `Capacity`."""
         stop_seconds = stop_grace_seconds + CLOSE_SECONDS
-        capacity = Capacity(slots, slots, 1, starting=1, stop_seconds=stop_seconds + _KILL_SECONDS, **facts)
+        capacity = Capacity.of_units(slots, 1, starting=1, stop_seconds=stop_seconds + _KILL_SECONDS, **facts)
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:
             worker = config.worker_config(unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)

@@ -45,7 +45,7 @@ class HostWatcher:
         self._written = ""
         self._outgoing = b""  # remainder after a full pipe
         self._agents = LocalAgents(
-            Capacity(1, -1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
+            Capacity.of_units(1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
         )
 
     def run(self) -> None:

@@ -28,7 +28,14 @@ def test_spending_exceeds_the_limit_by_at_most_minimum_charges(
     def views() -> list[ManagerView]:
         return [
             ManagerView(
-                str(place), "", Offers(), -1, 1, len(alive[place]), unit_price=price, unit_minimum_seconds=least
+                str(place),
+                "",
+                Offers(),
+                len(alive[place]),
+                max_slots=-1,
+                unit_slots=1,
+                unit_price=price,
+                unit_minimum_seconds=least,
             )
             for place, (price, least) in enumerate(kinds)
         ]

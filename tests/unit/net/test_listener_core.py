@@ -222,7 +222,10 @@ def test_each_silent_connection_is_cut_at_its_own_deadline(core: ListenerCore, c
     assert core.wake_at == math.inf
 
 
-WORKER, MANAGER = WorkerDetails("m", "u", 1, 1, {}), ManagerDetails("m", "test", 1, 1, {})
+WORKER, MANAGER = (
+    WorkerDetails("m", "u", 1, 1, {}),
+    ManagerDetails("m", "test", capabilities={}, max_slots=1, unit_slots=1),
+)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView
 
 
 def test_scaling_no_starts_and_stops_nothing() -> None:
-    view = ManagerView("m", "fake", Offers(), 8, 1, 3, idle_seconds=(1000.0,) * 3)
+    view = ManagerView("m", "fake", Offers(), 3, max_slots=8, unit_slots=1, idle_seconds=(1000.0,) * 3)
     demand = (Demand(Needs(), "f", 100, 0, 60.0),)
     for tasks in ((), demand):
         assert SimplePolicy("scaling=no").plan(ClusterView(0, tasks, (view,)))["m"].units == 3

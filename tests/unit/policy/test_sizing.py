@@ -20,7 +20,7 @@ GPU = Needs.of({"gpu": 1})
 
 
 def manager(manager_id: str = "m", max_slots: int = 8, **changes: object) -> ManagerView:
-    return replace(ManagerView(manager_id, "fake", Offers(), max_slots, 1, 0), **changes)  # type: ignore[arg-type]
+    return replace(ManagerView(manager_id, "fake", Offers(), 0, max_slots=max_slots, unit_slots=1), **changes)  # type: ignore[arg-type]
 
 
 def work(queued: int, task_seconds: float | None, running: int = 0, needs: Needs = PLAIN) -> Demand:
@@ -249,8 +249,10 @@ def test_tasks_filling_a_units_memory_get_one_unit_each() -> None:
 
 @pytest.mark.parametrize(("tasks", "gets_some"), [(60, False), (400, True)])
 def test_late_manager_reports_start_times_and_alternatives(tasks: int, gets_some: bool) -> None:
-    laptop = ManagerView("laptop", "test", Offers(), 2, 1, 2, idle_seconds=(0.0, 0.0))
-    jobs = ManagerView("cloud", "test", Offers(), 100, 100, 1, idle_seconds=(0.0,), dispatch_seconds=45.0)
+    laptop = ManagerView("laptop", "test", Offers(), 2, max_slots=2, unit_slots=1, idle_seconds=(0.0, 0.0))
+    jobs = ManagerView(
+        "cloud", "test", Offers(), 1, max_slots=100, unit_slots=100, idle_seconds=(0.0,), dispatch_seconds=45.0
+    )
     work = Demand(Needs(), "f", queued=tasks, running=0, task_seconds=1.0)
     answer = Sizing().plan(ClusterView(0.0, (work,), (laptop, jobs)), {"laptop": 2, "cloud": 1})
     reason = answer["cloud"].reason

@@ -14,7 +14,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, 
 
 
 def manager(manager_id: str = "m", max_slots: int = -1, **changes: object) -> ManagerView:
-    view = ManagerView(manager_id, "fake", Offers(), max_slots, 1, 0, startup_seconds=10.0)
+    view = ManagerView(manager_id, "fake", Offers(), 0, max_slots=max_slots, unit_slots=1, startup_seconds=10.0)
     return replace(view, **changes)  # type: ignore[arg-type]
 
 

@@ -22,7 +22,9 @@ LADDER = """
 def tier(
     manager_id: str, running: int = 0, idle: int = 0, offers: Offers | None = None, max_slots: int = 100
 ) -> ManagerView:
-    return ManagerView(manager_id, "fake", offers or Offers(), max_slots, 1, running, idle_seconds=(60.0,) * idle)
+    return ManagerView(
+        manager_id, "fake", offers or Offers(), running, max_slots=max_slots, unit_slots=1, idle_seconds=(60.0,) * idle
+    )
 
 
 def units(

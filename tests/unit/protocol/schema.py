@@ -17,7 +17,8 @@ from scaler.protocol.messages import BATCHES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES
 from scaler.protocol.structs import struct_codec
 
 _WIDTH = 120
-_BASES = messages.Message, messages.Inquiry, messages.Reply, messages.IdList
+_BASES = messages.Message, messages.Inquiry, messages.Reply, messages.IdList, messages.UnitFacts
+NAMES_IN_SCHEMA = {"max_slots": "max_concurrency", "backlog": "backlog_units"}  # released names of `UnitFacts`
 _NOT_ON_THE_WIRE = *_BASES, messages.Descriptor, messages.PayloadTag, Server
 _BATCHES = ", ".join(of.__name__ for of in MESSAGES.values() if of in BATCHES)
 _HEADER = f"""\
@@ -72,13 +73,17 @@ def schema() -> str:
     lines += ["  }", "}"]
     source = inspect.getsource(messages)
     rows = source.splitlines()
+    of_facts: dict[str, str] = {}
     for node in ast.parse(source).body:
         of = getattr(messages, node.name) if isinstance(node, ast.ClassDef) else None
+        if of is messages.UnitFacts:
+            of_facts = dict(_comments(node, rows))
         if of is None or of in _NOT_ON_THE_WIRE:
             continue
         assert isinstance(node, ast.ClassDef)
         declare = _enum if issubclass(of, Enum) else _struct
-        lines += ["", *declare(of, ast.get_docstring(node) or "", dict(_comments(node, rows)))]
+        comments = (of_facts if issubclass(of, messages.UnitFacts) else {}) | dict(_comments(node, rows))
+        lines += ["", *declare(of, ast.get_docstring(node) or "", comments)]
     return "\n".join(lines) + "\n"
 
 
@@ -96,7 +101,7 @@ def _struct(of: type, about: str, comments: dict[str, str]) -> Iterator[str]:
     yield from _comment(f"{about}{_routes(of)}".strip())
     number = 0
     for name, field in struct_codec(of).fields.items():
-        wires = field.wires(_camel(name))
+        wires = field.wires(_camel(NAMES_IN_SCHEMA.get(name, name)))
         for wire, kind, note in wires:
             comment = comments.get(name, "").rstrip(".") if wire == wires[-1][0] else ""
             yield from _field(wire, number, f" :{kind}", "; ".join(filter(None, (comment, note))))

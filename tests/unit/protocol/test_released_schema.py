@@ -22,7 +22,7 @@ from scaler.protocol import data_rows, history_rows, monitor_rows
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
 from scaler.protocol.structs import StructCodec, struct_codec
-from tests.unit.protocol.schema import schema
+from tests.unit.protocol.schema import NAMES_IN_SCHEMA, schema
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
 OF_EXTENSIONS = [
@@ -101,7 +101,8 @@ def added(released: set[str]) -> Iterator[tuple[StructCodec, str]]:
     for name in sorted(known):
         codec = struct_codec(getattr(m, name))
         for each, field in codec.fields.items():
-            wires = {wire for wire, _, _ in field.wires("".join(part.title() for part in each.split("_")))}
+            words = NAMES_IN_SCHEMA.get(each, each).split("_")
+            wires = {wire for wire, _, _ in field.wires("".join(map(str.title, words)))}
             if not any(f"struct {name} has {wire[0].lower()}{wire[1:]} " in "\n".join(released) for wire in wires):
                 yield codec, each
 

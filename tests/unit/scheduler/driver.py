@@ -277,16 +277,16 @@ class Cluster(SchedulerPart):
         usual_dispatch_seconds: float = 0.0,
         charges_tasks: bool = False,
     ) -> str:
-        sizes = max_concurrency, unit_slots
         details = ManagerDetails(
             manager_id or name,
             "test",
-            *sizes,
-            capabilities or {},
-            fixed,
-            int(unit_memory_bytes),
-            backlog,
-            unit_price,
+            capabilities=capabilities or {},
+            max_slots=max_concurrency,
+            unit_slots=unit_slots,
+            fixed=fixed,
+            unit_memory_bytes=int(unit_memory_bytes),
+            backlog=backlog,
+            unit_price=unit_price,
             unit_minimum_seconds=unit_minimum_seconds,
             usual_dispatch_seconds=usual_dispatch_seconds,
             charges_tasks=charges_tasks,

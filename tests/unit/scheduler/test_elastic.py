@@ -568,7 +568,7 @@ def test_reconnecting_manager_keeps_its_workers() -> None:
 def test_manager_of_a_vanished_host_keeps_its_own_lease() -> None:
     cluster = Cluster(worker_timeout_seconds=20.0)
     cluster.manager("before", manager_id="rack7")
-    details = ManagerDetails("rack7", "test", 8, 1, {})
+    details = ManagerDetails("rack7", "test", capabilities={}, max_slots=8, unit_slots=1)
     for _ in range(19):
         assert "'rack7' is in use" in cluster.tries_again("after", details=details)
         cluster.wait(1.0)
@@ -578,7 +578,7 @@ def test_manager_of_a_vanished_host_keeps_its_own_lease() -> None:
 
 def test_second_manager_of_a_name_is_refused_if_the_first_answers(cluster: Cluster) -> None:
     cluster.manager("first", manager_id="rack7")
-    details = ManagerDetails("rack7", "test", 8, 1, {})
+    details = ManagerDetails("rack7", "test", capabilities={}, max_slots=8, unit_slots=1)
     assert cluster.tries_again("second", details=details)
     cluster.wait(2.0)
     cluster.say("first", ManagerStatus(cluster.now, [], ""))

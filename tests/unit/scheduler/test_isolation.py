@@ -241,6 +241,6 @@ def incidents(cluster: Cluster) -> list[Incident]:
 def test_manager_is_not_replaced_by_one_with_another_key(cluster: Cluster) -> None:
     cluster.manager("m", manager_id="m")
     cluster.break_connection("m")
-    details = ManagerDetails("m", "test", 1, 1, {})
+    details = ManagerDetails("m", "test", capabilities={}, max_slots=1, unit_slots=1)
     assert cluster.refusal("m2", LOCAL, details) == ""
     assert "'m' is in use" in cluster.refusal("m2", BOB, details)
