@@ -13,9 +13,9 @@ from scaler.stack_profile import HotFrame, StackProfile
 if TYPE_CHECKING:  # processors import this module, but need no rows
     import pandas
 
-    from scaler.protocol import monitor_rows as rows
-    from scaler.protocol.data_rows import CallRow
-    from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
+    from scaler.monitor import cluster_rows as rows
+    from scaler.monitor.data_rows import CallRow
+    from scaler.monitor.history_rows import EventRow, FunctionTimesRow, PointRow
 
 _R = TypeVar("_R", bound=NamedTuple)
 _LISTED = 20

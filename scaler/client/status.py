@@ -16,10 +16,10 @@ from scaler.client.answers import ClusterSnapshot, HistorySnapshot, RowTable, Ta
 from scaler.client.options import check_integer
 from scaler.errors import UsageError
 from scaler.grammar import counted
+from scaler.monitor.cluster_rows import WorkerRow
 from scaler.monitor.connection import Asking
 from scaler.monitor.rows import FOUND, LOGS
 from scaler.monitor.tables import table_named, values_of
-from scaler.protocol.monitor_rows import WorkerRow
 
 MAX_TASKS = 10_000
 DAY_SECONDS = 86_400.0

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import new_peer_id, task_id_of
+from scaler.monitor.cluster_rows import TaskRow
+from scaler.monitor.data_rows import ObjectRow
+from scaler.monitor.history_rows import ClusterHistory
 from scaler.monitor.model import Model
 from scaler.monitor.rows import FOUND, LOGS, MALFORMED, decode, decode_list, objects
 from scaler.net.access import LOCAL_ACCESS, Access
@@ -22,9 +25,6 @@ from scaler.net.questions import Questions
 from scaler.net.versions import own_hello
 from scaler.plugins import FoundTable
 from scaler.protocol import messages as m
-from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.history_rows import ClusterHistory
-from scaler.protocol.monitor_rows import TaskRow
 from scaler.stack_profile import read_document
 
 HISTORY_SECONDS = 30.0

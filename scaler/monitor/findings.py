@@ -10,9 +10,9 @@ from math import inf
 
 from scaler.grammar import called, counted, listed, sized
 from scaler.median import median
+from scaler.monitor.cluster_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
+from scaler.monitor.data_rows import NetworkRow
 from scaler.monitor.model import Model
-from scaler.protocol.data_rows import NetworkRow
-from scaler.protocol.monitor_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
 from scaler.texts import pattern
 
 MAX_FINDINGS = 3

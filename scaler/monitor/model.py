@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from scaler.errors import ProtocolError
 from scaler.median import median
+from scaler.monitor.cluster_rows import LIVE, RUNNING, FindingRow, FunctionRow, Status, TaskRow
+from scaler.monitor.data_rows import LinkRow
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import LISTS, LOGS, MALFORMED, NOTES, Document, decode, decode_list, decode_status, objects
 from scaler.plugins import known_extensions, load
-from scaler.protocol.data_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
-from scaler.protocol.monitor_rows import LIVE, RUNNING, FindingRow, FunctionRow, Status, TaskRow
 
 if TYPE_CHECKING:
     from scaler.monitor.top.formats import Panel

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Generic, TypeVar
 
-from scaler.protocol.data_rows import CallRow
-from scaler.protocol.monitor_rows import FunctionRow, Status
+from scaler.monitor.cluster_rows import FunctionRow, Status
+from scaler.monitor.data_rows import CallRow
 
 MAX_POINTS = 32
 """States with newly ended tasks that the rate is measured over: half a minute, or longer for long tasks."""

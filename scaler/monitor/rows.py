@@ -10,10 +10,10 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from scaler.monitor.cluster_rows import DecisionRow, IncidentRow, ProcessorRow, SpendingRow, Status, TaskRow
+from scaler.monitor.history_rows import FunctionTimesRow
 from scaler.plugins import FoundTable, LogTable, known_extensions
-from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.protocol.monitor_columns import Column
-from scaler.protocol.monitor_rows import DecisionRow, IncidentRow, ProcessorRow, SpendingRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]

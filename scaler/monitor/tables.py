@@ -9,12 +9,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaler.errors import UsageError, nearest
+from scaler.monitor.cluster_rows import FindingRow, SpendingRow, TaskRow
+from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.findings import findings
 from scaler.monitor.model import Model, task_keys
 from scaler.monitor.rows import FOUND, LISTS, LOGS, NOTES, View, view
 from scaler.plugins import FoundTable, known_extensions, load
-from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.monitor_rows import FindingRow, SpendingRow, TaskRow
 
 if TYPE_CHECKING:
     from scaler.monitor.connection import Asking

@@ -71,7 +71,7 @@ from scaler.scheduler.vitals import Vitals, collect_garbage
 from scaler.texts import escaped
 
 EMBEDDED_STORAGE = "scaler.object_storage.server:embed"
-MONITORS = "scaler.scheduler.monitors:Monitors"
+MONITORS = "scaler.monitor.reports.port:Monitors"
 STATE = "scaler.scheduler.durable:keep_state"
 TASK_TIMES = "scaler.scheduler.task_times_file:TaskTimesPart"
 LOOK_SECONDS = 5.0

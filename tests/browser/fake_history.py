@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from scaler.extensions.history.answer import answer
 from scaler.extensions.history.minutes import MinuteRow, Row, within
+from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow
 from scaler.monitor.rows import decode
-from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow
 
 GIB = 1024**3
 HOUR = 3_600.0

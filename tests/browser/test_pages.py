@@ -12,8 +12,8 @@ import pytest
 
 from scaler.extensions.logs.rows import LogRow
 from scaler.extensions.timeline.lanes import lanes
+from scaler.monitor.cluster_rows import TaskRow
 from scaler.protocol.messages import TaskLog
-from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.conftest import Windows
 from tests.browser.fake_cluster import PROFILE, FakeCluster
 from tests.browser.fake_history import HOUR, fake_history

@@ -15,6 +15,9 @@ from scaler.errors import ProtocolError
 from scaler.extensions.explain.core import explain
 from scaler.extensions.history.core import find
 from scaler.ids import IdFactory, content_id
+from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
+from scaler.monitor.reports.events import Events
+from scaler.monitor.reports.status import ServerStatus, status
 from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Received
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.commands import SendToPeer
@@ -25,15 +28,12 @@ from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import Role, Server
-from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.protocol.session import Envelope
 from scaler.scheduler.core.commands import AskPolicy, Expel, Input, MonitoringChanged, PolicyAnswered, Publish, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.data.stores import HostStores
-from scaler.scheduler.events import Events
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import unwrapped
-from scaler.scheduler.status import ServerStatus, status
 from scaler.testing.invariants import check
 from scaler.testing.storage_invariants import check_storage
 from tests.contracts.memory_network import MemoryNetwork, Wire

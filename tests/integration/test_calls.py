@@ -10,7 +10,7 @@ import pytest
 from scaler import Client, ScalerExecutor, SchedulerClusterCombo
 from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
-from scaler.protocol.data_rows import CallRow
+from scaler.monitor.data_rows import CallRow
 from tests.integration.settings_rig import WAIT_SECONDS
 from tests.waiting import until
 

@@ -14,9 +14,9 @@ from scaler import Client
 from scaler.cluster.supervisor import ReservedPorts
 from scaler.errors import LimitError, TaskRejectedError
 from scaler.journal.journal import SEGMENT_BYTES
+from scaler.monitor.cluster_rows import Status
 from scaler.monitor.connection import MonitorConnection
 from scaler.net.address import beside
-from scaler.protocol.monitor_rows import Status
 from tests.integration.launcher_rig import Launcher, launched, write_stack
 from tests.waiting import soon, until, wait_for_file
 

@@ -17,8 +17,8 @@ from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.data_rows import StoreRow
 from scaler.monitor.model import Model
-from scaler.protocol.data_rows import StoreRow
 from scaler.worker.store import place
 from tests.waiting import until
 

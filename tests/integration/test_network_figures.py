@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from scaler import Client, SchedulerClusterCombo
+from scaler.monitor.cluster_rows import Status
 from scaler.monitor.connection import MonitorConnection
-from scaler.protocol.data_rows import LinkRow
-from scaler.protocol.monitor_rows import Status
+from scaler.monitor.data_rows import LinkRow
 from tests.integration.settings_rig import WAIT_SECONDS
 
 SIZE = 100_000

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scaler import Client, SchedulerClusterCombo
+from scaler.monitor.cluster_rows import WaitingRow
 from scaler.monitor.connection import MonitorConnection
-from scaler.protocol.monitor_rows import WaitingRow
 from tests.integration.settings_rig import WAIT_SECONDS
 from tests.integration.test_cli_commands import run
 from tests.waiting import wait_for_file

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scaler.monitor.cluster_rows import FindingRow
 from scaler.monitor.findings import MAX_FINDINGS, findings
-from scaler.protocol.monitor_rows import FindingRow
 from tests.unit.monitor.synthetic_run import Load, Manager, Run
 
 ROOT = Path(__file__).parents[2]

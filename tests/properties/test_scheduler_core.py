@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from scaler.ids import IdFactory, content_id
+from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
+from scaler.monitor.reports.status import ServerStatus, status
 from scaler.monitor.rows import objects
 from scaler.needs import Offers
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
 from scaler.protocol import messages as m
-from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.commands import (
     Command,
     Input,
@@ -28,7 +29,6 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.state import Assigned, Recalled
 from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
-from scaler.scheduler.status import ServerStatus, status
 from tests.properties.cluster_model import (
     Model,
     ModelClient,

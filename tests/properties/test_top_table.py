@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich import cells as rich_cells
 
+from scaler.monitor.cluster_rows import ProcessorRow, TaskRow, WorkerRow
 from scaler.monitor.model import Model
 from scaler.monitor.rows import decode_status
 from scaler.monitor.top import panels
 from scaler.monitor.top.formats import cell_len
 from scaler.monitor.top.panels import task_lines
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
-from scaler.protocol.monitor_rows import ProcessorRow, TaskRow, WorkerRow
 
 
 def worker(name: str, *, cpu: float = 0.0, function: str = "", **more: Any) -> WorkerRow:

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.monitor.cluster_rows import ConnectionRow
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
 from scaler.monitor.web.delta import DeltaEncoder
-from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import Browser, events, status, task, worker
 
 names = st.sampled_from(["a", "b", "c"])

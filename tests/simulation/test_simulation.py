@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
+from scaler.monitor.reports import events
+from scaler.monitor.reports.events import MAX_TASK_ROWS
 from scaler.protocol.messages import Outcome
-from scaler.scheduler import events
-from scaler.scheduler.events import MAX_TASK_ROWS
 from scaler.testing.simulation import Chances, World
 from tests.short_forms import short_form
 

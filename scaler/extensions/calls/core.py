@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.protocol.data_rows import CALL_COLUMNS, CallRow
+from scaler.monitor.data_rows import CALL_COLUMNS, CallRow
+from scaler.monitor.reports.status import duration_columns, reasons
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, CallsReported
 from scaler.scheduler.core.changes import GroupBegan, GroupEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import Group, PeerRecord, Timing
-from scaler.scheduler.status import duration_columns, reasons
 from scaler.scheduler.tables import table
 
 MAX_CALLS_KEPT = 200

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scaler.monitor.cluster_rows import Status
+from scaler.monitor.data_rows import CallRow
 from scaler.monitor.model import Model, MonitorPart
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.top import formats
 from scaler.monitor.top.formats import COUNTS, Panel, counts
-from scaler.protocol.data_rows import CallRow
-from scaler.protocol.monitor_rows import Status
 
 
 class CallsProgress(MonitorPart):

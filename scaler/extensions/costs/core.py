@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from scaler.extensions.costs import PERIODS, CostSettings, parse_spend_limit
 from scaler.extensions.interface import SchedulerPart
+from scaler.monitor.cluster_rows import SpendingRow
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import UnitState
-from scaler.protocol.monitor_rows import SpendingRow
 from scaler.scheduler.core.changes import Noted, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 from zlib import crc32
 
+from scaler.monitor.cluster_rows import FailureRow, Status, TaskRow
 from scaler.monitor.model import Model, MonitorPart, TaskKey
 from scaler.monitor.rows import view
 from scaler.monitor.top.formats import Panel
-from scaler.protocol.monitor_rows import FailureRow, Status, TaskRow
 from scaler.texts import pattern
 
 MAX_FAILURES = 1_000

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from scaler.extensions.failures.monitor import MAX_FAILURES, FailedTasks
+from scaler.monitor.cluster_rows import FailureRow
 from scaler.monitor.model import Model
 from scaler.monitor.tables import Table, limit
-from scaler.protocol.monitor_rows import FailureRow
 
 
 def _groups(model: Model) -> list[FailureRow]:

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import called, counted, sized
 from scaler.median import median
+from scaler.monitor.data_rows import LINK_COLUMNS, LinkRow
+from scaler.monitor.reports.status import MAX_TEXT
 from scaler.net.connection import LinkFigures
-from scaler.protocol.data_rows import LINK_COLUMNS, LinkRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.rooms import Additions, Reader
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Pace, Timing, Worker
-from scaler.scheduler.status import MAX_TEXT
 from scaler.scheduler.tables import table
 
 MIN_TASKS = 5

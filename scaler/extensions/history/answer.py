@@ -9,9 +9,9 @@ from heapq import nlargest, nsmallest
 from operator import attrgetter
 
 from scaler.extensions.history import minutes as records
-from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
+from scaler.monitor.cluster_rows import FailureRow
+from scaler.monitor.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import MAX_CONTROL_BYTES
-from scaler.protocol.monitor_rows import FailureRow
 from scaler.scheduler.tables import table
 from scaler.texts import pattern
 

@@ -15,17 +15,17 @@ from scaler.extensions.history.answer import answer
 from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
-from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.monitor.cluster_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TASK_COLUMNS, WAITING, TaskRow
+from scaler.monitor.history_rows import EventRow, FunctionTimesRow
+from scaler.monitor.reports.answers import sees_of
+from scaler.monitor.reports.events import TASKS_BYTES, ended_row, live_row
+from scaler.monitor.reports.status import Sees, every_key, running_tasks
 from scaler.protocol.messages import FindHistory, FindTasks, HistoryFound, Outcome, Reply, TasksFound, Unanswered
-from scaler.protocol.monitor_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TASK_COLUMNS, WAITING, TaskRow
-from scaler.scheduler.answers import sees_of
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured, ScalingDecided, TasksEnded, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import Assigned, ClientRecord, Group, Ready, Recalled, Task, Worker
-from scaler.scheduler.events import TASKS_BYTES, ended_row, live_row
-from scaler.scheduler.status import Sees, every_key, running_tasks
 from scaler.scheduler.tables import table
 
 MAX_FOUND = 200

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from scaler.extensions.history.minutes import FAILED, Row, thinned
 from scaler.grammar import counted
-from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
+from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.texts import escaped
 
 MIN_FOLDED = 3

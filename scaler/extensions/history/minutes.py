@@ -14,11 +14,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
+from scaler.monitor.history_rows import EventRow, FunctionTimesRow, PointRow
+from scaler.monitor.reports.quantiles import quantiles
+from scaler.monitor.reports.status import by_name
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Function, Timing
-from scaler.scheduler.quantiles import quantiles
-from scaler.scheduler.status import by_name
 from scaler.texts import pattern
 
 MINUTE_SECONDS = 60

@@ -10,11 +10,11 @@ from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
+from scaler.monitor.cluster_rows import RUNNING
 from scaler.monitor.model import Model
 from scaler.monitor.rows import View, natural
 from scaler.monitor.tables import number
 from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, seconds
-from scaler.protocol.monitor_rows import RUNNING
 
 LaneKey = tuple[str, int]
 """Worker name and lane number, from 1."""

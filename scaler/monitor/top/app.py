@@ -20,11 +20,11 @@ from textual.widgets import Input, Static
 
 from scaler.errors import ScalerError
 from scaler.grammar import counted
+from scaler.monitor.cluster_rows import Status, TaskRow, WaitingRow, WorkerRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, data_lines, matching, sort, table, table_of, units_lines
-from scaler.protocol.monitor_rows import Status, TaskRow, WaitingRow, WorkerRow
 
 REDRAW_SECONDS = 0.25
 QUIET_SECONDS = 5.0

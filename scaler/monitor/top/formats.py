@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scaler.protocol.data_rows import CallRow
+from scaler.monitor.cluster_rows import ClientRow, FunctionRow
+from scaler.monitor.data_rows import CallRow
 from scaler.protocol.monitor_columns import Unit
-from scaler.protocol.monitor_rows import ClientRow, FunctionRow
 
 MARK = "+"
 """End of a text that was cut."""

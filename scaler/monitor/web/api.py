@@ -14,15 +14,15 @@ from starlette.routing import Route
 from scaler._version import __version__
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import task_id_of
+from scaler.monitor.cluster_rows import ConnectionRow, FailureRow, Status, TaskRow
+from scaler.monitor.data_rows import NetworkRow
 from scaler.monitor.findings import network
+from scaler.monitor.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.monitor.model import NAMES, Model
 from scaler.monitor.rows import View, json_schema, object_schema, schema_of, view
 from scaler.monitor.tables import TABLES, TEXT, Parameter, Table, number, values_of
 from scaler.monitor.web.routes import ApiRoute, Query, Source, UnknownTaskError, answer, refusal, status_view
 from scaler.plugins import known_extensions, load
-from scaler.protocol.data_rows import NetworkRow
-from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
-from scaler.protocol.monitor_rows import ConnectionRow, FailureRow, Status, TaskRow
 from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable
 

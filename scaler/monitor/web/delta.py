@@ -10,11 +10,11 @@ from itertools import islice, takewhile
 from math import inf, nextafter
 from typing import Any, Literal, NamedTuple
 
+from scaler.monitor.cluster_rows import ConnectionRow, TaskRow
 from scaler.monitor.model import FINE_SECONDS, Model
 from scaler.monitor.rows import KEYS, NOTES, View, view
 from scaler.monitor.tables import task_view
 from scaler.monitor.web.routes import status_view
-from scaler.protocol.monitor_rows import ConnectionRow, TaskRow
 
 MAX_TASKS_SENT = 100
 """Task rows in one delta: failures first, then the newest."""

@@ -20,10 +20,10 @@ from starlette.responses import Response
 
 from scaler._version import __version__
 from scaler.errors import ScalerError
+from scaler.monitor.cluster_rows import ConnectionRow, FunctionRow, ManagerRow, Status
 from scaler.monitor.connection import Asking
+from scaler.monitor.data_rows import StoreRow
 from scaler.monitor.rows import FOUND, columns
-from scaler.protocol.data_rows import StoreRow
-from scaler.protocol.monitor_rows import ConnectionRow, FunctionRow, ManagerRow, Status
 
 MAX_FUNCTIONS = 100
 OTHER = "other"

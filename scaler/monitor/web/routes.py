@@ -14,8 +14,8 @@ from scaler.monitor.rows import View, view
 from scaler.monitor.tables import Parameter, number
 
 if TYPE_CHECKING:
+    from scaler.monitor.cluster_rows import ConnectionRow
     from scaler.monitor.connection import Asking
-    from scaler.protocol.monitor_rows import ConnectionRow
 
 
 MAX_TIMELINE_SECONDS = 86_400.0

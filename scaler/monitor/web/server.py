@@ -26,6 +26,7 @@ from scaler.config.addresses import is_open_to_others
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.logs import RateLimitedLog
+from scaler.monitor.cluster_rows import ConnectionRow
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.tables import ADDED
@@ -40,7 +41,6 @@ from scaler.monitor.web.stream import Broadcast
 from scaler.net.access import Access
 from scaler.plugins import known_extensions
 from scaler.protocol.messages import Role
-from scaler.protocol.monitor_rows import ConnectionRow
 
 STATIC = Path(__file__).parent / "static"
 CONTENT_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.extensions.history.minutes import DAY_SECONDS, MAX_FUNCTIONS, STARTED, Before, FunctionTimes, typical
-from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.monitor.history_rows import EventRow, FunctionTimesRow
 from tests.extensions.history.recorded import Recorded
 
 NOW = 10 * DAY_SECONDS

@@ -6,10 +6,10 @@ import json
 
 from scaler.extensions.history.answer import MAX_ANSWERED_EVENTS, answer
 from scaler.extensions.history.minutes import MAX_FAILURES, MAX_TEXT, MinuteRow, Row
+from scaler.monitor.cluster_rows import FailureRow
+from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow
 from scaler.monitor.rows import decode
-from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow
 from scaler.protocol.messages import MAX_CONTROL_BYTES
-from scaler.protocol.monitor_rows import FailureRow
 
 LARGE = 2**52 + 1
 NASTY = "\ud800\x1b" * (MAX_TEXT // 2)

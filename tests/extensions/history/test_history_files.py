@@ -14,7 +14,7 @@ import pytest
 from scaler.extensions.history import HistorySettings
 from scaler.extensions.history.files import HistoryFiles, oldest, read
 from scaler.extensions.history.minutes import MinuteRow, Row, lines_of
-from scaler.protocol.history_rows import EventRow
+from scaler.monitor.history_rows import EventRow
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.rooms import Surroundings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaler.extensions.history.lines import folded
-from scaler.protocol.history_rows import EventRow
+from scaler.monitor.history_rows import EventRow
 
 
 def test_clients_that_join_and_leave_repeatedly_share_a_log_line() -> None:

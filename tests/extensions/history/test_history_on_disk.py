@@ -12,7 +12,7 @@ from scaler.extensions.history.minutes import (
     lines_with,
     rows_of,
 )
-from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.monitor.history_rows import EventRow, FunctionTimesRow
 
 NOTHING = MinuteRow(0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.extensions.history.minutes import MAX_POINTS, MinuteRow, thinned
-from scaler.protocol.history_rows import PointRow
+from scaler.monitor.history_rows import PointRow
 
 GAPS = [0.0] * 12 + [3.0, 61.0, 900.0, 86_400.0]
 

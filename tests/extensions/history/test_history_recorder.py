@@ -12,9 +12,9 @@ import pytest
 
 from scaler.extensions.history import HistorySettings
 from scaler.extensions.history.files import HistoryFiles
+from scaler.monitor.history_rows import ClusterHistory
 from scaler.monitor.rows import decode
 from scaler.net.connection import Identity
-from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Reply, Role, Unanswered
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.commands import Perform, ShellObserved

@@ -16,7 +16,7 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.supervisor import ReservedPorts
-from scaler.protocol.monitor_rows import LIVE
+from scaler.monitor.cluster_rows import LIVE
 from tests.integration.settings_rig import command
 from tests.integration.test_web_ui import WAIT_SECONDS, scheduler, web_ui
 

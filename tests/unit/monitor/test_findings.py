@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from scaler.monitor.cluster_rows import FindingRow
 from scaler.monitor.findings import findings
 from scaler.monitor.top import panels
-from scaler.protocol.monitor_rows import FindingRow
 from tests.unit.monitor.synthetic_run import Load, Manager, Run
 from tests.unit.monitor.web_rig import PreparedMonitor, ask
 

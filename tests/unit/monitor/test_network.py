@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scaler.extensions.health.core import link_rows
+from scaler.monitor.cluster_rows import SchedulerRow, Status, StorageRow, WorkerRow
+from scaler.monitor.data_rows import LinkRow
 from scaler.monitor.findings import LATE_SECONDS, MANY_BYTES, SLOW_SECONDS, SLOW_STORAGE_SECONDS, network
 from scaler.net.connection import LinkFigures
-from scaler.protocol.data_rows import LinkRow
-from scaler.protocol.monitor_rows import SchedulerRow, Status, StorageRow, WorkerRow
 from tests.unit.scheduler.driver import Cluster
 
 NEAR = 0.0004

@@ -9,11 +9,11 @@ from statistics import median, quantiles
 
 import pytest
 
+from scaler.monitor.cluster_rows import FunctionRow
 from scaler.monitor.model import Model
 from scaler.monitor.progress import MIN_ENDED, STALL_SECONDS
-from scaler.protocol.monitor_rows import FunctionRow
+from scaler.monitor.reports.quantiles import spread
 from scaler.scheduler.core.state import Paces, Timing
-from scaler.scheduler.quantiles import spread
 
 Finish = tuple[float, float]
 """The model's predicted end of the tasks, and its error."""

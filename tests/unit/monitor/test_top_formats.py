@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.monitor.cluster_rows import ProcessorRow, WorkerRow
 from scaler.monitor.top import formats
-from scaler.protocol.monitor_rows import ProcessorRow, WorkerRow
 
 
 @pytest.mark.parametrize(

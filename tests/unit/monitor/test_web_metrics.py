@@ -8,10 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
+from scaler.monitor.cluster_rows import ConnectionRow
 from scaler.monitor.model import Model
 from scaler.monitor.web import metrics as metrics_module
 from scaler.monitor.web.metrics import Metrics
-from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, filled_model, run, status
 
 MAX_FUNCTIONS = 5

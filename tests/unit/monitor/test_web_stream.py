@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from scaler.monitor.cluster_rows import ConnectionRow
 from scaler.monitor.model import Model
 from scaler.monitor.web import server
 from scaler.monitor.web import stream as stream_module
 from scaler.monitor.web.delta import MAX_TASKS_SENT, DeltaEncoder
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.stream import Broadcast
-from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import (
     TASK,
     Browser,

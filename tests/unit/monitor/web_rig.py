@@ -16,15 +16,15 @@ from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
 from scaler.extensions.logs.rows import LogRow
 from scaler.ids import task_id_of
+from scaler.monitor.cluster_rows import FailureRow, TaskRow
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.data_rows import ObjectRow
+from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, LOGS
 from scaler.monitor.web.security import SAME_USER
 from scaler.monitor.web.server import WebApp
-from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import TaskLog
-from scaler.protocol.monitor_rows import FailureRow, TaskRow
 
 COLUMNS = [
     "id", "state", "function", "client", "worker", "attempt",

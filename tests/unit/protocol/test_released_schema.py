@@ -17,8 +17,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from scaler.extensions.history import minutes
+from scaler.monitor import cluster_rows, data_rows, history_rows
 from scaler.plugins import extensions
-from scaler.protocol import data_rows, history_rows, monitor_rows
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
 from scaler.protocol.structs import StructCodec, struct_codec
@@ -32,7 +32,7 @@ OF_EXTENSIONS = [
 ROWS = (
     data_rows,
     history_rows,
-    monitor_rows,
+    cluster_rows,
     minutes,
     *OF_EXTENSIONS,
 )

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from scaler.config.servers import SchedulerConfig
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
+from scaler.monitor.reports.answers import ANSWERERS
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed, TryAgain
 from scaler.plugins import extensions
 from scaler.policy.load import GuardedPolicy
@@ -36,7 +37,6 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
-from scaler.scheduler.answers import ANSWERERS
 from scaler.scheduler.core.changes import Action, Change, TasksEnded
 from scaler.scheduler.core.commands import (
     AskPolicy,

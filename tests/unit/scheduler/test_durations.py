@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from scaler.monitor.reports.quantiles import spread
 from scaler.scheduler.core.state import MOST_WEIGHT, Paces, Timing
-from scaler.scheduler.quantiles import spread
 from scaler.scheduler.scaling.demand import TaskTimes, forecast, remaining_seconds
 
 

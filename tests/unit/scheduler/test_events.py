@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from scaler.monitor.cluster_rows import TASK_COLUMNS
+from scaler.monitor.reports import events
+from scaler.monitor.reports.events import MAX_TRACEBACK, Events
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import (
     MAX_CONTROL_BYTES,
@@ -18,11 +21,8 @@ from scaler.protocol.messages import (
     Started,
     WorkerHeartbeat,
 )
-from scaler.protocol.monitor_rows import TASK_COLUMNS
-from scaler.scheduler import events
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.commands import MonitoringChanged
-from scaler.scheduler.events import MAX_TRACEBACK, Events
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 

@@ -13,6 +13,22 @@ import pytest
 
 from scaler.config.servers import scheduler_model
 from scaler.extensions.explain.core import UNKNOWN
+from scaler.monitor.cluster_rows import IncidentRow
+from scaler.monitor.reports.answers import (
+    ANSWERING_SECONDS,
+    BUSY,
+    MAX_QUESTION_BYTES,
+    MAX_UNTAKEN_BYTES,
+    MAX_WAITING,
+    MAX_WAITING_OF_KEY,
+)
+from scaler.monitor.reports.port import (
+    EVENTS_SECONDS,
+    MAX_MONITORS,
+    MAX_WAITING_BYTES,
+    STATUS_SECONDS,
+    Monitors,
+)
 from scaler.monitor.rows import objects
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
@@ -30,25 +46,9 @@ from scaler.protocol.messages import (
     StorageStatus,
     Welcome,
 )
-from scaler.protocol.monitor_rows import IncidentRow
-from scaler.scheduler.answers import (
-    ANSWERING_SECONDS,
-    BUSY,
-    MAX_QUESTION_BYTES,
-    MAX_UNTAKEN_BYTES,
-    MAX_WAITING,
-    MAX_WAITING_OF_KEY,
-)
 from scaler.scheduler.core.changes import Action, Incident
 from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.monitors import (
-    EVENTS_SECONDS,
-    MAX_MONITORS,
-    MAX_WAITING_BYTES,
-    STATUS_SECONDS,
-    Monitors,
-)
 from scaler.scheduler.rooms import Performers
 from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.vitals import Vitals

@@ -9,6 +9,9 @@ from typing import Any
 
 from scaler.extensions.calls.core import CALLS_BYTES
 from scaler.extensions.health.core import LINKS_BYTES
+from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
+from scaler.monitor.reports import status as limits
+from scaler.monitor.reports.status import MAX_PROCESSORS_LISTED, MAX_ROWS, ServerStatus, status
 from scaler.monitor.rows import KEYS, objects
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
@@ -22,9 +25,6 @@ from scaler.protocol.messages import (
     UnitStatus,
     WorkerHeartbeat,
 )
-from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
-from scaler.scheduler import status as limits
-from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, ServerStatus, status
 from tests.unit.scheduler.driver import Cluster
 
 

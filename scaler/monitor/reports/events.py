@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
 
-from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Spec
-from scaler.protocol.monitor_rows import (
+from scaler.monitor.cluster_rows import (
     LIVE,
     NO_FAILURE,
     RETRYING,
@@ -28,6 +27,8 @@ from scaler.protocol.monitor_rows import (
     IncidentRow,
     TaskRow,
 )
+from scaler.monitor.reports.status import MAX_TEXT, Sees, every_key, state_name
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Spec
 from scaler.scheduler.core.attempt_texts import together
 from scaler.scheduler.core.changes import (
     ROUTINE,
@@ -40,7 +41,6 @@ from scaler.scheduler.core.changes import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Ran, Task, Terminated, WorkerClock, max_number
-from scaler.scheduler.status import MAX_TEXT, Sees, every_key, state_name
 from scaler.scheduler.tables import fitting
 
 VERSION = 1

@@ -1,6 +1,6 @@
 """The MonitorStatus document: aggregated state of the core as JSON, in O(workers). Pure.
 
-`scaler.protocol.monitor_rows` declares rows and columns. In `tasks`, `assigned` excludes suspended tasks, and `running`
+`scaler.monitor.cluster_rows` declares rows and columns. In `tasks`, `assigned` excludes suspended tasks, and `running`
 counts assigned tasks up to the number of slots of each worker. In rows of clients and functions, a suspended task
 counts as running. Each table has at most `MAX_ROWS` rows and its share of bytes, so that the document always fits in a
 control message: first degraded and failing workers, then rows with most tasks. Waiting tasks are counted by group.
@@ -17,11 +17,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from typing import Any
 
-from scaler.needs import Needs
-from scaler.net.connection import LinkFigures
-from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
-from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
-from scaler.protocol.monitor_rows import (
+from scaler.monitor.cluster_rows import (
     FUNCTION_COLUMNS,
     WORKER_COLUMNS,
     ClientRow,
@@ -35,11 +31,15 @@ from scaler.protocol.monitor_rows import (
     WaitingRow,
     WorkerRow,
 )
+from scaler.monitor.data_rows import STORE_COLUMNS, ObjectRow, PairRow
+from scaler.monitor.reports.objects import largest_rows, pair_rows, store_rows
+from scaler.monitor.reports.quantiles import spread
+from scaler.needs import Needs
+from scaler.net.connection import LinkFigures
+from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Ready, Task, Timing, Worker
-from scaler.scheduler.data.finding import largest_rows, pair_rows, store_rows
-from scaler.scheduler.quantiles import spread
 from scaler.scheduler.scaling.units import ManagerUnits, managers_of
 from scaler.scheduler.tables import table
 

@@ -19,20 +19,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
+from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
+from scaler.monitor.reports.answers import Answers, Asker
+from scaler.monitor.reports.events import MAX_TASK_ROWS, VERSION, Events
+from scaler.monitor.reports.status import ServerStatus, status
 from scaler.net.address import own_address
 from scaler.net.connection import Broken, Closed, Identity, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import check_versions
 from scaler.plugins import extensions
 from scaler.processes import Load, LoadMeter
 from scaler.protocol import messages as m
-from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
-from scaler.scheduler.answers import Answers, Asker
 from scaler.scheduler.core.changes import Change
 from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.scheduler.core.state import ClientRecord
-from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
 from scaler.scheduler.server import SchedulerServer
-from scaler.scheduler.status import ServerStatus, status
 from scaler.scheduler.tables import fitting
 
 MAX_MONITORS = 100

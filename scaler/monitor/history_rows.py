@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
+from scaler.monitor.cluster_rows import FailureRow
 from scaler.protocol.monitor_columns import Column
-from scaler.protocol.monitor_rows import FailureRow
 
 
 def _most(title: str) -> Column:

@@ -9,9 +9,9 @@ from heapq import nlargest
 from itertools import islice
 
 from scaler.ids import is_result, is_task, owner_of, task_of
-from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
+from scaler.monitor.cluster_rows import StorageRow
+from scaler.monitor.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.messages import FindObjects, ObjectsFound, StoreReport, is_at_host, is_stored, stored_bytes
-from scaler.protocol.monitor_rows import StorageRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.directory import OBJECT_STORAGE, Copies
 from scaler.scheduler.core.state import ClientRecord

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
-from scaler.protocol.data_rows import LEFT_ERROR, CallRow, LinkRow, ObjectRow, PairRow, StoreRow, done_percent
+from scaler.monitor.data_rows import LEFT_ERROR, CallRow, LinkRow, ObjectRow, PairRow, StoreRow, done_percent
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
 from scaler.texts import pattern
 

@@ -15,6 +15,9 @@ from itertools import islice
 from typing import Any
 
 from scaler.ids import ID_BYTES
+from scaler.monitor.reports import objects
+from scaler.monitor.reports.events import Events
+from scaler.monitor.reports.status import Sees, ServerStatus, every_key, status
 from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
 from scaler.protocol.messages import (
@@ -33,14 +36,11 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
-from scaler.scheduler.data import finding
-from scaler.scheduler.events import Events
 from scaler.scheduler.server import SchedulerServer
-from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 from scaler.scheduler.tables import rows_document
 
 ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {
-    FindObjects: lambda question, client, state: finding.answer(state, question, client),
+    FindObjects: lambda question, client, state: objects.answer(state, question, client),
 }
 
 
