@@ -80,7 +80,9 @@ def printed(work: Callable[[], object]) -> int:
 
 def show(program: str, arguments: Sequence[str], environment: Environment) -> int:
     """Run `scaler show NAME`. Without a name, list the tables."""
-    if not arguments or arguments[0].startswith("-"):
+    has_flag_first = not arguments or arguments[0].startswith("-")
+    name = next((text for text in arguments if text in TABLES), "") if has_flag_first else arguments[0]
+    if not name:
         parser = bare_parser(program, f"Print a table. {program} NAME -h lists the flags of a table.")
         parser.usage = f"{program} NAME [--json] [flags] [-c FILE] [settings] [ADDRESS]"
         listed = aligned([(f"  {table.name}", table.title) for table in TABLES.values()])
@@ -88,7 +90,8 @@ def show(program: str, arguments: Sequence[str], environment: Environment) -> in
         parser.epilog = f"tables:\n{listed}"
         parser.parse_args(arguments)
         return printed(lambda: sys.stdout.write(f"{listed}\n"))
-    name, *rest = arguments
+    rest = [*arguments]
+    rest.remove(name)
     return _show(name, f"{program} {name}", rest, environment)
 
 

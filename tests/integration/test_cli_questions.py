@@ -236,6 +236,7 @@ def test_every_table_is_available_as_text_and_as_api_objects() -> None:
     assert ask("show", "waiting", "ADDRESS").out.splitlines()[1].split(maxsplit=4)[4] == "no worker offers gpu=2"
     assert json.loads(ask("show", "tasks", "ADDRESS", "--json", "--state", "done").out)["id"] == TASK.hex()
     assert ask("show", "tasks", "ADDRESS", "--json", "--state", "failed").out == ""
+    assert ask("show", "--json", "tasks", "ADDRESS").out == ask("show", "tasks", "ADDRESS", "--json").out
 
 
 def test_costs_are_listed_with_the_next_limit() -> None:
