@@ -52,7 +52,7 @@ type, `--worker-manager-id` selects the one for `scaler_worker_manager TYPE`.
 
 Addresses are `tcp://host:port` or `ipc://path`. Monitors (`[webui]`, `[top]`) and clients also accept the name of a
 running cluster of the same user, which `scaler local` and `scaler FILE` print at startup. Booleans are `true` and
-`false`; a flag without a value, such as `-hps`, means true. Separate several log files by spaces after `-lp` and by
+`false`; a flag without a value, such as `-p`, means true. Separate several log files by spaces after `-lp` and by
 commas in the environment; in TOML, use a list. In every path, `~` is the home directory of the user who runs the
 process. Relative paths start at the process's working directory.
 """

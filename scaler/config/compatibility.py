@@ -21,6 +21,8 @@ GUI = "gui"  # deprecated section of the web server
 RETIRED = {
     "broadcast_interval_seconds": (),
     "garbage_collect_interval_seconds": ("-gc",),
+    "hard_processor_suspend": ("-hps",),
+    "history_limit_bytes": (),
     "io_threads": ("-it",),
     "load_balance_seconds": ("-ls",),
     "load_balance_trigger_times": ("-lbt",),

@@ -66,7 +66,8 @@ def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: 
             groups[item.group] = parser.add_argument_group(item.group)
         _add(groups[item.group], item, documented[item.name])
     for key, short_flags in RETIRED.items():
-        parser.add_argument(*short_flags, flag_of(key), dest=key, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        options: dict[str, Any] = {"nargs": "?", "const": "true", "default": argparse.SUPPRESS}
+        parser.add_argument(*short_flags, flag_of(key), dest=key, **options, help=argparse.SUPPRESS)
     return parser
 
 

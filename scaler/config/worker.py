@@ -47,8 +47,6 @@ class ProcessorSettings(SettingsModel):
     max_suspended_tasks: Annotated[v.Count, Setting(metavar="COUNT")] = 1000
     """Maximum tasks of a worker that may wait for their own subtasks at a time; each occupies a processor of 9 MB.
     Further tasks fail with TaskRejectedError."""
-    hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
-    """Stop suspended processors with SIGSTOP. By default their threads keep running while the task waits."""
     requirements: Annotated[v.Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
     """Packages that tasks import, such as numpy>=2, or @PATH for a file with one requirement per line. Each host
     installs them once into ~/.cache/scaler/requirements, with uv or else pip."""

@@ -181,7 +181,7 @@ def test_units_inherit_everything_their_manager_is_configured_with(
         "logging_config_file": str(logging),
     }
     if kind in ELSEWHERE:
-        values |= dict.fromkeys(PROCESSOR_KEYS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
+        values |= dict.fromkeys(PROCESSOR_KEYS, 1) | {"host_name": "one"}
         values |= {"store_spill_directory": str(tmp_path), "requirements": ("numpy>=1,<3",)}
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
         [unit_id] = backend.start(1)

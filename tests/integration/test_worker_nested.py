@@ -6,9 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
-
-from scaler.protocol.messages import Done, Relay, RelayClosed, Suspended
+from scaler.protocol.messages import Relay, RelayClosed, Suspended
 from scaler.worker import frames
 from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, played
@@ -109,13 +107,3 @@ async def test_threads_of_a_task_count_as_one_wait(rig: Rig) -> None:
     states = [state for message in rig.messages(Suspended) for state in message.suspended]
     assert states[0] is True
     assert states[-1] is False
-
-
-@played(hard_processor_suspend=True)
-async def test_hard_suspend_stops_and_resumes_a_waiting_processor(rig: Rig) -> None:
-    (identifier,) = rig.submit(converse, (b"x",))
-    await rig.until(lambda: rig.messages(Suspended))
-    await rig.poll(lambda: [each for each in rig.processors() if each.status() == psutil.STATUS_STOPPED])
-    rig.hear(Relay(PEER, b"go on"))
-    assert await rig.value(identifier) == b"go on"
-    assert len(rig.messages(Done)) == 1

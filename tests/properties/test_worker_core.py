@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +41,7 @@ class Walk(CoreRig):
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         config = worker_config(self.random.randint(1, 3), 50, death=1e9)
-        super().__init__(replace(config, hard_processor_suspend=self.random.random() < 0.5))
+        super().__init__(config)
         self.came: set[tuple[bytes, int]] = set()
         self.ended: Counter[tuple[bytes, int]] = Counter()
         """Ends reported to this scheduler."""
@@ -65,7 +64,7 @@ class Walk(CoreRig):
         """Perform a command; a processor may continue before it is killed or reclaimed."""
         if isinstance(command, ActOnProcessor) and command.verb in (Verb.KILL, Verb.RECLAIM):
             processor = self.hands[command.number]
-            if self.random.random() < 0.2 and not (processor.killed or processor.paused or processor.released):
+            if self.random.random() < 0.2 and not (processor.killed or processor.released):
                 self.work_on(processor)
         return super().perform(command)
 
@@ -129,7 +128,7 @@ class Walk(CoreRig):
         if self.random.random() < 0.3:
             processor.reads_while_taken = self.random.randint(0, 3)
             processor.finishes_while_taken = self.random.random() < 0.5
-        if processor.killed or processor.paused or self.pool.processors[number].state is ProcessorState.WAITING:
+        if processor.killed or self.pool.processors[number].state is ProcessorState.WAITING:
             return
         self.signals(number, Event.READY)
         self.work_on(processor)

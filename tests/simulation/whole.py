@@ -194,7 +194,7 @@ class SimulatedAgent(SimulatedWorker):
         elif processor.killed or (processor.ended and processor.running is None and not processor.unread):
             processor.is_exiting = True
             self._soon(SPAWN_SECONDS, partial(self._exit, number, processor, "killed by signal 9 (SIGKILL)"))
-        elif processor.running is None and processor.unread and not processor.paused:
+        elif processor.running is None and processor.unread:
             self._begin(number, processor)
 
     def _exit(self, number: int, processor: ValueProcessor, text: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from scaler.config.setting import Setting, SettingsModel
-from scaler.config.values import Limit, Seconds
+from scaler.config.values import Seconds
 from scaler.plugins import Extension
 
 
@@ -18,9 +18,8 @@ class HistorySettings(SettingsModel):
     """History."""
 
     history_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 2_592_000.0
-    """How long state_directory keeps the history. Without state_directory, the last hour is kept in memory."""
-    history_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 256 * 1024**2
-    """Maximum disk space of the history. The oldest files are deleted first. -1: no limit."""
+    """How long state_directory keeps the history, within 256 MiB. Without state_directory, the last hour is kept in
+    memory."""
 
 
 EXTENSION = Extension(

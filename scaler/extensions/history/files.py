@@ -24,6 +24,8 @@ from scaler.scheduler.files import append
 from scaler.scheduler.rooms import Surroundings
 
 FOLDER = "history"
+LIMIT_BYTES = 256 * 1024 * 1024
+"""Disk space of all files. The oldest are deleted first."""
 MAX_FILE_BYTES = 4 * 1024 * 1024
 FILE_SECONDS = 86_400.0
 """Maximum time that a file covers. Files are deleted as a whole by age."""
@@ -41,11 +43,13 @@ _log = logging.getLogger(__name__)
 class HistoryFiles(Performer):
     """The files of one directory, each named after its first record's time in nanoseconds. Owned by one process."""
 
-    def __init__(self, directory: Path, config: HistorySettings, around: Surroundings) -> None:
+    def __init__(
+        self, directory: Path, config: HistorySettings, around: Surroundings, limit_bytes: int = LIMIT_BYTES
+    ) -> None:
         self.directory = directory
         self._retention_seconds = config.history_retention_seconds
-        self._limit_bytes = limit = config.history_limit_bytes
-        self._file_bytes = min(MAX_FILE_BYTES, limit // 4) if limit >= 0 else MAX_FILE_BYTES
+        self._limit_bytes = limit_bytes
+        self._file_bytes = min(MAX_FILE_BYTES, limit_bytes // 4)
         self._is_torn = True
         """The file may end in the middle of a line after a crash or on a full disk."""
         self._file = around.files.file("state_directory", directory, self._write)
@@ -108,7 +112,7 @@ class HistoryFiles(Performer):
 
     def _forget(self, files: Sequence[Path], now: float) -> None:
         """Remove files whose records have all expired, and the oldest files beyond the size limit."""
-        room = self._limit_bytes - self._file_bytes if self._limit_bytes >= 0 else math.inf
+        room = self._limit_bytes - self._file_bytes
         for path, ended_at in reversed(_with_ends(files)):
             room -= _size_of(path)
             if room < 0 or now - ended_at > self._retention_seconds:

@@ -31,7 +31,6 @@ class ProcessorEvent(Enum):
     FAILED = "it could not start, and its exit follows; text: reason"
     BLOCKED = "its running task waits for tasks of its own"
     UNBLOCKED = "its task's wait has ended, and it needs a slot to continue"
-    NESTED_TRAFFIC = "a nested client in it has sent or received a message"
     WORN = "it must be replaced once its tasks have ended; text: reason"
     WAITS = "text: what its running task waits for besides tasks of its own; empty: it continues"
     INVALID_DATAGRAM = "it violated the protocol; text: details"
@@ -125,8 +124,6 @@ class ProcessorVerb(Enum):
     KILL = "kill it"
     END = "let it exit when idle"
     GRANT = "grant it the slot that it waits for"
-    PAUSE = "stop the whole process"
-    CONTINUE = "continue the whole process"
     RELEASE = "free its resources after its exit"
 
 

@@ -18,7 +18,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import Status
-from scaler.worker.agent.processor_table import PAUSE_AFTER_SECONDS, ProcessorTable
+from scaler.worker.agent.processor_table import ProcessorTable
 from scaler.worker.agent.state import (
     CANCELLED,
     RECALLED,
@@ -38,8 +38,6 @@ SHARE_AFTER_SECONDS = 0.01
 SPARE_SECONDS = 10.0
 UNREAD_SECONDS = 5.0
 """Replace a processor that has tasks but neither runs nor reads one for this long."""
-PAUSE_SECONDS = 1.0
-"""Length of one pause of a suspended processor, between which its threads may send."""
 _MAX_OUTCOME = Outcome.OBJECT_LOST
 _INPUT_MISSING = Outcome.INPUT_MISSING
 _WORK_OF = attrgetter("work_us")
@@ -86,10 +84,6 @@ class ProcessorPool(ProcessorTable):
                     self._enter(processor, ProcessorState.WAITING, now)
                 elif state is ProcessorState.ACTIVE:
                     self._act(processor, e.ProcessorVerb.GRANT)
-            case e.ProcessorEvent.NESTED_TRAFFIC:
-                if state is ProcessorState.SUSPENDED:
-                    processor.since = now
-                    self._pause(processor, False)
             case e.ProcessorEvent.WORN:
                 self.log(f"processor {processor.number} is replaced: {text}", level="info")
                 self._wear_out(processor, now)
@@ -160,14 +154,9 @@ class ProcessorPool(ProcessorTable):
                 processor.progress_at = now
             if not processor.is_ready and self.config.preload is not None:
                 self._watch_preload(processor, self.config.preload, now)
-            if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
-                if len(self._in_state(ProcessorState.SPARE)) > self._successors:
-                    self._retire(processor, now)
-            elif processor.state is ProcessorState.SUSPENDED and self.config.hard_processor_suspend:
-                if now - processor.since > (PAUSE_SECONDS if processor.is_paused else PAUSE_AFTER_SECONDS):
-                    processor.since = now
-                    self._pause(processor, not processor.is_paused)
-                self.wake_by(now + PAUSE_AFTER_SECONDS)
+            is_spare = processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS
+            if is_spare and len(self._in_state(ProcessorState.SPARE)) > self._successors:
+                self._retire(processor, now)
         if may_start and self._slots > 1 and not self.queue.waiting:
             stuck = [each for each in self._stuck() if each.running_seconds(now) > SHARE_AFTER_SECONDS]
             if stuck:
@@ -373,6 +362,6 @@ class ProcessorPool(ProcessorTable):
             pause = min(pause, max(limit - elapsed, 0.0) + 0.001)
         if elapsed < STARTED_AFTER_SECONDS:
             pause = min(pause, STARTED_AFTER_SECONDS - elapsed + 0.001)
-        if processor.state is ProcessorState.SUSPENDED and not self.config.hard_processor_suspend:
+        if processor.state is ProcessorState.SUSPENDED:
             processor.rests_until = now + pause
         self.wake_by(now + pause)

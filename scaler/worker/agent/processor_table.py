@@ -23,7 +23,6 @@ LONG_PRELOAD_SECONDS = 30.0
 """A preload longer than this is shown as the degraded reason."""
 MAX_FAILED_STARTS = 3
 """Consecutive processors that fail to get ready before the agent exits."""
-PAUSE_AFTER_SECONDS = 0.1
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
 
 
@@ -120,17 +119,11 @@ class ProcessorTable(ExecutorBase):
         processor.is_yielding = False
         self._report_suspended(processor, True)
         self._reclaim(processor)
-        self.wake_by(now + PAUSE_AFTER_SECONDS)
 
     def _report_suspended(self, processor: PooledProcessor, suspended: bool) -> None:
         if processor.dispatched:
             item = processor.dispatched[0]
             self.send(Suspended([item.id], [item.attempt], [suspended]))
-
-    def _pause(self, processor: PooledProcessor, paused: bool) -> None:
-        if processor.is_paused is not paused:
-            processor.is_paused = paused
-            self._act(processor, e.ProcessorVerb.PAUSE if paused else e.ProcessorVerb.CONTINUE)
 
     def _enter(self, processor: PooledProcessor, state: ProcessorState, now: float) -> None:
         processor.state = state

@@ -153,10 +153,6 @@ class ProcessorAgent(Agent):
             case e.ProcessorVerb.GRANT:
                 with contextlib.suppress(BlockingIOError, ConnectionError):
                     processor.results.send(frames.GRANT, socket.MSG_DONTWAIT)
-            case e.ProcessorVerb.PAUSE:
-                processor.signal(signal.SIGSTOP)
-            case e.ProcessorVerb.CONTINUE:
-                processor.signal(signal.SIGCONT)
             case e.ProcessorVerb.RELEASE:
                 self._release(number)
 

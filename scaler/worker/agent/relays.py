@@ -51,7 +51,6 @@ class Relays:
         channel = self._channels.get(client)
         if channel is None:
             return False
-        self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
         channel.sender.send([body])
         if channel.sender.unsent_bytes > MAX_UNREAD_BYTES:
             self._ban(channel, f"its client does not read, and more than {MAX_UNREAD_BYTES} bytes wait for it")
@@ -107,5 +106,4 @@ class Relays:
             if channel.is_stale:
                 channel.is_stale = body != ACKNOWLEDGE_BODY
                 continue
-            self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
             self._agent.send(Relay(client, body, self._running_task(channel.number)))

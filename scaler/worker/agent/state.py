@@ -211,7 +211,6 @@ class PooledProcessor:
     """Receives no more tasks and is replaced once its tasks have finished."""
     is_yielding: bool = False
     """Hands over its slot to a waiting processor after the running task."""
-    is_paused: bool = False
     waits_for: str = ""
     """Reason for which its running task waits other than nested tasks; "": none."""
     is_reclaiming: bool = False

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scaler.extensions.history import HistorySettings
-from scaler.extensions.history.files import HistoryFiles, oldest, read
+from scaler.extensions.history.files import LIMIT_BYTES, HistoryFiles, oldest, read
 from scaler.extensions.history.minutes import MinuteRow, Row, lines_of
 from scaler.monitor.history_rows import EventRow
 from scaler.scheduler.files import FileWriter
@@ -26,7 +26,7 @@ def event(at: float, text: str = "") -> EventRow:
     return EventRow(at, "lost", "worker", text)
 
 
-def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limit_bytes: int = -1) -> None:
+def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limit_bytes: int = LIMIT_BYTES) -> None:
     """Write records like one run of a scheduler."""
     with files_of(directory, retention_seconds, limit_bytes) as files:
         files.perform(rows)
@@ -34,9 +34,9 @@ def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limi
 
 @contextlib.contextmanager
 def files_of(directory: Path, retention_seconds: float, limit_bytes: int) -> Iterator[HistoryFiles]:
-    settings = HistorySettings(history_retention_seconds=retention_seconds, history_limit_bytes=limit_bytes)
+    settings = HistorySettings(history_retention_seconds=retention_seconds)
     with contextlib.closing(FileWriter()) as writer, contextlib.closing(asyncio.new_event_loop()) as loop:
-        files = HistoryFiles(directory, settings, Surroundings(loop, writer, lambda _document: None, None))
+        files = HistoryFiles(directory, settings, Surroundings(loop, writer, lambda _document: None, None), limit_bytes)
         yield files
         files.close()
 

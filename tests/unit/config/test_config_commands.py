@@ -184,7 +184,6 @@ def test_every_short_worker_flag_is_known() -> None:
         heartbeat_interval_seconds=1,
         task_timeout_seconds=3,
         death_timeout_seconds=9,
-        hard_processor_suspend=True,
         preload="m:f(1)",
         event_loop="uvloop",
         logging_level="ERROR",

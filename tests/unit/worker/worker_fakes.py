@@ -40,7 +40,6 @@ class FakeProcessor:
         self.reads_while_taken: int | None = None
         self.finishes_while_taken = False
         self.granted = 0
-        self.paused = False
         self.killed = False
         self.ended = False
         self.released = False
@@ -127,7 +126,6 @@ class FakeProcessors:
         processor.ended |= verb is Verb.END
         processor.granted += verb is Verb.GRANT
         processor.released |= verb is Verb.RELEASE
-        processor.paused = verb is Verb.PAUSE or (processor.paused and verb is not Verb.CONTINUE)
         return None
 
 
