@@ -10,11 +10,11 @@ from scaler._version import __version__
 if TYPE_CHECKING:
     from scaler.client.asynchronous import AsyncClient
     from scaler.client.client import Client
-    from scaler.client.executor import ScalerExecutor
     from scaler.client.future import ScalerFuture
     from scaler.client.options import Exponential
-    from scaler.client.pool import Pool
     from scaler.cluster.combo import SchedulerClusterCombo
+    from scaler.extensions.maps.executor import ScalerExecutor
+    from scaler.extensions.maps.pool import Pool
     from scaler.serialization import Serializer
 
 __all__ = [
@@ -33,8 +33,8 @@ _HOMES = {
     "AsyncClient": "scaler.client.asynchronous",
     "Client": "scaler.client.client",
     "Exponential": "scaler.client.options",
-    "Pool": "scaler.client.pool",
-    "ScalerExecutor": "scaler.client.executor",
+    "Pool": "scaler.extensions.maps.pool",
+    "ScalerExecutor": "scaler.extensions.maps.executor",
     "ScalerFuture": "scaler.client.future",
     "SchedulerClusterCombo": "scaler.cluster.combo",
     "Serializer": "scaler.serialization",
@@ -50,7 +50,12 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'scaler' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
+    try:
+        value = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not home.startswith(f"{error.name}.") or error.name == __name__:
+            raise
+        raise ImportError(f"{name} needs the extension {home.split('.')[2]!r}, which is not installed") from None
     globals()[name] = value
     return value
 

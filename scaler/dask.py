@@ -10,8 +10,8 @@ from dask.core import flatten
 from dask.utils import key_split
 
 from scaler.client.client import Client, shared_client
-from scaler.client.graph_plan import KEY_TYPES, NodeCall, NodeFunction, is_computation
 from scaler.errors import UsageError
+from scaler.extensions.graphs.plan import KEY_TYPES, NodeCall, NodeFunction, is_computation
 from scaler.serialization import name_of
 
 

@@ -99,9 +99,11 @@ EXTENSIONS = Plugins(
         "costs": "scaler.extensions.costs:EXTENSION",
         "explain": "scaler.extensions.explain:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
+        "graphs": "scaler.extensions.graphs:EXTENSION",
         "health": "scaler.extensions.health:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
+        "maps": "scaler.extensions.maps:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
         "timeline": "scaler.extensions.timeline:EXTENSION",
     },
@@ -163,6 +165,9 @@ class Extension:
     agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
     processor: called in each processor with its `ProcessorContext`, which also has such lists, and with a function that
     sends the agent a `Note`, or drops it if the agent is busy.
+
+    client, async_client: classes derived from `scaler.client.task_calls.TaskCalls` and
+    `scaler.client.asynchronous.AsyncCalls`. `scaler.client.extended` lists their methods, which clients and views get.
     """
 
     name: str
@@ -177,6 +182,8 @@ class Extension:
     page: str = ""
     agent: str = ""
     processor: str = ""
+    client: str = ""
+    async_client: str = ""
     requires: tuple[str, ...] = ()
 
 

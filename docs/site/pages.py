@@ -26,8 +26,18 @@ _LANGUAGES = {".py": "python", ".toml": "toml", ".Dockerfile": "dockerfile"}
 HELP_COLUMNS = "88"
 
 API = {
-    "The client": ("scaler.Client", "scaler.ScalerFuture", "scaler.SchedulerClusterCombo"),
-    "asyncio": ("scaler.AsyncClient",),
+    "The client": (
+        "scaler.Client",
+        "scaler.extensions.maps.calls.MapCalls",
+        "scaler.extensions.graphs.calls.GraphCalls",
+        "scaler.ScalerFuture",
+        "scaler.SchedulerClusterCombo",
+    ),
+    "asyncio": (
+        "scaler.AsyncClient",
+        "scaler.extensions.maps.asynchronous.AsyncMapCalls",
+        "scaler.extensions.graphs.asynchronous.AsyncGraphCalls",
+    ),
     "Executors and pools": ("scaler.ScalerExecutor", "scaler.Pool"),
     "Other libraries": ("scaler.dask.get", "scaler.joblib.ScalerBackend"),
     "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.task_calls.ClientView"),
@@ -77,7 +87,7 @@ def api_page() -> str:
 
 def _options_of(name: str) -> str:
     """Return the lines that have a class show its inherited methods, too."""
-    is_class = name.rpartition(".")[2][0].isupper()
+    is_class = name.rpartition(".")[2][0].isupper() and not name.startswith("scaler.extensions.")
     return "    options:\n      inherited_members: true\n" if is_class else ""
 
 

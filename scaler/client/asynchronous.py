@@ -4,52 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from operator import length_hint
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from scaler.client.client import Client
 from scaler.client.connect import say_unfinished
+from scaler.client.extended import AsyncExtendedCalls
 from scaler.client.future import CalledInLoop, ScalerFuture
 from scaler.client.gathering import Completion, futures_in, gather
-from scaler.client.graph import GraphRun
-from scaler.client.graph_plan import Key
-from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, options_of
-from scaler.client.task_calls import ClientView, TaskCalls
-from scaler.client.window import UNBOUNDED
+from scaler.client.task_calls import ClientView, PublicCalls
 from scaler.errors import ClientClosedError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _passed(method: Callable[Concatenate[TaskCalls, P], T]) -> Callable[Concatenate[AsyncCalls, P], T]:
+def passed(method: Callable[Concatenate[PublicCalls, P], T]) -> Callable[Concatenate[AsyncCalls, P], T]:
     @functools.wraps(method)
     def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(calls._open, *args, **kwargs)
 
-    return call
-
-
-def _iterated(
-    method: Callable[Concatenate[TaskCalls, P], ResultIterator],
-    public: Callable[Concatenate[TaskCalls, P], object] | None = None,
-) -> Callable[Concatenate[AsyncCalls, P], AsyncResults]:
-    """public: the method of `Client` that describes the call, if `method` is an internal one."""
-
-    @functools.wraps(public or method)
-    def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResults:
-        return AsyncResults(partial(method, calls._open, *args, **kwargs))
-
-    shown = inspect.signature(public or method).replace(return_annotation="AsyncResults")
-    call.__signature__ = shown  # type: ignore[attr-defined]  # for `help`
     return call
 
 
@@ -60,7 +39,7 @@ def _asked(
 
     @functools.wraps(method)
     async def call(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await _in_thread(client._asking, partial(method, client._open, *args, **kwargs))
+        return await in_thread(client._asking, partial(method, client._open, *args, **kwargs))
 
     return call
 
@@ -70,47 +49,15 @@ class AsyncCalls(ABC):
 
     @property
     @abstractmethod
-    def _open(self) -> TaskCalls:
+    def _open(self) -> PublicCalls:
         """The client or view that makes the calls. Raises ClientClosedError."""
 
-    submit = _passed(TaskCalls.submit)
-    submit_verbose = _passed(TaskCalls.submit_verbose)
-    cache = _passed(TaskCalls.cache)
-    executor = _passed(TaskCalls.executor)
-    starmap = _iterated(TaskCalls._starmap, TaskCalls.starmap)
-    imap = _iterated(TaskCalls.imap)
-    imap_unordered = _iterated(TaskCalls.imap_unordered)
-
-    def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
-        """Call `fn` with the items of the iterables in parallel: `await` gives the list, `async for` yields each
-        result.
-
-        Args:
-            fn: the function.
-            iterables: one iterable for each argument of the function. All items are sent at once.
-            options: as in `Client.imap`.
-        """
-        return self.imap(fn, *iterables, window=UNBOUNDED, **options)
-
-    async def get(
-        self,
-        graph: Mapping[Any, Any],
-        keys: Sequence[Any],
-        block: bool = True,
-        *,
-        progress: bool = False,
-        **options: Any,
-    ) -> dict[Key, Any]:
-        """Compute these keys of a graph, like `Client.get`; return the keys with their values or futures."""
-        call = partial(self._open._graph, graph, keys, block=block, **options)
-        run = await _in_thread(self._thread, call, late=GraphRun.cancel)
-        if not block:
-            return run.futures
-        with run.shown(progress):
-            return {key: await future for key, future in run.futures.items()}
+    submit = passed(PublicCalls.submit)
+    submit_verbose = passed(PublicCalls.submit_verbose)
+    cache = passed(PublicCalls.cache)
 
 
-class AsyncClient(AsyncCalls):
+class AsyncClient(AsyncExtendedCalls, AsyncCalls):
     """A connection to a scheduler for one event loop, with the methods and arguments of `Client`.
 
     Methods that return a future in `Client` return at once, and all other methods are coroutines: one `await` gives the
@@ -138,7 +85,7 @@ class AsyncClient(AsyncCalls):
 
     async def __aenter__(self) -> Self:
         """Connect. Raises the exceptions of `Client`."""
-        client = await _in_thread(self._thread, self._make, late=Client.disconnect)
+        client = await in_thread(self._thread, self._make, late=Client.disconnect)
         client._futures.event_loops.add(asyncio.get_running_loop())
         self._client = client
         return self
@@ -202,7 +149,7 @@ class AsyncClient(AsyncCalls):
 
     async def ask(self, method: Callable[Concatenate[Client, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function with the `Client` in a thread: `await client.ask(Client.map, fn, items, cache=True)`."""
-        return await _in_thread(self._asking, partial(method, self._open, *args, **kwargs))
+        return await in_thread(self._asking, partial(method, self._open, *args, **kwargs))
 
     async def shutdown(self) -> None:
         """Shut down the cluster, then this client, like `Client.shutdown`."""
@@ -226,7 +173,7 @@ class AsyncClient(AsyncCalls):
         return self._client
 
 
-class AsyncView(AsyncCalls):
+class AsyncView(AsyncExtendedCalls, AsyncCalls):
     """Submits tasks of a client with options, as returned by `client.options(...)`."""
 
     def __init__(self, client: AsyncClient, given: OptionKeywords) -> None:
@@ -242,72 +189,6 @@ class AsyncView(AsyncCalls):
     @cached_property
     def _open(self) -> ClientView:
         return self._client._open.options(**self._given)
-
-
-class AsyncResults(AsyncIterator[Any]):
-    """The results of a `map` or `imap`: `async for` yields each result, `await` returns a list.
-
-    A failed item raises its exception in order; calling `anext` again continues with later items.
-    """
-
-    def __init__(self, make: Callable[[], ResultIterator]) -> None:
-        """make: starts the call, in the thread that then consumes the results. Called in the event loop."""
-        self._thread = ThreadPoolExecutor(1, "scaler-results")
-        self._made = self._thread.submit(make)
-        self._outcomes: deque[tuple[Any, BaseException | None]] = deque()
-
-    def __await__(self) -> Generator[Any, None, list[Any]]:
-        return self._all().__await__()
-
-    async def __anext__(self) -> Any:
-        if not self._outcomes:
-            try:
-                taking = self._thread.submit(self._take)
-            except RuntimeError:  # already closed
-                raise StopAsyncIteration from None
-            try:
-                taken = await asyncio.wrap_future(taking)
-            except asyncio.CancelledError:
-                self.close()
-                raise
-            if not taken:
-                self.close()
-                raise StopAsyncIteration
-            self._outcomes.extend(taken)
-        value, error = self._outcomes.popleft()
-        if error is not None:
-            raise error
-        return value
-
-    async def aclose(self) -> None:
-        """Cancel unfinished items and end the iteration. Idempotent."""
-        self.close()
-
-    def close(self) -> None:
-        """Like `aclose`, but also callable outside of the event loop."""
-        self._outcomes.clear()
-        self._made.add_done_callback(partial(_take_late, ResultIterator.close))
-        self._thread.shutdown(wait=False)
-
-    async def _all(self) -> list[Any]:
-        try:
-            return [result async for result in self]
-        finally:
-            self.close()
-
-    def _take(self) -> list[tuple[Any, BaseException | None]]:
-        """Wait for a result; return all results that are ready, or an empty list at the end."""
-        results = self._made.result()
-        taken: list[tuple[Any, BaseException | None]] = []
-        try:
-            taken.append((next(results), None))
-            while length_hint(results._batch):
-                taken.append((next(results), None))
-        except StopIteration:
-            pass
-        except Exception as error:  # noqa: BLE001 (passed on to the consumer)
-            taken.append((None, error))
-        return taken
 
 
 class AsyncCompleted(Completion, AsyncIterator[ScalerFuture]):
@@ -331,7 +212,7 @@ class AsyncCompleted(Completion, AsyncIterator[ScalerFuture]):
         return future
 
 
-async def _in_thread(
+async def in_thread(
     thread: ThreadPoolExecutor, call: Callable[[], T], late: Callable[[T], object] = lambda _: None
 ) -> T:
     """Call a function in a thread. late: receives the value if this coroutine was cancelled first."""
@@ -339,10 +220,10 @@ async def _in_thread(
     try:
         return await asyncio.wrap_future(running)
     except asyncio.CancelledError:
-        running.add_done_callback(partial(_take_late, late))
+        running.add_done_callback(partial(take_late, late))
         raise
 
 
-def _take_late(late: Callable[[T], object], ended: Future[T]) -> None:
+def take_late(late: Callable[[T], object], ended: Future[T]) -> None:
     if not ended.cancelled() and ended.exception() is None:
         late(ended.result())

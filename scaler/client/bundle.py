@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from scaler._version import __version__
-from scaler.client.chunks import MapFunction
 from scaler.client.future import ScalerFuture, check_future
-from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.loop import ClientLoop
 from scaler.errors import ObjectLostError, ProtocolError, UsageError
 from scaler.ids import content_id, show, task_id_of
@@ -35,6 +33,7 @@ from scaler.serialization import (
 )
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exceptions import remote_traceback
+from scaler.serialization.separate import ManyCallsFunction
 from scaler.serialization.uploaded import UploadedModules
 from scaler.texts import escaped_lines
 from scaler.worker.processor.calling import finish
@@ -226,11 +225,6 @@ def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
 
 
 def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    if isinstance(function, MapFunction):
-        # Call items directly: a chunk would catch their exceptions, which a debugger needs where they are raised.
-        calls = (function.prepare(args[0], position) for position in range(len(args[0])))
-        return [finish(each(*arguments)) for each, arguments in calls]
-    if isinstance(function, ChunkFunction):
-        program, *inputs = args
-        return function.run(program, inputs, [])
+    if isinstance(function, ManyCallsFunction):
+        return function.replay(*args)
     return finish(function(*args, **kwargs))

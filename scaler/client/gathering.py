@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any
 from weakref import WeakSet
 
 from scaler.client.future import ScalerFuture, check_future, error_of
 from scaler.client.futures import FutureTable
-from scaler.client.map import Progress
 from scaler.client.options import iterated
 from scaler.errors import UsageError
 from scaler.grammar import counted
@@ -118,6 +119,41 @@ class AsCompleted(Completion, Iterator[ScalerFuture]):
         with self._changed:
             self._ended.append(future)
             self._changed.notify()
+
+
+class Progress:
+    """The tqdm bar of `progress=True`, in a terminal, notebook, or file. TQDM_DISABLE hides it."""
+
+    def __init__(self, name: str, total: int | None) -> None:
+        with warnings.catch_warnings():  # without ipywidgets, tqdm warns and shows a text bar in a notebook
+            warnings.filterwarnings("ignore", "IProgress not found")
+            from tqdm.auto import tqdm  # noqa: PLC0415 (slow import, rarely needed)
+
+        self._failed = 0
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._counted: WeakSet[Future[Any]] = WeakSet()
+        self._bar = tqdm(total=total, desc=name)
+
+    def count(self, ended: int, failed: int) -> None:
+        if failed:
+            self._failed += failed
+            self._bar.set_postfix(failed=self._failed, refresh=False)
+        self._bar.update(ended)
+
+    def count_future(self, future: Future[Any], count: int = 1) -> None:
+        """Count a finished future once, from any thread, until the bar is closed. count: number of its items."""
+        with self._lock:
+            if not self._is_closed and future not in self._counted:
+                self._counted.add(future)
+                self.count(count, 0 if error_of(future) is None else count)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            if self._failed:  # the rate-limited bar must end with the final count
+                self._bar.refresh()
+            self._bar.close()
 
 
 def show_progress(owner: FutureTable, futures: Iterable[ScalerFuture], name: str) -> None:

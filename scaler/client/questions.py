@@ -15,7 +15,7 @@ from scaler.client import answers
 from scaler.client.connect import room
 from scaler.client.future import ScalerFuture, check_future, error_of
 from scaler.client.options import check_integer, check_seconds, iterated
-from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
+from scaler.client.task_calls import PublicCalls, hiding_frames_of_methods
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.grammar import listed
@@ -36,7 +36,7 @@ FIRST = 2**31 - 1
 
 
 @hiding_frames_of_methods()
-class ClusterQuestions(TaskCalls):
+class ClusterQuestions(PublicCalls):
     """The part of `Client` that queries the scheduler."""
 
     def explain(self, future: ScalerFuture | None = None) -> str:

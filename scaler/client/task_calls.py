@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar, Unpack
 
 from scaler.client.cached import Call
-from scaler.client.calls import count_of
-from scaler.client.chunk_runner import ChunkRunner
-from scaler.client.chunks import map_function
-from scaler.client.connect import processor, room
+from scaler.client.connect import processor
 from scaler.client.durable import NamedSession
+from scaler.client.extended import ExtendedCalls
 from scaler.client.functions import TemplateTable, check_arguments
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
-from scaler.client.gathering import show_progress
-from scaler.client.graph import GraphRun, nodes_with_options
-from scaler.client.graph_chunks import checked_size
-from scaler.client.graph_plan import Key
 from scaler.client.loop import ClientLoop
-from scaler.client.map import Progress, ResultIterator, as_tuples, results_of, side_by_side
 from scaler.client.options import (
     OptionKeywords,
     Options,
     check_call,
-    iterated,
-    of_chunks,
     options_of,
     with_tag,
 )
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import TaskTemplate
-from scaler.client.window import UNBOUNDED, Window
 from scaler.errors import ClientClosedError, UsageError
-from scaler.grammar import counted
-from scaler.serialization import Serializer, name_of
+from scaler.serialization import Serializer
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.exceptions import hide_frames, hiding_frames
-from scaler.serialization.separate import Items
 
 DISCONNECTED = "the client was disconnected"
 
@@ -170,29 +156,6 @@ class TaskCalls(ArgumentOnly):
             carried = with_tag(carried, tag)
         return self._submit(fn, tuple(args), dict(kwargs or {}), carried, key, tag)
 
-    def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
-        """Return a view of this client that submits with these options. The view closes with the client.
-
-        Args:
-            options: options as in `submit_verbose`. Options of a single call override them.
-
-        Raises:
-            UsageError: An option is invalid.
-        """
-        self._check_open()
-        return ClientView(self._whole, {**self._given, **options})
-
-    def executor(self, *, max_workers: int | None = None, **options: Unpack[OptionKeywords]) -> Executor:
-        """Return a `concurrent.futures` executor on this client. Closing the executor leaves the client open.
-
-        Args:
-            max_workers: number of workers that the executor reports to libraries.
-            options: options of each call, as in `submit_verbose`.
-        """
-        given: OptionKeywords = {**self._given, **options}
-        executor: Executor = room("executor").ScalerExecutor(self._whole, max_workers=max_workers, task_options=given)
-        return executor
-
     def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)`, or return the result of an equal call that a client of this key has cached.
 
@@ -207,177 +170,6 @@ class TaskCalls(ArgumentOnly):
             UsageError: An argument is a future, or was sent with `send_object`.
         """
         return self._cached(fn, [(args, kwargs)], self._options)[0]
-
-    def map(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        chunk_size: int | None = None,
-        return_exceptions: bool = False,
-        progress: bool = False,
-        keys: Iterable[str] | None = None,
-        cache: bool = False,
-        **options: Unpack[OptionKeywords],
-    ) -> list[Any]:
-        """Call `fn` with the items of the iterables in parallel, and return the results in order.
-
-        Short calls travel in chunks, and the calls of a chunk run in sequence.
-
-        Args:
-            fn: the function.
-            iterables: one iterable for each argument of the function.
-            chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, `retry_on`,
-                `timeout_seconds`, `keys`, `cache`, or a serializer of the client, a chunk always has one call.
-            return_exceptions: put exceptions into the list instead of raising the first one.
-            progress: show a tqdm bar, on stderr or in a notebook.
-            keys: a key for each item, in a durable session. Each item is then a task with a key, as in `submit`.
-            cache: each item is a task, cached as in `cache`.
-            options: options of each call, as in `submit_verbose`.
-
-        Returns:
-            A list with a result for each item.
-
-        Raises:
-            Exception: The exception of the first failed item, with its `item_index` and a note that names the item.
-                Unfinished items are cancelled, except with `keys` or `cache`.
-        """
-        carried = self._options_of(options, "map")
-        if keys is not None or cache:
-            futures = self._submit_each(fn, iterables, keys, carried)
-            if progress:
-                show_progress(self._futures, futures, name_of(fn))
-            return results_of(futures, name_of(fn), return_exceptions)
-        results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, carried)
-        return results._take_all()
-
-    def starmap(
-        self,
-        fn: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
-        chunk_size: int | None = None,
-        return_exceptions: bool = False,
-        progress: bool = False,
-        **options: Unpack[OptionKeywords],
-    ) -> list[Any]:
-        """Call `fn(*item)` for each item, and return the results in order. Otherwise like `map`."""
-        return self._starmap(fn, iterable, chunk_size, return_exceptions, progress, **options)._take_all()
-
-    def imap(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        chunk_size: int | None = None,
-        window: int | None = None,
-        return_exceptions: bool = False,
-        progress: bool = False,
-        **options: Unpack[OptionKeywords],
-    ) -> ResultIterator:
-        """Call `fn` with the items of the iterables in parallel, and iterate over the results in order.
-
-        The iterables may be endless. Sends up to 64 items at once, or one of a slow iterable; `next` takes further
-        items, in the thread that calls it. Threads may share the iterator. Closing or dropping it cancels unfinished
-        items.
-
-        Args:
-            fn: the function.
-            iterables: one iterable for each argument of the function.
-            chunk_size: as in `map`. By default, items of a slow iterable travel in partial chunks.
-            window: maximum number of items ahead of the results taken so far. Default: 64, doubled up to 32,768
-                whenever `next` waits while workers are free. An iterable that needs a result before its next item needs
-                a window of 1.
-            return_exceptions: yield exceptions as results. Otherwise `next` raises the exception of a failed item, with
-                its `item_index`, when its turn comes, and can be called again. An exception of an iterable follows the
-                results of earlier items.
-            progress: show a bar of finished items, whether taken or not.
-            options: options of each call, as in `submit_verbose`.
-        """
-        carried = self._options_of(options, "imap")
-        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, carried)._start()
-
-    def imap_unordered(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        chunk_size: int | None = None,
-        window: int | None = None,
-        return_exceptions: bool = False,
-        progress: bool = False,
-        **options: Unpack[OptionKeywords],
-    ) -> ResultIterator:
-        """Like `imap`, with results in the order of completion. A failed item's exception has its `item_index`."""
-        verb, carried = "imap_unordered", self._options_of(options, "imap_unordered")
-        return self._iterate(verb, fn, iterables, chunk_size, window, return_exceptions, progress, carried)._start()
-
-    def get(
-        self,
-        graph: Mapping[Any, Any],
-        keys: Sequence[Any],
-        block: bool = True,
-        *,
-        node_options: Mapping[Any, OptionKeywords] | None = None,
-        chunk_size: int | None = None,
-        progress: bool = False,
-        **options: Unpack[OptionKeywords],
-    ) -> dict[Key, Any]:
-        """Compute keys of a graph and their dependencies.
-
-        Args:
-            graph: a dict of keys to values and to computations `(callable, key, ...)`.
-            keys: the wanted keys.
-            block: wait for the values. If False, returns futures.
-            node_options: options of single computations by key, which override `options`: `{"train": {"memory": "8GB",
-                "retries": 5}}`.
-            chunk_size: maximum number of inner computations in a task. By default, short computations of large graphs
-                are grouped by measurement.
-            progress: show a bar of finished computations.
-            options: options of each computation, as in `submit_verbose`.
-
-        Returns:
-            The keys with their values or futures.
-
-        Raises:
-            UsageError: A key is missing, or the graph has a cycle. Nothing has been sent.
-        """
-        run = self._graph(graph, keys, node_options, chunk_size, block, **options)
-        return run.values(progress) if block else run.futures
-
-    def _starmap(
-        self,
-        fn: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
-        chunk_size: int | None = None,
-        return_exceptions: bool = False,
-        progress: bool = False,
-        **options: Unpack[OptionKeywords],
-    ) -> ResultIterator:
-        carried = self._options_of(options, "starmap")
-        return self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress, carried)
-
-    def _graph(
-        self,
-        graph: Mapping[Any, Any],
-        keys: Sequence[Any],
-        node_options: Mapping[Any, OptionKeywords] | None = None,
-        chunk_size: int | None = None,
-        block: bool = True,
-        **options: Unpack[OptionKeywords],
-    ) -> GraphRun:
-        self._check_open()
-        carried = self._options_of(options, "get")
-        common: OptionKeywords = {**self._given, **options}
-        own = nodes_with_options(graph, node_options or {}, common, lambda given: self._options_of(given, "get"))
-        parent = self._parent()
-        if not isinstance(keys, str | bytes):  # refused with an alternative
-            keys = list(iterated("keys", keys))
-        call = self._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False)
-
-        def template(fn: Callable[..., Any], deliver: bool, node: Options | None) -> TaskTemplate:
-            return self._templates.template(fn, (node or carried)._replace(deliver=deliver, call=call.number), parent)
-
-        size = checked_size(chunk_size, block, carried, self._serializer)
-        if chunk_size is None and self._is_in_process:
-            size = 1  # so that a debugger finds one node after the other
-        return GraphRun(graph, keys, self._futures, template, carried, own, size)
 
     def _submit(
         self,
@@ -411,61 +203,6 @@ class TaskCalls(ArgumentOnly):
             raise UsageError("a client inside a task cannot cache: cache the call that submits the task")
         return self._loop.cached.submit(self._templates.template(fn, options, b""), fn, calls)
 
-    def _submit_each(
-        self, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...], keys: Iterable[str] | None, options: Options
-    ) -> list[TaskFuture]:
-        self._check_open()
-        items = list(side_by_side(iterables, "map"))
-        calls: list[Call] = [(item if len(iterables) > 1 else (item,), {}) for item in items]
-        counts = self._loop.calls.begin("map", name_of(fn), len(items), has_chunks=False)
-        options = options._replace(call=counts.number)
-        if keys is None:
-            return self._cached(fn, calls, options)
-        template = self._templates.template(fn, options, self._parent())
-        return self._durable("keys").submit_each(template, calls, list(keys))
-
-    def _iterate(
-        self,
-        verb: str,
-        fn: Callable[..., Any],
-        iterables: tuple[Iterable[Any], ...],
-        chunk_size: int | None,
-        window: int | None,
-        return_exceptions: bool = False,
-        progress: bool = False,
-        options: Options | None = None,
-    ) -> ResultIterator:
-        self._check_open()
-        options, chunk_size = of_chunks(options or self._options, chunk_size, self._serializer)
-        if not callable(fn):
-            raise UsageError(f"{verb} needs a callable, not {fn!r}")
-        items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
-        name, is_spread = name_of(fn), verb == "starmap" or len(iterables) > 1
-        total = count_of(iterables)
-        counts = self._loop.calls.begin(verb, name, total, has_chunks=True)
-        options = options._replace(name=options.name or name, call=counts.number)
-        function = None if chunk_size == 1 else map_function(fn, is_spread)
-        template = self._templates.template(function or fn, options, self._parent())
-        template.has_chunks = function is not None
-
-        def submit(chunk: list[Any]) -> TaskFuture:
-            if self._is_closed:
-                raise ClientClosedError(DISCONNECTED)
-            args: tuple[Any, ...] = (Items(chunk) if len(chunk) > 1 else chunk,)
-            if function is None:
-                args = chunk[0] if is_spread else (chunk[0],)
-            return self._futures.submit(template, args, {})
-
-        return ResultIterator(
-            items,
-            ChunkRunner(function, submit, self._futures, chunk_size, counts, self._serializer, is_spread),
-            Window(window, chunk_size),
-            self._loop.call_later,
-            in_order=verb != "imap_unordered",
-            return_exceptions=return_exceptions,
-            progress=Progress(name, total or None) if progress else None,
-        )
-
     def _parent(self) -> bytes:
         context = processor() if self._is_inside_task else None
         return b"" if context is None else context.task_id
@@ -483,7 +220,24 @@ class TaskCalls(ArgumentOnly):
         return options_of(given, verb).over(self._options) if given else self._options
 
 
-class ClientView(TaskCalls):
+@hiding_frames_of_methods()
+class PublicCalls(ExtendedCalls, TaskCalls):
+    """All calls that submit tasks, with the calls of extensions."""
+
+    def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
+        """Return a view of this client that submits with these options. The view closes with the client.
+
+        Args:
+            options: options as in `submit_verbose`. Options of a single call override them.
+
+        Raises:
+            UsageError: An option is invalid.
+        """
+        self._check_open()
+        return ClientView(self._whole, {**self._given, **options})
+
+
+class ClientView(PublicCalls):
     """Submits tasks of a client with options. As an argument of a task, becomes a view of the task's own client."""
 
     _how_to_send = "pass it to submit as an argument, or inside one, and the task gets its own view"

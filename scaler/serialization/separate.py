@@ -396,6 +396,14 @@ class Items:
         return packer.__reduce_ex__(protocol)
 
 
+class ManyCallsFunction(Unchanging):
+    """A function that makes the calls of a chunk."""
+
+    def replay(self, *args: Any) -> list[Any]:
+        """Make the calls as a debugger needs them: an exception leaves the call that raised it."""
+        raise NotImplementedError
+
+
 class PickledFunction(Unchanging):
     """A pickled function. `fresh` returns the function in its pickled state for each call."""
 

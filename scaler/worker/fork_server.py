@@ -260,11 +260,15 @@ def _shared_imports() -> Iterator[None]:
 
 def _prepare_clients(config: WorkerConfig) -> None:
     with _shared_imports():
+        from scaler.plugins import extensions, load  # noqa: PLC0415
         from scaler.serialization import by_value  # noqa: F401, PLC0415
         from scaler.worker.processor.records import set_level  # noqa: PLC0415
 
         for name in _CLIENT_MODULES:
             importlib.import_module(name)
+        for extension in extensions():
+            if extension.client:
+                load(extension.client)
     importlib.import_module(_NESTED_MODULE).prepare()
     set_level(config)
     gc.freeze()

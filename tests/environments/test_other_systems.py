@@ -20,7 +20,7 @@ from tests.environments.other_system import CLUSTER, VARIABLE
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ("darwin", "win32")
-FILES = ("test_client.py", "test_client_maps.py")
+FILES = ("integration/test_client.py", "extensions/maps/test_maps.py")
 NOT_THERE = "not shuts_down and not protected and not nested and not a_process_that_dies and not interrupted"
 """Tests of the cluster itself, and of signals and forks, which Windows lacks."""
 
@@ -64,7 +64,7 @@ def test_client_works_on_other_platforms(environment: dict[str, str], system: st
         "--timeout-method=thread",
         "--timeout=120",
     )
-    files = [f"tests/integration/{name}" for name in FILES]
+    files = [f"tests/{name}" for name in FILES]
     done = run(
         *("-m", "pytest", *options, f"--basetemp={tmp_path / 'inner'}", *files),
         environment=environment | {VARIABLE: system, "TMPDIR": str(tmp_path)},

@@ -10,15 +10,16 @@ from typing import Any
 
 import scaler
 from scaler.client.answers import TaskOutput
-from scaler.client.asynchronous import AsyncCompleted, AsyncResults, AsyncView
+from scaler.client.asynchronous import AsyncCompleted, AsyncView
 from scaler.client.future import ProfilingInfo
-from scaler.client.map import ResultIterator
-from scaler.client.pool import AsyncResult, PoolIterator
 from scaler.client.task_calls import ClientView
 from scaler.client.tasks import ObjectReference
 from scaler.config.servers import scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
+from scaler.extensions.maps.asynchronous import AsyncResults
+from scaler.extensions.maps.pool import AsyncResult, PoolIterator
+from scaler.extensions.maps.results import ResultIterator
 
 FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith("_")}
 SHOWN: dict[type, set[str]] = {
@@ -126,7 +127,7 @@ def test_every_argument_has_a_documented_name_and_type() -> None:
             if parameter.kind is parameter.VAR_KEYWORD:
                 is_named = typing.get_origin(hints[parameter.name]) is typing.Unpack
                 is_passed_on = call.__qualname__.startswith(
-                    ("AsyncCalls.", "AsyncClient.", "ClientView.")
+                    ("AsyncCalls.", "AsyncClient.", "AsyncGraphCalls.", "AsyncMapCalls.", "ClientView.")
                 )  # to the method of Client
                 assert is_named or is_passed_on or call.__name__ in {"submit", "cache", "run", "table"}, (
                     f"{call.__qualname__}: only the keywords of the user's own function have any name"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scaler import Exponential
-from scaler.client.graph import nodes_with_options
 from scaler.client.options import (
     MAX_DELAYS,
     MAX_SECONDS,
@@ -19,6 +18,7 @@ from scaler.client.options import (
     options_of,
 )
 from scaler.errors import SerializationError, UsageError
+from scaler.extensions.graphs.run import nodes_with_options
 from scaler.serialization import load_retry_on
 
 

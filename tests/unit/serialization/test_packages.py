@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.options import Options
+from scaler.extensions.graphs.program import ChunkFunction
 from scaler.serialization.packages import differences, packages_of
 
 

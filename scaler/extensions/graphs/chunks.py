@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaler.client.graph_plan import InnerCall, Key, Plan
-from scaler.client.graph_tasks import POSITION_BITS, Program, value_at
 from scaler.client.options import Options, check_integer, share_tasks
+from scaler.extensions.graphs.plan import InnerCall, Key, Plan
+from scaler.extensions.graphs.program import POSITION_BITS, Program, value_at
 from scaler.median import median
 
 MAX_NODES = 256

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from scaler.client import graph_chunks
 from scaler.client.future import ScalerFuture, Unloaded, error_of
 from scaler.client.futures import FutureTable
-from scaler.client.graph_plan import Key, Plan, is_computation, too_deep
-from scaler.client.graph_tasks import ChunkFunction
-from scaler.client.map import Progress
+from scaler.client.gathering import Progress
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import ChunkKeys, TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import SerializationError, UsageError
+from scaler.extensions.graphs import chunks
+from scaler.extensions.graphs.plan import Key, Plan, is_computation, too_deep
+from scaler.extensions.graphs.program import ChunkFunction
 from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
 from scaler.serialization.arguments import ByReference, same
 from scaler.serialization.exception_graph import copy_of
@@ -107,15 +107,15 @@ class GraphRun:
     def _run(self, plan: Plan, chunk_size: int | None) -> None:
         """Make all tasks except samples before submitting the first, so that inner values never need to be embedded."""
         wanted = set(plan.wanted.values())
-        found = graph_chunks.Values(plan.values)
+        found = chunks.Values(plan.values)
         self._share_values(plan, found)
         cut = found.cut = self._cut(plan, found, wanted, chunk_size)
         measured = len(self._tasks)
         of_chunks = None
         if cut is not None and cut.functions:
-            of_chunks = self._function_of(cut, graph_chunks.MAX_CHUNK_SECONDS if chunk_size is None else math.inf)
+            of_chunks = self._function_of(cut, chunks.MAX_CHUNK_SECONDS if chunk_size is None else math.inf)
         for key in plan.nodes if cut is None else cut.order:
-            if type(key) is graph_chunks.NodeChunk:
+            if type(key) is chunks.NodeChunk:
                 assert of_chunks is not None, "it has functions"
                 self._make_chunk(key, of_chunks, found)
             elif key not in found:  # not a sample
@@ -153,7 +153,7 @@ class GraphRun:
         task = found[key] = self._table.prepare(template, tuple(filled), {}, node=(key,))
         self._tasks.append(task)
 
-    def _make_chunk(self, chunk: graph_chunks.NodeChunk, function: ChunkFunction, found: dict[Key, Any]) -> None:
+    def _make_chunk(self, chunk: chunks.NodeChunk, function: ChunkFunction, found: dict[Key, Any]) -> None:
         template = self._templates(function, False, None)
         task = self._table.prepare(template, chunk.arguments(found), {}, node=(ChunkKeys(chunk.keys),))
         template.has_chunks = True
@@ -162,7 +162,7 @@ class GraphRun:
         self._tasks.append(task)
         self._sizes[task] = len(chunk.keys)
 
-    def _function_of(self, cut: graph_chunks.GraphCut, seconds: float) -> ChunkFunction:
+    def _function_of(self, cut: chunks.GraphCut, seconds: float) -> ChunkFunction:
         try:
             function = ChunkFunction(cut.functions, self._options, seconds)
             self._templates(function, False, None)
@@ -174,27 +174,25 @@ class GraphRun:
 
     def _cut(
         self, plan: Plan, found: dict[Key, Any], wanted: set[Key], chunk_size: int | None
-    ) -> graph_chunks.GraphCut | None:
+    ) -> chunks.GraphCut | None:
         """Return the chunks, or None for no chunks. Without a size, runs samples first to measure functions."""
         alone = {*wanted, *self._own}
         if chunk_size is not None:
-            return graph_chunks.GraphCut(plan, graph_chunks.Levels(plan, alone), chunk_size) if chunk_size > 1 else None
-        if not graph_chunks.is_large(plan, len(plan.nodes) - len(wanted)):
+            return chunks.GraphCut(plan, chunks.Levels(plan, alone), chunk_size) if chunk_size > 1 else None
+        if not chunks.is_large(plan, len(plan.nodes) - len(wanted)):
             return None
-        samples = graph_chunks.samples_of(plan, self._own)
+        samples = chunks.samples_of(plan, self._own)
         for key in samples:
             self._make(plan, key, found, deliver=True)
         self._submit(0)
-        self._table.wait_ended(
-            self._tasks, graph_chunks.WAIT_SECONDS + len(plan.nodes) * graph_chunks.WAIT_SECONDS_PER_NODE
-        )
-        measured = graph_chunks.Measured(samples.values())
+        self._table.wait_ended(self._tasks, chunks.WAIT_SECONDS + len(plan.nodes) * chunks.WAIT_SECONDS_PER_NODE)
+        measured = chunks.Measured(samples.values())
         for key in samples:
             measured.add(plan.nodes[key][0], *_measure(found[key]))
         if not any(measured.is_small(plan.nodes[key][0]) for key in samples):
             return None
-        levels = graph_chunks.Levels(plan, alone, samples, measured.is_small)
-        return graph_chunks.GraphCut(plan, levels, measured.size) if levels.are_worth_it else None
+        levels = chunks.Levels(plan, alone, samples, measured.is_small)
+        return chunks.GraphCut(plan, levels, measured.size) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
         while not self._table.add(tasks := [task for task in self._tasks[first:] if not task.done()]):

@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from scaler.client.window import FIRST_ITEMS, MAX_ITEMS, Window
+from scaler.extensions.maps.window import FIRST_ITEMS, MAX_ITEMS, Window
 
 
 def settle(window: Window, workers: int, seconds_per_item: float, travel_seconds: float = 0.001) -> int:

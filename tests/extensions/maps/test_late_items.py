@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from scaler.client.map import ResultIterator
-from scaler.client.window import Window
+from scaler.extensions.maps.results import ResultIterator
+from scaler.extensions.maps.window import Window
 
 
 class Runner:

@@ -12,15 +12,15 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from scaler.client.chunks import Prepared, Setup
 from scaler.client.client import Client
 from scaler.client.future import error_of
-from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, check_integer, options_of
 from scaler.client.task_calls import hiding_frames_of_methods
-from scaler.client.window import UNBOUNDED
 from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
+from scaler.extensions.maps.chunks import Prepared, Setup
+from scaler.extensions.maps.results import ResultIterator, iterate
+from scaler.extensions.maps.window import UNBOUNDED
 from scaler.serialization.exceptions import hide_frames, hiding_frames
 
 Callback = Callable[[Any], object]
@@ -313,7 +313,7 @@ class Pool:
             setup, func = self._setup, Prepared(func, self._initializer, spread=verb == "starmap")
             items = ((setup, item) for item in items)
             verb = "map" if verb == "starmap" else verb
-        return self._client._iterate(verb, func, (items,), chunksize, UNBOUNDED, options=self._options)
+        return iterate(self._client, verb, func, (items,), chunksize, UNBOUNDED, self._options)
 
     def _iterate(
         self, verb: str, func: Callable[..., Any], items: Iterable[Any], chunksize: int | None

@@ -18,8 +18,8 @@ from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump, dump_function, load, name_of, unpicklable
 from scaler.serialization.exceptions import PartFailedError
-from scaler.serialization.separate import ATOMS, PickledFunction
-from scaler.serialization.snapshot import Unchanging, loading
+from scaler.serialization.separate import ATOMS, ManyCallsFunction, PickledFunction
+from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import failure_of, finish
 
 POSITION_BITS = 32
@@ -47,7 +47,7 @@ class Changeable(NamedTuple):
     pickled: bytes
 
 
-class ChunkFunction(Unchanging):
+class ChunkFunction(ManyCallsFunction):
     def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
         """seconds: run time after which remaining nodes become separate tasks with these options."""
         self.functions = functions
@@ -70,6 +70,10 @@ class ChunkFunction(Unchanging):
             if outcome != Outcome.EXCEPTION or not ran:
                 raise
             raise PartFailedError(len(ran) - 1, payload) from None
+
+    def replay(self, *args: Any) -> list[Any]:
+        program, *inputs = args
+        return self.run(program, inputs, [])
 
     def run(self, program: Program, inputs: Sequence[Any], ran: list[int]) -> list[Any]:
         """Return the values, or raise the exception of a node. ran: collects the number of each called node."""

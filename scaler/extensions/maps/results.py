@@ -6,22 +6,32 @@ import contextlib
 import itertools
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
-from scaler.client.chunk_runner import Chunk, ChunkRunner, FailedItem
+from scaler.client.calls import count_of
 from scaler.client.future import error_of
-from scaler.client.options import iterated
+from scaler.client.gathering import Progress
+from scaler.client.options import Options, iterated, of_chunks
+from scaler.client.task_calls import DISCONNECTED, TaskCalls
 from scaler.client.task_future import TaskFuture
-from scaler.client.window import CHUNKS_OF_WINDOW, MAX_CHUNK_ITEMS, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
-from scaler.errors import ScalerError, UsageError
+from scaler.errors import ClientClosedError, ScalerError, UsageError
+from scaler.extensions.maps.chunks import map_function
+from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem
+from scaler.extensions.maps.window import (
+    CHUNKS_OF_WINDOW,
+    MAX_CHUNK_ITEMS,
+    PART_WAITED,
+    QUICK_SECONDS,
+    UNBOUNDED,
+    Window,
+)
+from scaler.serialization import name_of
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import hide_frames, locate
+from scaler.serialization.separate import Items
 from scaler.texts import shown
 
 FLUSH_SECONDS = 0.01
@@ -45,45 +55,6 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
             raise UsageError(
                 f"item {index} of starmap is {shown(item)}, but must be an iterable of arguments such as a tuple"
             ) from None
-
-
-class Progress:
-    """The tqdm bar of `progress=True`, in a terminal, notebook, or file. TQDM_DISABLE hides it."""
-
-    def __init__(self, name: str, total: int | None) -> None:
-        with warnings.catch_warnings():  # without ipywidgets, tqdm warns and shows a text bar in a notebook
-            warnings.filterwarnings("ignore", "IProgress not found")
-            from tqdm.auto import tqdm  # noqa: PLC0415 (slow import, rarely needed)
-
-        self._failed = 0
-        self._lock = threading.RLock()
-        self._is_closed = False
-        self._counted: WeakSet[Future[Any]] = WeakSet()
-        self._bar = tqdm(total=total, desc=name)
-
-    def ended(self, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            self.count(chunk.count, chunk.failed)
-
-    def count(self, ended: int, failed: int) -> None:
-        if failed:
-            self._failed += failed
-            self._bar.set_postfix(failed=self._failed, refresh=False)
-        self._bar.update(ended)
-
-    def count_future(self, future: Future[Any], count: int = 1) -> None:
-        """Count a finished future once, from any thread, until the bar is closed. count: number of its items."""
-        with self._lock:
-            if not self._is_closed and future not in self._counted:
-                self._counted.add(future)
-                self.count(count, 0 if error_of(future) is None else count)
-
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            if self._failed:  # the rate-limited bar must end with the final count
-                self._bar.refresh()
-            self._bar.close()
 
 
 def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool) -> list[Any]:
@@ -380,7 +351,8 @@ class ResultIterator(Iterator[Any]):
     def _take_ended(self, timeout_seconds: float | None) -> None:
         ended = self._runner.take_ended(0.0 if self._ready else timeout_seconds)
         if self._progress is not None:
-            self._progress.ended(ended)
+            for chunk in ended:
+                self._progress.count(chunk.count, chunk.failed)
         for chunk in ended:
             self._running -= chunk.count
             if chunk.ran_seconds is not None:
@@ -394,3 +366,46 @@ class ResultIterator(Iterator[Any]):
                 waiting.extendleft(reversed(chunk.parts))
             else:
                 self._ready.append(self._runner.outcomes(chunk))
+
+
+def iterate(  # noqa: PLR0913, PLR0917 (the arguments of four methods)
+    client: TaskCalls,
+    verb: str,
+    fn: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    chunk_size: int | None,
+    window: int | None,
+    options: Options,
+    return_exceptions: bool = False,
+    progress: bool = False,
+) -> ResultIterator:
+    client._check_open()
+    options, chunk_size = of_chunks(options, chunk_size, client._serializer)
+    if not callable(fn):
+        raise UsageError(f"{verb} needs a callable, not {fn!r}")
+    items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
+    name, is_spread = name_of(fn), verb == "starmap" or len(iterables) > 1
+    total = count_of(iterables)
+    counts = client._loop.calls.begin(verb, name, total, has_chunks=True)
+    options = options._replace(name=options.name or name, call=counts.number)
+    function = None if chunk_size == 1 else map_function(fn, is_spread)
+    template = client._templates.template(function or fn, options, client._parent())
+    template.has_chunks = function is not None
+
+    def submit(chunk: list[Any]) -> TaskFuture:
+        if client._is_closed:
+            raise ClientClosedError(DISCONNECTED)
+        args: tuple[Any, ...] = (Items(chunk) if len(chunk) > 1 else chunk,)
+        if function is None:
+            args = chunk[0] if is_spread else (chunk[0],)
+        return client._futures.submit(template, args, {})
+
+    return ResultIterator(
+        items,
+        ChunkRunner(function, submit, client._futures, chunk_size, counts, client._serializer, is_spread),
+        Window(window, chunk_size),
+        client._loop.call_later,
+        in_order=verb != "imap_unordered",
+        return_exceptions=return_exceptions,
+        progress=Progress(name, total or None) if progress else None,
+    )

@@ -15,12 +15,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scaler import errors
-from scaler.client.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
 from scaler.client.future import carry_through, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
-from scaler.client.window import Chunking
+from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
+from scaler.extensions.maps.window import Chunking
 from scaler.protocol.messages import CallReport, is_stored
 from scaler.serialization import Serializer, parts_of
 from scaler.serialization.arguments import load_arguments

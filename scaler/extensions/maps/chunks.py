@@ -14,7 +14,7 @@ from scaler.protocol.failures import failure_texts, pack_exception, unpack_excep
 from scaler.protocol.messages import Outcome
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
-from scaler.serialization.separate import ATOMS, PackedValues, PickledFunction, ValuePacker
+from scaler.serialization.separate import ATOMS, ManyCallsFunction, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import finish
 
@@ -142,7 +142,7 @@ def _note_failure(
     results.fail(dump_exception(error, f"item: {function.show(items, position)}\n{user_traceback(error)}"))
 
 
-class MapFunction(PickledFunction):
+class MapFunction(PickledFunction, ManyCallsFunction):
     """The function of a chunk's task: calls a function, pickled at construction, with each item."""
 
     def __init__(self, parts: Sequence[serialization.Buffer], name: str, spread: bool) -> None:
@@ -163,6 +163,11 @@ class MapFunction(PickledFunction):
         if results.failures and serialization.size_of(serialization.dump_value(results)) <= MAX_FAILED_BYTES:
             raise ItemsFailedError(results)
         return results
+
+    def replay(self, *args: Any) -> list[Any]:
+        [items] = args
+        calls = (self.prepare(items, position) for position in range(len(items)))
+        return [finish(each(*arguments)) for each, arguments in calls]
 
     def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
         """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.client import graph_chunks
 from scaler.client.futures import FutureTable
-from scaler.client.graph_chunks import MIN_NODES
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ProcessorDiedError, UsageError
+from scaler.extensions.graphs import chunks
+from scaler.extensions.graphs.chunks import MIN_NODES
 from tests.waiting import wait_for_file
 
 SECONDS = 20
@@ -95,16 +95,16 @@ def test_inner_nodes_are_batched_and_wanted_ones_sent_alone(client: Client) -> N
 def test_large_graphs_of_short_calls_without_a_chunk_size_use_chunks(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", SECONDS)  # this machine may be busy
-    monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
+    monkeypatch.setattr(chunks, "WAIT_SECONDS", SECONDS)  # this machine may be busy
+    monkeypatch.setattr(chunks, "MAX_NODE_SECONDS", SECONDS)
     graph, keys = levels(add, 11, MIN_NODES // 10)
     assert client.get(graph, keys) == values_of(graph, keys)
     assert chunks_of(client, "add") > 1
 
 
 def test_slow_calls_without_a_chunk_size_are_separate_tasks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_chunks, "MIN_NODES", 15)
-    monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", SECONDS)
+    monkeypatch.setattr(chunks, "MIN_NODES", 15)
+    monkeypatch.setattr(chunks, "WAIT_SECONDS", SECONDS)
     graph, keys = levels(slowly, 15, 10)
     assert client.get(graph, keys) == values_of(graph, keys)
     assert not chunks_of(client, "slowly")
@@ -153,9 +153,9 @@ def test_chunk_size_is_an_integer_above_zero(client: Client) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small graphs are measured, and their chunks send all their nodes as tasks."""
     for name, value in {"MIN_NODES": 10, "WAIT_SECONDS": SECONDS, "MAX_CHUNK_SECONDS": 0.0}.items():
-        monkeypatch.setattr(graph_chunks, name, value)
-    monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
-    monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setattr(chunks, "MAX_NODE_SECONDS", SECONDS)
+    monkeypatch.setattr(chunks, "FIRST_SAMPLES", 0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -195,9 +195,9 @@ def number_of(value: OnlyOnWorkers) -> int:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_measured_values_are_not_loaded_locally(client: Client, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    monkeypatch.setattr(graph_chunks, "MIN_NODES", 10)
-    monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", 0.0 if late else SECONDS)
-    monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
+    monkeypatch.setattr(chunks, "MIN_NODES", 10)
+    monkeypatch.setattr(chunks, "WAIT_SECONDS", 0.0 if late else SECONDS)
+    monkeypatch.setattr(chunks, "FIRST_SAMPLES", 0)
     prepare_now = FutureTable.prepare
     made: list[TaskFuture] = []
 

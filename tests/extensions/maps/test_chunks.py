@@ -9,8 +9,8 @@ from typing import Any
 import numpy
 import pytest
 
-from scaler.client.chunks import ChunkResults, ItemsFailedError, MapFunction, call_each
-from scaler.client.window import MAX_CHUNK_ITEMS, PROBE_TIMEOUT_SECONDS, UNPROVEN_CHUNKS, Chunking
+from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, MapFunction, call_each
+from scaler.extensions.maps.window import MAX_CHUNK_ITEMS, PROBE_TIMEOUT_SECONDS, UNPROVEN_CHUNKS, Chunking
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, dump_value, load, size_of

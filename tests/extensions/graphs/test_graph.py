@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scaler.client.graph_plan import Plan
 from scaler.errors import UsageError
+from scaler.extensions.graphs.plan import Plan
 
 
 def add(a: Any, b: Any) -> Any:

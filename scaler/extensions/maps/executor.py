@@ -13,11 +13,11 @@ from typing import Any, Unpack
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.future import ScalerFuture, carry_through
-from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
-from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError, ScalerError, UsageError
+from scaler.extensions.maps.results import ResultIterator, iterate
+from scaler.extensions.maps.window import UNBOUNDED
 from scaler.host import usable_cpus
 from scaler.serialization import Serializer
 from scaler.serialization.exceptions import hide_frames, hiding_frames
@@ -157,7 +157,7 @@ class ScalerExecutor(Executor):
         if not iterables:
             return iter(())
         window = UNBOUNDED if buffersize is None else max(buffersize, chunksize)
-        results = client._iterate("map", fn, iterables, chunksize, window, options=self._options)
+        results = iterate(client, "map", fn, iterables, chunksize, window, self._options)
         if timeout is not None:
             results._limit(timeout)
         if buffersize is None:

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.client.graph_chunks import (
+from scaler.client.options import Options
+from scaler.errors import SerializationError
+from scaler.extensions.graphs.chunks import (
     FIRST_SAMPLES,
     MAX_CHAINED_NODES,
     MAX_CHAINED_SECONDS,
@@ -32,10 +34,8 @@ from scaler.client.graph_chunks import (
     is_large,
     samples_of,
 )
-from scaler.client.graph_plan import Plan
-from scaler.client.graph_tasks import ChunkFunction
-from scaler.client.options import Options
-from scaler.errors import SerializationError
+from scaler.extensions.graphs.plan import Plan
+from scaler.extensions.graphs.program import ChunkFunction
 from scaler.serialization.exceptions import PartFailedError, dump_exception, load_exception, take_origin
 
 Graph = dict[Any, Any]
