@@ -17,15 +17,17 @@ ADAPTORS = {
     "scaler": "scaler_client",
     "opengris-scaler": "scaler_client",
     "dask": "dask_client",
+    "ray": "ray_client",
     "executor": "executor",
 }
 COMMON = ("numpy==2.4.6", "psutil==7.2.2")
 REQUIREMENTS = {
     "opengris-scaler": ("opengris-scaler[graphblas]==2.9.0", *COMMON),
     "dask": ("dask==2026.8.0", "distributed==2026.8.0", *COMMON),
+    "ray": ("ray==2.60.0", *COMMON),
 }
 """The peers; the other systems run in this interpreter."""
-PACKAGES = {"scaler": "scaler-compute", "opengris-scaler": "opengris-scaler", "dask": "distributed"}
+PACKAGES = {"scaler": "scaler-compute", "opengris-scaler": "opengris-scaler", "dask": "distributed", "ray": "ray"}
 
 _VERSION = "import importlib.metadata, platform, sys; print(platform.python_version())\n"
 _PACKAGE = "for name in sys.argv[1:]: print(name, importlib.metadata.version(name))"

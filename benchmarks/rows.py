@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SYSTEMS = ("scaler", "opengris-scaler", "dask", "executor")
+SYSTEMS = ("scaler", "opengris-scaler", "dask", "ray", "executor")
 PLATFORMS = SYSTEMS[:3]
 """Those that have graphs, tasks inside tasks, and objects that are sent once."""
 

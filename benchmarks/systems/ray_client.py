@@ -1,0 +1,39 @@
+"""Ray, started by `ray.init` with one CPU for each worker, without its dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import ray  # type: ignore[import-not-found]
+
+from benchmarks.systems import Pending
+
+remote = cache(ray.remote)
+
+
+class Future:
+    def __init__(self, reference: Any) -> None:
+        self.reference = reference
+        self.result = partial(ray.get, reference)
+
+    def done(self) -> bool:
+        return bool(ray.wait([self.reference], timeout=0, fetch_local=False)[0])
+
+
+class Adaptor:
+    def __init__(self, workers: int) -> None:
+        ray.init(num_cpus=workers, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        return Future(remote(function).remote(*arguments))
+
+    def gather(self, futures: Sequence[Any], /) -> list[Any]:
+        return list(ray.get([future.reference for future in futures]))
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
+        return list(ray.get([remote(function).remote(item) for item in items]))
+
+    def close(self) -> None:
+        ray.shutdown()
