@@ -105,6 +105,7 @@ EXTENSIONS = Plugins(
         "logs": "scaler.extensions.logs:EXTENSION",
         "maps": "scaler.extensions.maps:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
+        "resources": "scaler.extensions.resources:EXTENSION",
         "timeline": "scaler.extensions.timeline:EXTENSION",
     },
 )

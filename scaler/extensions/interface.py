@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
+from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Additions, Explainer, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.scheduler.scaling.units import Spending
@@ -79,6 +80,10 @@ class SchedulerPart:
 
     def explainer(self) -> Explainer | None:
         """Return the texts about waiting tasks, or None. The first object returned by an extension is used."""
+        return None
+
+    def resources(self) -> ResourceRules | None:
+        """Return the object that counts resources, or None. The first object returned by an extension is used."""
         return None
 
     def add_to_status(self, _reader: Reader) -> Additions:

@@ -26,6 +26,7 @@ from scaler.scheduler.core.commands import AddRows, HoldObjects, Perform
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord
 from scaler.testing.simulation.actors import Chances
+from scaler.testing.simulation.stepping import built_in
 from scaler.testing.simulation.world import World
 
 IMPURE = {"asyncio", "logging", "multiprocessing", "os", "random", "socket", "subprocess", "threading", "time", "uuid"}
@@ -72,7 +73,7 @@ class Contract:
         part, calls = self.part(), list[HookCall]()
         for hook in ("on_changes", "on_message", "on_time"):
             setattr(part, hook, partial(_called, part, hook, getattr(part, hook), calls))
-        rooms = Rooms([part])
+        rooms = Rooms([part, *built_in("resources")] if self.extension.name != "resources" else [part])
         world = World(
             seed=1,
             workers=3,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from typing import Any, cast
 
 from scaler.ids import is_task, owner_of
 from scaler.needs import UNITS_PER_ONE, Needs
@@ -13,7 +14,6 @@ from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAcco
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.directory import Directory
 from scaler.scheduler.core.ready import ReadyQueue
-from scaler.scheduler.core.resources import GpuStock, Stock
 from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Ready, Recalled, Task, Waiting, Worker
 from scaler.scheduler.data.persisted import MAX_ASKED, PersistedResults
 from scaler.scheduler.data.tracker import Tracker
@@ -199,14 +199,14 @@ def _check_queue(needs: Needs, queue: ReadyQueue, by_store: Mapping[int, Collect
 
 def _check_resources(state: ClusterState) -> None:
     """Claimed resources match the assigned tasks, and none is claimed twice."""
-    used: Counter[Stock] = Counter()
-    devices: Counter[tuple[GpuStock, int]] = Counter()
+    used: Counter[Any] = Counter()
+    devices: Counter[tuple[Any, int]] = Counter()
     for worker in state.workers.values():
         _check_slots(state, worker)
         for needs, indexes in worker.claims.by_task.values():
             for each, amount in needs.claims:
-                stock = worker.claims.stocks.get(each)
-                if isinstance(stock, GpuStock):
+                stock = _stocks(worker).get(each)
+                if hasattr(stock, "left"):
                     assert indexes or worker.claims.may_exceed, f"{worker.name} gave a task no gpu"
                     part = min(amount, UNITS_PER_ONE)
                     devices.update({(stock, index): part for index in indexes})
@@ -228,20 +228,25 @@ def _check_slots(state: ClusterState, worker: Worker) -> None:
     assert found == extra, f"{name} counts {found} more slots than tasks, and they take {extra}"
     if extra and not worker.claims.may_exceed:
         assert worker.busy + extra <= worker.slots, f"{name} has tasks for more slots than it has"
-    reserved = [queue for queue in state.ready.queues.values() if queue is worker.reserved]
-    assert worker.reserved is None or reserved, f"{name} keeps slots for a queue that is gone"
+    reserved = [queue for queue in state.ready.queues.values() if queue is worker.claims.reserved]
+    assert worker.claims.reserved is None or reserved, f"{name} keeps slots for a queue that is gone"
 
 
-def _check_stocks(state: ClusterState, used: Counter[Stock], devices: Counter[tuple[GpuStock, int]]) -> None:
+def _stocks(worker: Worker) -> dict[str, Any]:
+    """Return what the extension `resources` counts."""
+    return cast("dict[str, Any]", getattr(worker.claims, "stocks", {}))
+
+
+def _check_stocks(state: ClusterState, used: Counter[Any], devices: Counter[tuple[Any, int]]) -> None:
     workers = state.workers.values()
-    hosts = Counter(worker.claims.shared_memory for worker in workers if worker.claims.shared_memory is not None)
-    exceeding = {stock for worker in workers if worker.claims.may_exceed for stock in worker.claims.stocks.values()}
-    for stock in {stock for worker in workers for stock in worker.claims.stocks.values()}:
+    hosts = Counter(getattr(worker.claims, "shared_memory", None) for worker in workers)
+    exceeding = {stock for worker in workers if worker.claims.may_exceed for stock in _stocks(worker).values()}
+    for stock in {stock for worker in workers for stock in _stocks(worker).values()}:
         assert stock.used == used[stock], f"a stock counts {stock.used}, and its tasks take {used[stock]}"
         assert stock.used <= stock.total or stock in exceeding, f"{stock.used} are taken of a stock of {stock.total}"
         assert stock.workers == hosts[stock], "the workers that share a host's memory are counted wrong"
-        if isinstance(stock, GpuStock):
-            full = GpuStock(stock.total).left
+        if hasattr(stock, "left"):
+            full = type(stock)(stock.total).left
             left = [whole - devices[stock, index] for index, whole in enumerate(full)]
             assert stock.left == left, f"gpus have {stock.left} left, and it should be {left}"
             assert min(left, default=0) >= 0 or stock in exceeding, f"a gpu is given away twice: {left}"

@@ -8,7 +8,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
 from scaler.config.load import model_of
 from scaler.config.servers import scheduler_model
-from scaler.errors import ConfigError, RefusedError, UsageError
+from scaler.errors import ConfigError, RefusedError, TaskRejectedError, UsageError
 from scaler.plugins import EXTENSIONS, extensions
 
 
@@ -25,6 +25,8 @@ def test_without_extensions_tasks_run_and_questions_explain_the_absence(
             assert client.map(double, range(100)) == [2 * number for number in range(100)]
             with pytest.raises(RefusedError, match="has no table 'logs': its extension is not enabled there"):
                 client.logs()
+            with pytest.raises(TaskRejectedError, match="need the extension 'resources'"):
+                client.options(memory="1GB").submit(double, 3).result()
             with pytest.raises(RefusedError, match="lacks the extension 'explain'"):
                 client.explain(client.submit(double, 3))
         assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 1

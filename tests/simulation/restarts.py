@@ -28,6 +28,7 @@ from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.durable import DurableSteps
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.simulation.actors import SimulatedClient
+from scaler.testing.simulation.stepping import built_in
 from scaler.testing.simulation.world import Actor, SimulationReport
 from tests.simulation.machine import Machine, SimulatedProcess
 from tests.simulation.storage import START_AGAIN_SECONDS, SimulatedStorage
@@ -174,7 +175,7 @@ class RestartingWorld(WholeWorld):
                 self._process.end()
                 self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
                 return
-        rooms = Rooms(subscribers=[] if machine is None else [DurableSteps.subscriber])
+        rooms = Rooms(built_in("resources"), [] if machine is None else [DurableSteps.subscriber])
         self.core = SchedulerCore(self._config, self.now, Elastic(), HostStores(), rooms=rooms)
         self._is_down = False
         self._inbox[:0] = found

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from scaler.extensions.resources.stocks import CountedClaims, GpuStock
 from scaler.scheduler.core.cluster import ObjectTable
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.resources import Claims, GpuStock
+from scaler.scheduler.core.resources import Claims
 from scaler.scheduler.core.state import Worker
 from scaler.scheduler.core.tasks import Tasks
 from scaler.testing.simulation import Chances, World
@@ -137,8 +138,8 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "are taken of a stock of|^min|for more slots than",
     ),
     "a task gives its memory and gpus back twice": (
-        Claims,
-        "release",
+        CountedClaims,
+        "_give_back",
         "self.stocks[name].release(amount, devices)",
         "self.stocks[name].release(amount, devices); self.stocks[name].release(amount, devices)",
         "and its tasks take",

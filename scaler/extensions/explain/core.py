@@ -15,13 +15,12 @@ from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import called, counted, listed
 from scaler.ids import ID_BYTES, is_task
-from scaler.needs import CPUS, MEMORY, UNITS_PER_ONE, Needs, Offers, amount_text, bytes_text, with_amount
+from scaler.needs import CPUS, MEMORY, Needs, Offers, bytes_text, with_amount
 from scaler.protocol.messages import Explain, Explained, Notice, Outcome, UnitState, is_stored
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Send
 from scaler.scheduler.core.locality import Choice
-from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.rooms import UNKNOWN, Explainer, Now
 from scaler.scheduler.core.state import (
     Assigned,
@@ -222,7 +221,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         if choice is not None:
             parts.append(_preference(choice))
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
-            parts.append(_short(state, task, willing))
+            parts.append(state.rooms.resources.shortage(state.ready.of(needs), willing))
         reasons = [each.reports.degraded_reason for each in willing]
         if all(reasons):
             parts.append(f"on worker {willing[0].title}, {reasons[0]}")
@@ -242,40 +241,6 @@ def _preference(choice: Choice) -> str:
         f"{bytes_text(choice.total_bytes)} of its inputs: {waiting}, and moving them elsewhere takes "
         f"{_seconds(choice.moving_seconds)}{rate}"
     )
-
-
-def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
-    needs, queue = task.needs, state.ready.of(task.needs)
-    for name, amount in needs.claims:
-        stocks = [(each.claims.stocks[name], each) for each in willing if name in each.claims.stocks]
-        if len(stocks) == len(willing) and not any(
-            stock.count(amount) and (stock.kept_for is None or queue.may_pass(stock.kept_for)) for stock, _ in stocks
-        ):
-            stock, worker = max(stocks, key=lambda pair: pair[0].free)
-            free = amount_text(name, max(0, stock.free) / UNITS_PER_ONE)
-            return (
-                f"it waits for {amount_text(name, amount / UNITS_PER_ONE)}; "
-                f"worker {worker.title} has {free} free{_kept(stock.kept_for, queue)}"
-            )
-    worker = max(willing, key=lambda each: each.slots - each.busy - each.claims.extra)
-    kept = _kept(worker.reserved, queue)
-    if needs.is_alone:
-        return f"it runs alone and waits for a worker without other tasks, such as {worker.title}{kept}"
-    if needs.cpus:
-        share = worker.offers.amounts.get(CPUS, worker.slots) / worker.slots
-        cpus = max(0.0, worker.slots - worker.busy - worker.claims.extra) * share
-        return (
-            f"it waits for {amount_text(CPUS, needs.cpus)}; "
-            f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"
-        )
-    return "it waits until one worker has everything that it needs free at once"
-
-
-def _kept(reserved: Queue | None, queue: Queue) -> str:
-    if reserved is None:
-        return ""
-    whose = "it" if reserved is queue else f"tasks that need {reserved.needs}"
-    return f", and capacity that becomes free there is kept for {whose}"
 
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:

@@ -28,7 +28,6 @@ from scaler.scheduler.core.directory import OBJECT_STORAGE
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
-from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker
@@ -73,7 +72,7 @@ class SchedulerCore:
         self._submission = Submission(self.state, self._tasks, self._outbox, self._recovery, self._sessions, limit)
         stores.bound(self.state, self._outbox, config)
         scaling.bound(self.state, self._placement, self._outbox)
-        self._memory = MemoryPools()
+        self._resources = rooms.resources
         self._worker_numbers = Counter[str]()
         self._next_expiry = now
         self._has_more = False
@@ -239,8 +238,7 @@ class SchedulerCore:
                     called = f"{label}-{self._worker_numbers[label]}"
                     host = hello.hostname[:MAX_LABEL]
                     record = Worker(peer, called, now, details, host, hello.pid)
-                    if memory := self._memory.join(host, details):
-                        record.claims.share(memory)
+                    record.count_with(self._resources.joined(record))
                     if hello.resume:
                         record.reports.expect()
                     self.state.workers[peer] = record
@@ -394,8 +392,7 @@ class SchedulerCore:
     def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:
         del self.state.workers[worker.id]
         self._placement.remove(worker)
-        if worker.claims.shared_memory is not None:
-            self._memory.leave(worker.host, worker.details)
+        self._resources.left(worker)
         limit_seconds = self._scaling.worker_left(worker, now)
         self._stores.worker_left(worker)
         self.state.objects.worker_left(worker.id)

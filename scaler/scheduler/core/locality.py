@@ -264,7 +264,7 @@ class Locality:
         """Return a task to move to this worker: store, task, and whether it is the last in that queue. Normally the
         last task, which would wait longest; the first task if that would also wait too long."""
         here = 0.0 if worker.busy < worker.slots else _until_free(worker, now)
-        is_kept = worker.reserved is queue or any(stock.kept_for is queue for stock in worker.claims.stocks.values())
+        is_kept = worker.claims.is_kept_for(queue)
         for number, wait in self._waits(queue, now):
             last = queue.stores[number].last() if number in queue.stores and number != worker.store else None
             if last is None or not self.may_compare(last, now):

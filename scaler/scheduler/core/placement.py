@@ -11,7 +11,7 @@ soon are recalled at once from overloaded workers. If a worker finishes nothing 
 
 Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
 not prefetch behind a task that uses several slots. If the first such task of a queue finds no room for a while,
-`Reservations` reserves room for it.
+the extension `resources` reserves room for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import ReadyQueue, Reservations
+from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
@@ -75,7 +75,7 @@ class Placement:
         self.touched: dict[Worker, None] = {}
         self.has_backlog = False
         self.next_check = state.now + CHECK_SECONDS
-        self._reservations = Reservations()
+        self._resources = state.rooms.resources
         self.poll_again_at: float | None = None
         """Set when balancing left tasks in place because they start soon."""
 
@@ -94,7 +94,6 @@ class Placement:
     def remove(self, worker: Worker) -> None:
         worker.join_side(None)
         self._locality.leave(worker)
-        self._reservations.drop(worker)
         self.touched.pop(worker, None)
         self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)
@@ -159,8 +158,8 @@ class Placement:
         self.touched.clear()
         budget = MAX_PLACED_PER_STEP
         waiting = self._ready.waiting()
-        if self._reservations.by_queue:
-            self._reservations.expire(now)
+        if self._resources.reservations:
+            self._resources.expire(now)
         for queue in waiting:
             if queue.needs.pin:
                 budget -= self._give_pinned(queue, now)
@@ -171,7 +170,7 @@ class Placement:
             if pools is None:
                 pools = self._pools_for(queue.needs)
             placed = self._fill(queue, pools, budget, now)
-            if queue.needs.is_counted and self._reservations.due(queue, placed, now):
+            if queue.needs.is_counted and self._resources.reserves(queue, placed, now):
                 self._reserve(queue, pools, now)
             if placed and len(waiting) > 1:
                 self._ready.rotate(queue)
@@ -331,8 +330,9 @@ class Placement:
 
     @staticmethod
     def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:
-        if worker.reserved is not None and worker.reserved is not queue:
-            if not queue.may_pass(worker.reserved):
+        reserved = worker.claims.reserved
+        if reserved is not None and reserved is not queue:
+            if not queue.may_pass(reserved):
                 return 0
             share = 1  # the task behind the first may be of a rank that may not pass
         if queue.needs.is_counted:
@@ -342,8 +342,8 @@ class Placement:
     def _reserve(self, queue: ReadyQueue, pools: list[WorkerPool], now: float) -> None:
         here = set(pools)
         workers = [worker for worker, pool in self._pool_of.items() if pool in here and worker.is_willing]
-        worker = self._reservations.reserve(queue, workers, now)
-        if worker is not None and worker.reserved is queue and worker.busy > worker.slots:
+        worker = self._resources.reserve(queue, workers, now)
+        if worker is not None and worker.claims.reserved is queue and worker.busy > worker.slots:
             self._recall_last(worker, None, now)
 
     # -- balancing
@@ -368,7 +368,7 @@ class Placement:
             candidates: dict[int, Iterator[Worker]] = {}
             for idle in list(islice(pool.idle, MAX_IDLE_SERVED - served)):
                 served += 1
-                if idle.reserved is not None:
+                if idle.claims.reserved is not None:
                     continue
                 if idle.store not in candidates:
                     candidates[idle.store] = iter(self._locality.nearest(busiest, idle))

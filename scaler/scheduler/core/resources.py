@@ -1,160 +1,60 @@
-"""Counted resources of workers: memory and GPUs that tasks occupy while assigned. Pure.
-
-A `Stock` is one resource of one worker, or the memory of a host that its workers share. Amounts are integers, in
-thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller tasks cannot
-starve a larger one.
-
-Invariant: `used` is the sum of the claims of present tasks, and never more than `total`.
-"""
+"""What tasks occupy on their worker, counted from dispatch. Here: slots. The extension `resources` counts memory, GPUs,
+and CPUs, and reserves them. Pure."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
-from scaler.needs import GPU, MEMORY, UNITS_PER_ONE, Needs, Offers
+from scaler.needs import Needs, Offers
 from scaler.protocol.messages import WorkerDetails
 
-MAX_GPUS = 256
-"""GPUs counted per worker, because an index is one byte."""
+MISSING = "tasks with memory, gpu, or cpus need the extension 'resources', which this scheduler lacks"
 
 
-class Queue(Protocol):
-    """Ready tasks with equal needs. A protocol because importing `ReadyQueue` would be circular."""
-
-    needs: Needs
-
-    @property
-    def total(self) -> int: ...
-    @property
-    def first_rank(self) -> tuple[int, int]: ...
-    def may_pass(self, other: Queue) -> bool: ...
-
-
-@dataclass(slots=True, eq=False)
-class Stock:
-    """One counted resource. workers: number of workers that share it."""
-
-    total: int
-    used: int = 0
-    workers: int = 0
-    kept_for: Queue | None = None
-
-    @property
-    def free(self) -> int:
-        return self.total - self.used
-
-    def count(self, amount: int) -> int:
-        return max(0, self.total - self.used) // amount
-
-    def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Claim an amount. Returns the indexes of its devices. reported: devices that the task already has."""
-        del reported
-        self.used += amount
-        return ()
-
-    def release(self, amount: int, devices: tuple[int, ...]) -> None:
-        del devices
-        self.used -= amount
-
-
-@dataclass(slots=True, eq=False)
-class GpuStock(Stock):
-    """GPUs, device by device. A task takes whole devices, or a part of a device that tasks share."""
-
-    left: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left = [UNITS_PER_ONE] * min(MAX_GPUS, self.total // UNITS_PER_ONE)
-        if self.total % UNITS_PER_ONE and len(self.left) < MAX_GPUS:
-            self.left.append(self.total % UNITS_PER_ONE)
-
-    def count(self, amount: int) -> int:
-        if amount < UNITS_PER_ONE:
-            return sum(max(0, left) // amount for left in self.left)
-        return self.left.count(UNITS_PER_ONE) // -(-amount // UNITS_PER_ONE)
-
-    def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Claim the fullest device that has room for a part, or the first free devices."""
-        if reported is not None:
-            devices = tuple(index for index in reported if index < len(self.left))
-        elif amount < UNITS_PER_ONE:
-            _, index = min((left, index) for index, left in enumerate(self.left) if left >= amount)
-            devices = (index,)
-        else:
-            whole = [index for index, left in enumerate(self.left) if left == UNITS_PER_ONE]
-            devices = tuple(whole[: -(-amount // UNITS_PER_ONE)])
-        self._change(amount, devices)
-        return devices
-
-    def release(self, amount: int, devices: tuple[int, ...]) -> None:
-        self._change(-amount, devices)
-
-    def _change(self, amount: int, devices: tuple[int, ...]) -> None:
-        each = max(-UNITS_PER_ONE, min(UNITS_PER_ONE, amount))
-        for index in devices:
-            self.left[index] -= each
-        self.used += each * len(devices)
+def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
+    return Offers.of(details.capabilities, details.slots, details.memory_bytes or math.inf, worker)
 
 
 @dataclass(slots=True, eq=False)
 class Claims:
-    """Resources of a worker that its tasks occupy beyond a slot each."""
+    """What a worker's tasks occupy beyond a slot each."""
 
     offers: Offers
     slots: int
-    shared_memory: Stock | None = None
-    """Memory shared with other workers of the host; None: not shared, or unknown."""
-    stocks: dict[str, Stock] = field(init=False)
-    by_task: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict)
+    by_task: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict, init=False)
     """Needs and GPUs of its counted tasks."""
-    extra: float = 0
+    extra: float = field(default=0, init=False)
     """Slots taken beyond one per unblocked task. While positive, no task is prefetched."""
-    may_exceed: bool = False
+    reserved: Any = field(default=None, init=False)
+    """The `ReadyQueue` for which slots that become free are kept."""
+    may_exceed: bool = field(default=False, init=False)
     """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
 
-    def __post_init__(self) -> None:
-        # Labels and unknown memory are not counted.
-        kinds = ((GPU, GpuStock), (MEMORY, Stock))
-        totals = [(name, kind, self.offers.amounts.get(name, math.inf)) for name, kind in kinds]
-        self.stocks = {name: kind(round(total * UNITS_PER_ONE)) for name, kind, total in totals if total != math.inf}
+    def count(self, _needs: Needs, _queue: Any, /) -> int:
+        """Return how many tasks with these needs find resources now, outside of reservations for other queues."""
+        return sys.maxsize
 
-    def share(self, memory: Stock) -> None:
-        self.stocks[MEMORY] = self.shared_memory = memory
+    def is_kept_for(self, queue: Any) -> bool:
+        return self.reserved is queue
 
-    def count(self, needs: Needs, queue: Queue | None) -> int:
-        """Return how many tasks with these needs the stocks have room for, outside of reservations for other queues."""
-        room = sys.maxsize
-        for name, amount in needs.claims:
-            stock = self.stocks.get(name)
-            if stock is None:
-                continue
-            if stock.kept_for is not None and (queue is None or not queue.may_pass(stock.kept_for)):
-                return 0
-            room = min(room, stock.count(amount))
-        return room
+    def reserve(self, queue: Any) -> None:
+        self.reserved = queue
 
     def claim(self, task: bytes, needs: Needs, reported: tuple[int, ...] | None = None) -> None:
         """Claim a task's resources. Call before `Worker.take`. reported: GPUs that the task already has."""
-        devices: tuple[int, ...] = ()
-        for name, amount in needs.claims:
-            if name in self.stocks:
-                devices += self.stocks[name].claim(amount, reported)
-        self.by_task[task] = needs, devices
+        self.by_task[task] = needs, self._take(needs, reported)
         self.may_exceed = self.may_exceed or reported is not None
         self.extra += needs.width(self.offers, self.slots) - 1
 
     def release(self, task: bytes, is_blocked: bool) -> None:
-        if task not in self.by_task:
-            return
-        if not is_blocked:
-            self._widen(task, -1)
-        needs, devices = self.by_task.pop(task)
-        for name, amount in needs.claims:
-            if name in self.stocks:
-                self.stocks[name].release(amount, devices)
+        if task in self.by_task:
+            if not is_blocked:
+                self._widen(task, -1)
+            self._give_back(*self.by_task.pop(task))
 
     def block(self, task: bytes, is_blocked: bool) -> None:
         """A blocked task lends its slots, but no memory or GPUs."""
@@ -165,28 +65,43 @@ class Claims:
     def _widen(self, task: bytes, sign: int) -> None:
         self.extra += sign * (self.by_task[task][0].width(self.offers, self.slots) - 1)
 
+    def _take(self, _needs: Needs, _reported: tuple[int, ...] | None) -> tuple[int, ...]:
+        """Claim other resources than slots. Returns the indexes of GPUs."""
+        return ()
 
-class MemoryPools:
-    def __init__(self) -> None:
-        self._stocks: dict[tuple[str, str], Stock] = {}
-
-    def join(self, host: str, details: WorkerDetails) -> Stock | None:
-        """Return the memory that a new worker shares with other workers of its host; None if it shares none."""
-        if MEMORY in details.capabilities or not details.memory_bytes or not details.memory_pool:
-            return None
-        stock = self._stocks.setdefault((host, details.memory_pool), Stock(0))
-        stock.total = max(stock.total, round(offers_of(details).amounts[MEMORY]) * UNITS_PER_ONE)
-        stock.workers += 1
-        return stock
-
-    def leave(self, host: str, details: WorkerDetails) -> None:
-        key = host, details.memory_pool
-        stock = self._stocks.get(key)
-        if stock is not None:
-            stock.workers -= 1
-            if not stock.workers:
-                del self._stocks[key]
+    def _give_back(self, _needs: Needs, _devices: tuple[int, ...]) -> None: ...
 
 
-def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
-    return Offers.of(details.capabilities, details.slots, details.memory_bytes or math.inf, worker)
+class ResourceRules:
+    """Interface of the extension `resources`. Without it, tasks that need counted resources are refused."""
+
+    reservations: Collection[Any] = ()
+
+    def refusal(self, needs: Needs) -> str:
+        """Return why tasks with these needs are refused, or an empty string."""
+        return MISSING if needs.claims or needs.cpus else ""
+
+    def joined(self, worker: Any) -> Claims:
+        """Return the claims of a new worker."""
+        return Claims(worker.offers, worker.slots)
+
+    def left(self, _worker: Any, /) -> None: ...
+
+    def expire(self, _now: float, /) -> None:
+        """End reservations that are due. Called before a placement if there are `reservations`."""
+
+    def reserves(self, _queue: Any, _placed: int, _now: float, /) -> bool:
+        """Record the tasks placed in a pass over a queue of counted tasks. Returns whether a reservation is due."""
+        return False
+
+    def reserve(self, _queue: Any, _workers: Sequence[Any], _now: float, /) -> Any:
+        """Reserve the needs of a queue's first task on one of these workers. Returns the worker, or None."""
+        return None
+
+    def shortage(self, _queue: Any, willing: Sequence[Any]) -> str:
+        """Return what the first task of a queue waits for, although these workers accept tasks."""
+        return f"it runs alone and waits for a worker without other tasks, such as {emptiest(willing).title}"
+
+
+def emptiest(workers: Sequence[Any]) -> Any:
+    return max(workers, key=lambda each: each.slots - each.busy - each.claims.extra)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
 from scaler.needs import Needs
@@ -13,6 +13,7 @@ from scaler.net.connection import LinkFigures
 from scaler.protocol.messages import Inquiry, Unanswered
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
+from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.state import Group
 
 P = ParamSpec("P")
@@ -145,15 +146,21 @@ class Rooms:
 
     remembered: tuple[Remembered, ...] = ()
     explainer: Any = Explainer()
+    resources: Any = ResourceRules()
 
     def bind(self, cluster: Any) -> None:
         for part in self._parts:
             part.bound(cluster)
-        self.remembered = tuple(found for part in self._parts if (found := part.remembered()) is not None)
-        self.explainer = next((found for part in self._parts if (found := part.explainer()) is not None), Explainer())
+        self.remembered = tuple(self._provided("remembered"))
+        self.explainer = next(self._provided("explainer"), self.explainer)
+        self.resources = next(self._provided("resources"), self.resources)
 
     def spending(self) -> Any:
-        return next((found for part in self._parts if (found := part.spending()) is not None), None)
+        return next(self._provided("spending"), None)
+
+    def _provided(self, hook: str) -> Iterator[Any]:
+        """Yield the objects that parts return from a hook."""
+        return (found for part in self._parts if (found := getattr(part, hook)()) is not None)
 
     def add_to_status(self, reader: Reader) -> Additions:
         head, tables, totals, ranks = dict[str, object](), dict[str, str](), dict[str, int](), dict[str, int]()

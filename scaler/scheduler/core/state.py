@@ -37,7 +37,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount
-from scaler.scheduler.core.resources import Claims, Queue, offers_of
+from scaler.scheduler.core.resources import Claims, offers_of
 
 UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed task duration (seconds) of a function that was never measured."""
@@ -676,7 +676,6 @@ class Worker(PeerRecord):
     slots: int = field(init=False)
     limit: int = field(init=False)
     claims: Claims = field(init=False)
-    reserved: Queue | None = None
     assigned: Assigned = field(init=False)
     terminated: Terminated = field(init=False)
     """Shared states of its assigned and ended tasks."""
@@ -753,11 +752,14 @@ class Worker(PeerRecord):
     def is_willing(self) -> bool:
         return not (self.draining or self.reports.is_awaited) and self.broken_at is None
 
-    def count(self, needs: Needs, queue: Queue | None = None) -> int:
+    def count(self, needs: Needs, queue: object = None) -> int:
         """Return how many tasks with these needs find resources now, outside of reservations for other queues."""
         room = min(self.limit, self.claims.count(needs, queue))
         width = needs.width(self.offers, self.slots)
         return room if width <= 1 else min(room, int((self.slots - self.busy - self.claims.extra) // width))
+
+    def count_with(self, claims: Claims) -> None:
+        self.claims = claims
 
     def allow(self, most: int) -> bool:
         before, self.limit = self.limit, most
@@ -814,9 +816,6 @@ class Worker(PeerRecord):
 
     def account(self) -> None:
         self.has_accounted = True
-
-    def reserve(self, queue: Queue | None) -> None:
-        self.reserved = queue
 
     def join_side(self, side: OrderedDict[Worker, None] | None) -> None:
         if self.side is not None:

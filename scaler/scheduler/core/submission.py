@@ -7,11 +7,12 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs, without_pin
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
-from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
+from scaler.scheduler.core.accounts import REFERENCE_BYTES, spec_bytes
 from scaler.scheduler.core.changes import GroupBegan
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import ATTEMPTS_BETWEEN_SESSIONS, MAX_SESSIONS, Recovery
+from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.sessions import Sessions
 from scaler.scheduler.core.state import (
     TERMINATED,
@@ -53,6 +54,7 @@ class Submission:
         self._tasks = tasks
         self._recovery = recovery
         self._sessions = sessions
+        self._resources: ResourceRules = state.rooms.resources
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
@@ -104,9 +106,9 @@ class Submission:
         """Create the tasks of one group. referencing: collects the tasks that are not queued yet because they have
         references, are resubmitted or claimed, or failed in a chunk."""
         account, session, accounts = client.account, client.session, self._state.accounts
-        capacity = self._capacity(client, len(referencing))
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
+        capacity = self._capacity(group, len(referencing))
         tasks, retained = client.tasks, client.retained
         ready: list[Task] = []
         rejected: list[int] = []
@@ -151,22 +153,28 @@ class Submission:
         if ready:
             self._state.ready.add(group, ready)
         if rejected:
-            self._reject(
-                group, columns, rejected, (accounts.bytes_limit if capacity > 0 else self._tasks_limit)(account)
-            )
+            self._reject(group, columns, rejected, self._limit_of(group, has_capacity=capacity > 0))
         if not group.live:
             self._tasks.drop_group(group)
 
-    def _capacity(self, client: ClientRecord, more: int) -> int:
+    def _capacity(self, group: Group, more: int) -> int:
         """Return how many tasks may be added. more: waiting tasks that are not counted yet."""
+        client = group.client
         if self._state.journal.failure and client.via is None:  # nested tasks are not journaled
+            return 0
+        if group.needs.is_counted and self._resources.refusal(group.needs):
             return 0
         left = self._state.accounts.tasks_left(client.account)
         if self._waiting_limit >= 0:
             left = min(left, self._waiting_limit - self._state.counts.waiting - self._state.ready.count - more)
         return left
 
-    def _tasks_limit(self, account: KeyAccount) -> str:
+    def _limit_of(self, group: Group, *, has_capacity: bool) -> str:
+        account = group.client.account
+        if has_capacity:
+            return self._state.accounts.bytes_limit(account)
+        if refusal := self._resources.refusal(group.needs):
+            return refusal
         if self._state.accounts.tasks_left(account) <= 0:
             return self._state.accounts.tasks_limit(account)
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and that many tasks are waiting already"

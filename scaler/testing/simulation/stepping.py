@@ -7,16 +7,24 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from scaler.config.servers import SchedulerConfig
+from scaler.plugins import extensions
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, Role
 from scaler.scheduler.core.commands import Command, Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.rooms import part
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.invariants import check
+
+
+def built_in(*names: str) -> list[Any]:
+    """Return new scheduler parts of these built-in extensions, except ones that tests/rooms has deleted."""
+    return [part(each.scheduler)() for each in extensions() if each.name in names]
 
 
 class SteppedCore:
@@ -36,7 +44,9 @@ class SteppedCore:
         check_every: interval in steps at which all invariants of the core are checked, 0 for never.
         """
         self.now = 0.0
-        self.core = SchedulerCore(config, self.now, Elastic(allocation), HostStores(), rooms=rooms)
+        self.core = SchedulerCore(
+            config, self.now, Elastic(allocation), HostStores(), rooms=rooms or Rooms(built_in("resources"))
+        )
         self._step_seconds = step_seconds
         self._check_every = check_every
         self._actions: list[tuple[float, int, Callable[[], None]]] = []

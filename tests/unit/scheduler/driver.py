@@ -12,7 +12,6 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
 from scaler.monitor.reports.answers import ANSWERERS
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed, TryAgain
-from scaler.plugins import extensions
 from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import (
@@ -51,9 +50,9 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
 from scaler.scheduler.data.stores import HostStores
-from scaler.scheduler.rooms import part
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.invariants import check
+from scaler.testing.simulation.stepping import built_in
 
 CODE = b"\x80 function"
 FUNCTION = content_id(CODE)
@@ -96,8 +95,6 @@ class Remembering(SchedulerPart):
         return [(ended, index) for ended in self._batches for index in range(len(ended))][-limit:]
 
 
-BUILT_IN = [part(each.scheduler) for each in extensions() if each.name == "explain"]
-"""Extensions that most tests use. tests/rooms deletes them."""
 CHECK_EVERY = 4
 """Number of steps. Simulations and properties also check the invariants."""
 
@@ -111,18 +108,17 @@ class Cluster(SchedulerPart):
     """Receive changes in addition to the cluster."""
     changes: ClassVar[tuple[type, ...]] = (Action,)
     """Participates in the core like an extension."""
-    parts: Sequence[Callable[[], Any]] = (
-        Remembering,
-        *(part(each.scheduler) for each in extensions() if each.name == "explain"),
-    )
-    """Creates parts of extensions."""
+    parts: Sequence[Callable[[], Any]] = (Remembering,)
+    """Creates parts of extensions, in addition to `explain` and `resources`."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
         policy = policy or NoScaling()
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
-        self.rooms = Rooms([self, *(make() for make in self.parts)], self.subscribers, ANSWERERS)
+        self.rooms = Rooms(
+            [self, *built_in("explain", "resources"), *(make() for make in self.parts)], self.subscribers, ANSWERERS
+        )
         self.scaling = Elastic(policy.allocation)
         self.core = SchedulerCore(config, self.now, self.scaling, HostStores(), rooms=self.rooms)
         self.state = self.core.state

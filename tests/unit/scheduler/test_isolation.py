@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from scaler.extensions.explain.core import Explanations
 from scaler.extensions.failures.core import Failures
 from scaler.extensions.logs.core import Logs
 from scaler.net.connection import LOCAL, Identity
@@ -46,7 +45,7 @@ QUESTIONS: list[Callable[[bytes], Message]] = [Explain, ReadLog, ReadFailure]
 
 
 class ClusterWithAnswers(Cluster):
-    parts = (Remembering, Explanations, Failures, Logs)
+    parts = (Remembering, Failures, Logs)
 
 
 def asked(cluster: Cluster, client: str, question: Message) -> Message:

@@ -24,10 +24,12 @@ from scaler.recorder import Recorder
 from scaler.scheduler.core.cluster import ObjectTable
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import recorded_bytes
 from scaler.testing.replay import read, replay
+from scaler.testing.simulation.stepping import built_in
 from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
@@ -84,7 +86,8 @@ def test_replay_produces_the_same_commands(tmp_path: Path) -> None:
         assert SchedulerConfig.from_json(head["config"]) == CONFIG
         assert head["complete"]
         steps = list(recorded)
-    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], Elastic(), HostStores())
+    rooms = Rooms(built_in("resources"))
+    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], Elastic(), HostStores(), rooms)
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 

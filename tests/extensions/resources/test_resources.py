@@ -5,17 +5,27 @@ from __future__ import annotations
 import pytest
 
 from scaler.extensions.explain.core import explain
+from scaler.extensions.resources.core import FIRST_SECONDS, RESERVE_AFTER_SECONDS
+from scaler.extensions.resources.stocks import MemoryPools
 from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended, WorkerDetails
-from scaler.scheduler.core.ready import FIRST_SECONDS, RESERVE_AFTER_SECONDS
-from scaler.scheduler.core.resources import MemoryPools
 from tests.unit.scheduler.driver import Cluster
 
 GB = 1e9
 Pairs = tuple[tuple[str, float], ...]
 HALF_GPU: Pairs = (("gpu", 0.5),)
 GPU: Pairs = (("gpu", 1.0),)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> str:
+    return cluster.client()
 
 
 def memory(amount_gb: float) -> Pairs:

@@ -1,0 +1,162 @@
+"""The scheduler part: resources that tasks occupy, and their reservation for large tasks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scaler.config.setting import SettingsModel
+from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.resources.stocks import CountedClaims, MemoryPools, Stock
+from scaler.needs import CPUS, UNITS_PER_ONE, Needs, amount_text
+from scaler.scheduler.core.ready import ReadyQueue
+from scaler.scheduler.core.resources import Claims, ResourceRules, emptiest
+from scaler.scheduler.core.state import Worker
+
+RESERVE_AFTER_SECONDS = 1.0
+FIRST_SECONDS = 10.0
+MAX_QUEUES = 64
+
+
+class Reservation(NamedTuple):
+    worker: Worker
+    stocks: list[Stock]
+    until: float
+
+
+@dataclass(slots=True)
+class Shortage:
+    """since: time since which the first task of a queue has found no room. seconds: duration of its reservation."""
+
+    since: float
+    seconds: float = FIRST_SECONDS
+
+
+class Counted(SchedulerPart, ResourceRules):
+    """Counts resources, and reserves room for large tasks, so that a stream of smaller tasks cannot starve them.
+
+    If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, the queue reserves room on one worker, which
+    no task of the same or a lower rank may use. A reservation ends when a task of the queue is placed, or at a time
+    limit, because reserved room is idle. The limit doubles each time, until it exceeds the duration of any task in the
+    way. Between reservations, other tasks get as much time.
+
+    Invariant: a worker or stock is reserved exactly for the queues in `reservations`, and a queue has at most one.
+    """
+
+    def __init__(self, _config: SettingsModel | None = None) -> None:
+        self.reservations: dict[ReadyQueue, Reservation] = {}
+        self._short: dict[ReadyQueue, Shortage] = {}
+        self._memory = MemoryPools()
+
+    def resources(self) -> ResourceRules:
+        return self
+
+    def refusal(self, _needs: Needs, /) -> str:
+        return ""
+
+    # -- workers
+
+    def joined(self, worker: Worker) -> Claims:
+        return CountedClaims(worker.offers, worker.slots, self._memory.join(worker.host, worker.details))
+
+    def left(self, worker: Worker) -> None:
+        for queue in [queue for queue, each in self.reservations.items() if each.worker is worker]:
+            self._release(queue)
+        if isinstance(worker.claims, CountedClaims) and worker.claims.shared_memory is not None:
+            self._memory.leave(worker.host, worker.details)
+
+    # -- reservations
+
+    def reserves(self, queue: ReadyQueue, placed: int, now: float) -> bool:
+        if placed:
+            self._release(queue)
+            self._short.pop(queue, None)
+            return False
+        short = self._short.get(queue)
+        if short is None:
+            short = self._short[queue] = Shortage(now)
+            for ended in [each for each in self._short if not each.total and each not in self.reservations]:
+                del self._short[ended]
+        is_due = now - short.since >= RESERVE_AFTER_SECONDS
+        return is_due and queue not in self.reservations and len(self.reservations) < MAX_QUEUES
+
+    def reserve(self, queue: ReadyQueue, workers: Sequence[Worker], now: float) -> Worker | None:
+        needs = queue.needs
+        best: tuple[float, float, Worker, list[Stock]] | None = None
+        for worker in workers:
+            known = worker.claims.stocks if isinstance(worker.claims, CountedClaims) else {}
+            stocks = [(known[name], amount) for name, amount in needs.claims if name in known]
+            if worker.claims.reserved is not None or any(stock.kept_for is not None for stock, _ in stocks):
+                continue
+            missing = max([(amount - stock.free) / amount for stock, amount in stocks], default=0.0)
+            found = max(0.0, missing), worker.load / worker.slots, worker, [stock for stock, _ in stocks]
+            if best is None or found[:2] < best[:2]:
+                best = found
+        if best is None:
+            self._short[queue].since = now  # compare all workers again later, not in every step
+            return None
+        _, _, worker, stocks_of = best
+        if needs.width(worker.offers, worker.slots) > 1:
+            worker.claims.reserve(queue)
+        for stock in stocks_of:
+            stock.kept_for = queue
+        self.reservations[queue] = Reservation(worker, stocks_of, now + self._short[queue].seconds)
+        return worker
+
+    def expire(self, now: float) -> None:
+        for queue, (worker, _, until) in list(self.reservations.items()):
+            if not queue.total:
+                self._release(queue)
+                self._short.pop(queue, None)
+            elif now >= until or not worker.is_willing:
+                self._release(queue)
+                # Other tasks get as much time as the reservation had.
+                short = self._short[queue]
+                short.since = now + short.seconds - RESERVE_AFTER_SECONDS
+                short.seconds *= 2
+
+    def _release(self, queue: ReadyQueue) -> None:
+        reservation = self.reservations.pop(queue, None)
+        if reservation is not None:
+            if reservation.worker.claims.reserved is queue:
+                reservation.worker.claims.reserve(None)
+            for stock in reservation.stocks:
+                stock.kept_for = None
+
+    # -- explanation
+
+    def shortage(self, queue: ReadyQueue, willing: Sequence[Worker]) -> str:
+        needs = queue.needs
+        known = [(each.claims.stocks, each) for each in willing if isinstance(each.claims, CountedClaims)]
+        for name, amount in needs.claims:
+            stocks = [(by_name[name], each) for by_name, each in known if name in by_name]
+            if len(stocks) == len(willing) and not any(
+                stock.count(amount) and (stock.kept_for is None or queue.may_pass(stock.kept_for))
+                for stock, _ in stocks
+            ):
+                stock, worker = max(stocks, key=lambda pair: pair[0].free)
+                free = amount_text(name, max(0, stock.free) / UNITS_PER_ONE)
+                return (
+                    f"it waits for {amount_text(name, amount / UNITS_PER_ONE)}; "
+                    f"worker {worker.title} has {free} free{_kept(stock.kept_for, queue)}"
+                )
+        worker = emptiest(willing)
+        kept = _kept(worker.claims.reserved, queue)
+        if needs.is_alone:
+            return f"{super().shortage(queue, willing)}{kept}"
+        if needs.cpus:
+            share = worker.offers.amounts.get(CPUS, worker.slots) / worker.slots
+            cpus = max(0.0, worker.slots - worker.busy - worker.claims.extra) * share
+            return (
+                f"it waits for {amount_text(CPUS, needs.cpus)}; "
+                f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"
+            )
+        return "it waits until one worker has everything that it needs free at once"
+
+
+def _kept(reserved: ReadyQueue | None, queue: ReadyQueue) -> str:
+    if reserved is None:
+        return ""
+    whose = "it" if reserved is queue else f"tasks that need {reserved.needs}"
+    return f", and capacity that becomes free there is kept for {whose}"

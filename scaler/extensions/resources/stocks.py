@@ -1,0 +1,152 @@
+"""Counted resources of workers: memory and GPUs that tasks occupy while assigned. Pure.
+
+A `Stock` is one resource of one worker, or the memory of a host that its workers share. Amounts are integers, in
+thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller tasks cannot
+starve a larger one.
+
+Invariant: `used` is the sum of the claims of present tasks, and never more than `total`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field
+
+from scaler.needs import GPU, MEMORY, UNITS_PER_ONE, Needs
+from scaler.protocol.messages import WorkerDetails
+from scaler.scheduler.core.ready import ReadyQueue
+from scaler.scheduler.core.resources import Claims, offers_of
+
+MAX_GPUS = 256
+"""GPUs counted per worker, because an index is one byte."""
+
+
+@dataclass(slots=True, eq=False)
+class Stock:
+    """One counted resource. workers: number of workers that share it."""
+
+    total: int
+    used: int = 0
+    workers: int = 0
+    kept_for: ReadyQueue | None = None
+
+    @property
+    def free(self) -> int:
+        return self.total - self.used
+
+    def count(self, amount: int) -> int:
+        return max(0, self.total - self.used) // amount
+
+    def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Claim an amount. Returns the indexes of its devices. reported: devices that the task already has."""
+        del reported
+        self.used += amount
+        return ()
+
+    def release(self, amount: int, devices: tuple[int, ...]) -> None:
+        del devices
+        self.used -= amount
+
+
+@dataclass(slots=True, eq=False)
+class GpuStock(Stock):
+    """GPUs, device by device. A task takes whole devices, or a part of a device that tasks share."""
+
+    left: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = [UNITS_PER_ONE] * min(MAX_GPUS, self.total // UNITS_PER_ONE)
+        if self.total % UNITS_PER_ONE and len(self.left) < MAX_GPUS:
+            self.left.append(self.total % UNITS_PER_ONE)
+
+    def count(self, amount: int) -> int:
+        if amount < UNITS_PER_ONE:
+            return sum(max(0, left) // amount for left in self.left)
+        return self.left.count(UNITS_PER_ONE) // -(-amount // UNITS_PER_ONE)
+
+    def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Claim the fullest device that has room for a part, or the first free devices."""
+        if reported is not None:
+            devices = tuple(index for index in reported if index < len(self.left))
+        elif amount < UNITS_PER_ONE:
+            _, index = min((left, index) for index, left in enumerate(self.left) if left >= amount)
+            devices = (index,)
+        else:
+            whole = [index for index, left in enumerate(self.left) if left == UNITS_PER_ONE]
+            devices = tuple(whole[: -(-amount // UNITS_PER_ONE)])
+        self._change(amount, devices)
+        return devices
+
+    def release(self, amount: int, devices: tuple[int, ...]) -> None:
+        self._change(-amount, devices)
+
+    def _change(self, amount: int, devices: tuple[int, ...]) -> None:
+        each = max(-UNITS_PER_ONE, min(UNITS_PER_ONE, amount))
+        for index in devices:
+            self.left[index] -= each
+        self.used += each * len(devices)
+
+
+@dataclass(slots=True, eq=False)
+class CountedClaims(Claims):
+    """stocks: memory and GPUs of the worker. shared_memory: memory shared with other workers of the host, or None."""
+
+    shared_memory: Stock | None
+    stocks: dict[str, Stock] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Labels and unknown memory are not counted.
+        kinds = ((GPU, GpuStock), (MEMORY, Stock))
+        totals = [(name, kind, self.offers.amounts.get(name, math.inf)) for name, kind in kinds]
+        self.stocks = {name: kind(round(total * UNITS_PER_ONE)) for name, kind, total in totals if total != math.inf}
+        if self.shared_memory is not None:
+            self.stocks[MEMORY] = self.shared_memory
+
+    def count(self, needs: Needs, queue: ReadyQueue | None, /) -> int:
+        room = sys.maxsize
+        for name, amount in needs.claims:
+            stock = self.stocks.get(name)
+            if stock is None:
+                continue
+            if stock.kept_for is not None and (queue is None or not queue.may_pass(stock.kept_for)):
+                return 0
+            room = min(room, stock.count(amount))
+        return room
+
+    def is_kept_for(self, queue: ReadyQueue) -> bool:
+        return self.reserved is queue or any(stock.kept_for is queue for stock in self.stocks.values())
+
+    def _take(self, needs: Needs, reported: tuple[int, ...] | None) -> tuple[int, ...]:
+        devices: tuple[int, ...] = ()
+        for name, amount in needs.claims:
+            if name in self.stocks:
+                devices += self.stocks[name].claim(amount, reported)
+        return devices
+
+    def _give_back(self, needs: Needs, devices: tuple[int, ...]) -> None:
+        for name, amount in needs.claims:
+            if name in self.stocks:
+                self.stocks[name].release(amount, devices)
+
+
+class MemoryPools:
+    def __init__(self) -> None:
+        self._stocks: dict[tuple[str, str], Stock] = {}
+
+    def join(self, host: str, details: WorkerDetails) -> Stock | None:
+        """Return the memory that a new worker shares with other workers of its host; None if it shares none."""
+        if MEMORY in details.capabilities or not details.memory_bytes or not details.memory_pool:
+            return None
+        stock = self._stocks.setdefault((host, details.memory_pool), Stock(0))
+        stock.total = max(stock.total, round(offers_of(details).amounts[MEMORY]) * UNITS_PER_ONE)
+        stock.workers += 1
+        return stock
+
+    def leave(self, host: str, details: WorkerDetails) -> None:
+        key = host, details.memory_pool
+        stock = self._stocks.get(key)
+        if stock is not None:
+            stock.workers -= 1
+            if not stock.workers:
+                del self._stocks[key]
