@@ -44,7 +44,7 @@ def of_as_completed(client: Client, futures: list[ScalerFuture]) -> Any:
 
 
 def of_a_bar(_: Client, futures: list[ScalerFuture]) -> Any:
-    from scaler.extensions.maps.results import Progress  # noqa: PLC0415 (tqdm takes a while to import)
+    from scaler.client.gathering import Progress  # noqa: PLC0415 (tqdm takes a while to import)
 
     bar = Progress("tasks", len(futures))
     for future in futures:

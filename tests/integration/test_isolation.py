@@ -14,7 +14,7 @@ import pytest
 
 from scaler import Client
 from scaler.errors import RefusedError, UsageError
-from scaler.extensions.explain.core import UNKNOWN
+from scaler.scheduler.core.rooms import UNKNOWN
 from tests.integration.test_admission import Cluster
 
 FLOOD = """

@@ -63,7 +63,7 @@ def details_of(role: Role, sampler: Sampler) -> m.Details:
     hello = replace(sampler, choice=kinds.index(role)).message(m.Hello, role=role)
     assert isinstance(hello, m.Hello)
     if isinstance(hello.details, m.WorkerDetails | m.ManagerDetails):
-        hello.details.capabilities = {}  # whose names a greeting must not have
+        return replace(hello.details, capabilities={})  # whose names a greeting must not have
     if isinstance(hello.details, m.ClientDetails):
         hello.details.session = ""  # of which there is one of each name
     return hello.details

@@ -76,7 +76,7 @@ def schema() -> str:
     of_facts: dict[str, str] = {}
     for node in ast.parse(source).body:
         of = getattr(messages, node.name) if isinstance(node, ast.ClassDef) else None
-        if of is messages.UnitFacts:
+        if of is messages.UnitFacts and isinstance(node, ast.ClassDef):
             of_facts = dict(_comments(node, rows))
         if of is None or of in _NOT_ON_THE_WIRE:
             continue

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.extensions.explain.core import UNKNOWN, explain
+from scaler.extensions.explain.core import explain
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import (
     ManagerStatus,
@@ -18,6 +18,7 @@ from scaler.protocol.messages import (
     UnitStatus,
     WorkerHeartbeat,
 )
+from scaler.scheduler.core.rooms import UNKNOWN
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from scaler.config.servers import scheduler_model
-from scaler.extensions.explain.core import UNKNOWN
 from scaler.monitor.cluster_rows import IncidentRow
 from scaler.monitor.reports.answers import (
     ANSWERING_SECONDS,
@@ -48,7 +47,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.changes import Action, Incident
 from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
-from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.core.rooms import UNKNOWN, Rooms
 from scaler.scheduler.rooms import Performers
 from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.vitals import Vitals
