@@ -32,10 +32,9 @@ class Recorder:
         *,
         max_steps: int = MAX_RECORDED_STEPS,
         max_bytes: int = MAX_RECORDED_BYTES,
-        **head: str,
     ) -> None:
-        """size_of: approximate bytes that an input keeps alive. head: additional header fields."""
-        self._head = {**head, "config": config.to_json()}
+        """size_of: approximate bytes that an input keeps alive."""
+        self._config = config.to_json()
         self._size_of = size_of
         self._max_steps = max_steps
         self._max_bytes = max_bytes
@@ -54,7 +53,7 @@ class Recorder:
     def write(self, path: Path) -> None:
         path.touch(mode=0o600)
         with path.open("w") as file:
-            file.write(json.dumps({**self._head, "complete": self._complete}) + "\n")
+            file.write(json.dumps({"config": self._config, "complete": self._complete}) + "\n")
             for now, inputs, _ in self._steps:
                 file.write(json.dumps({"now": now, "inputs": _plain(inputs)}) + "\n")
 

@@ -1,5 +1,5 @@
 """Replays black boxes: `python -m scaler.testing.replay FILE` steps a new core through the recorded inputs, and checks
-its invariants after every step. A scheduler's scaling policy is not asked, as its answers are recorded."""
+its invariants after every step. The scaling policy is not asked, as its answers are recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, Any, get_args
 
 from scaler.config.servers import SchedulerConfig
-from scaler.config.worker import WorkerConfig
 from scaler.errors import ConfigError
 from scaler.grammar import counted
 from scaler.net.connection import Identity
@@ -25,26 +24,9 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.rooms import make_rooms
 from scaler.scheduler.scaling.elastic import Elastic
-from scaler.testing import worker_invariants
 from scaler.testing.invariants import check
-from scaler.worker.agent.calls import CallInput, ServiceCalls
-from scaler.worker.agent.core import AgentCore
-from scaler.worker.agent.events import CoreInput, ProcessorEvent, ProcessorInput
-from scaler.worker.agent.limits import ContainerMemory
-from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.frames import Results, Snapshot
 
-_OF_SCHEDULER = (*get_args(Input), *get_args(Observed), Wanted, Identity, Role)
-_OF_AGENT = (
-    *get_args(CoreInput | ProcessorInput | CallInput),
-    ContainerMemory,
-    Outcome,
-    ProcessorEvent,
-    Results,
-    Snapshot,
-)
-_RECORDS = {kind.__name__: kind for kind in (*_OF_SCHEDULER, *_OF_AGENT)}
-_EXECUTORS = {each.__name__: each for each in (ProcessorPool, ServiceCalls)}
+_RECORDS = {kind.__name__: kind for kind in (*get_args(Input), *get_args(Observed), Outcome, Wanted, Identity, Role)}
 _NO_HEAD = "its first line is not the head of a black box"
 
 
@@ -75,9 +57,6 @@ def _from_json(value: dict[str, Any]) -> Any:
 
 def _make_core(head: Mapping[str, Any], now: float) -> tuple[Callable[[list[Any], float], Any], Callable[[], None]]:
     """Return the `step` of a new core, and a check of its invariants."""
-    if "executor" in head:
-        agent = AgentCore(WorkerConfig.from_json(head["config"]), _EXECUTORS[head["executor"]], now)
-        return agent.step, partial(worker_invariants.check, agent.executor)
     config = SchedulerConfig.from_json(head["config"])
     policy = load_policy(config.policy_engine_type, config.policy_content)
     core = SchedulerCore(config, now, Elastic(policy.allocation), HostStores(), rooms=make_rooms(config))

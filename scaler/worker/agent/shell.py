@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import Any, cast
 
@@ -23,10 +22,9 @@ from scaler.net.connection import Broken, ConnectionRefused, Connector, Connecto
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.plugins import extensions, load
-from scaler.processes import Load, LoadMeter, absolute
+from scaler.processes import Load, LoadMeter
 from scaler.protocol import messages as m
 from scaler.protocol.messages import split
-from scaler.recorder import ROW_BYTES, Recorder
 from scaler.texts import escaped
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
@@ -39,9 +37,6 @@ MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 """Drop task output while more than this is queued for the scheduler, so that results have priority."""
 CLOSE_SECONDS = 2.0
 """Seconds that an exiting agent waits for the scheduler to acknowledge its last messages."""
-MAX_RECORDED_STEPS = 2_000
-MAX_RECORDED_BYTES = 1024 * 1024
-"""Smaller than the scheduler's limit, because a host may have many agents."""
 WELCOME_SECONDS = 1.0
 _POLL_SECONDS = 0.005
 
@@ -78,7 +73,6 @@ class Agent:
         self._wake_at = time.monotonic()
         self._core = AgentCore(config, self.make_executor, self._wake_at)
         self.executor = self._core.executor
-        self._recorder = make_recorder(config, self.make_executor)
         self.on_note: dict[ToAgent, Callable[[Note], object]] = {}
         """Take notes of processors, which are untrusted. Raise ProtocolError for a malformed note."""
         self.on_heartbeat: list[Callable[[m.WorkerHeartbeat], object]] = []
@@ -311,15 +305,7 @@ class Agent:
             return
         now = time.monotonic()
         core = self._core
-        self._recorder.add(inputs, now)
-        try:
-            commands = core.step(inputs, now)
-        except Exception:
-            path = absolute(f"scaler-black-box-{os.getpid()}.bin")
-            self._recorder.write(path)
-            _log.critical("the agent's state is impossible; what led to it is in %s", path)
-            raise
-        for command in commands:
+        for command in core.step(inputs, now):
             match command:
                 case m.Message():
                     self._report(command)
@@ -415,27 +401,3 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
         keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
         compression=access.compression,
     )
-
-
-def make_recorder(config: WorkerConfig, executor: type[ExecutorBase]) -> Recorder:
-    # Drop settings that only service agents have: the core does not use them, and a replay could not read them.
-    config = WorkerConfig(**{each.name: getattr(config, each.name) for each in fields(WorkerConfig)})
-    return Recorder(
-        config, _recorded_bytes, max_steps=MAX_RECORDED_STEPS, max_bytes=MAX_RECORDED_BYTES, executor=executor.__name__
-    )
-
-
-def _recorded_bytes(item: e.AgentInput) -> int:
-    if isinstance(item, e.ResultsReceived):
-        return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
-    if isinstance(item, Received) and isinstance(item.message, m.Run):
-        size = sum(ROW_BYTES + len(payload) for _, payload in item.message.functions)
-        for group in item.message.groups:
-            size += ROW_BYTES * len(group.payloads) + sum(map(len, group.payloads))
-            size += sum([len(value) for values in group.inputs for value in values])
-        return size
-    if isinstance(item, Received) and isinstance(item.message, m.Relay):
-        return ROW_BYTES + len(item.message.body)
-    if isinstance(item, e.TasksReclaimed):
-        return ROW_BYTES + sum(ROW_BYTES * len(each.rows) + len(each.payloads) for each, _ in item.results)
-    return ROW_BYTES
