@@ -27,7 +27,7 @@ TASK = PEER + bytes(7) + b"\1"
 NAME = content_id(FUNCTION)
 SAID: list[tuple[str, bytes, int, int, m.Message]] = [
     (
-        "The client introduces itself:",
+        "The client sends its `Hello`:",
         OPENING,
         0,
         0,
@@ -41,7 +41,7 @@ SAID: list[tuple[str, bytes, int, int, m.Message]] = [
         m.Welcome(False, 1, 60.0, 2.0, "tcp://127.0.0.1:8517", -1),
     ),
     (
-        "The client submits a task, with its function:",
+        "The client submits a task and its function:",
         SESSION,
         1,
         0,
@@ -52,7 +52,7 @@ SAID: list[tuple[str, bytes, int, int, m.Message]] = [
         ),
     ),
     (
-        "The scheduler sends the value, computed in 11 microseconds on a worker:",
+        "The scheduler sends the value, which a worker computed in 11 microseconds:",
         SESSION,
         1,
         1,
