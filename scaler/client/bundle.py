@@ -32,8 +32,8 @@ from scaler.serialization import (
     to_payload,
 )
 from scaler.serialization.arguments import load_arguments
+from scaler.serialization.chunks import ManyCallsFunction
 from scaler.serialization.exceptions import remote_traceback
-from scaler.serialization.separate import ManyCallsFunction
 from scaler.serialization.uploaded import UploadedModules
 from scaler.texts import escaped_lines
 from scaler.worker.processor.calling import finish

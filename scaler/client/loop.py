@@ -35,7 +35,7 @@ from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import give_memory_back
 from scaler.protocol import messages as m
 from scaler.serialization import parts_of
-from scaler.serialization.separate import ATOMS
+from scaler.serialization.chunks import ATOMS
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Maximum bytes of unacknowledged messages to the scheduler; beyond it, tasks wait in the session."""

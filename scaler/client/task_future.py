@@ -14,8 +14,8 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, Serializer, cannot_load, load_value, own_buffer, parts_of
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
+from scaler.serialization.chunks import ATOMS
 from scaler.serialization.exceptions import PartFailedError, annotate, load_exception, locate, take_origin
-from scaler.serialization.separate import ATOMS
 from scaler.texts import readable
 
 _UNSENT: Final = Stage.UNSENT

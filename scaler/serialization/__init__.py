@@ -224,14 +224,6 @@ def check_bytes(serializer: Serializer, made: object) -> Buffer:
     raise SerializationError(f"{shown(serializer)}.serialize must return bytes, not {type(made).__name__}")
 
 
-class ManyCalls:
-    __slots__ = ()
-
-    @property
-    def calls(self) -> tuple[int, int]:
-        raise NotImplementedError
-
-
 def dump_value(value: object, serializer: Serializer | None = None, what: str = "the result") -> Parts:
     """Return the parts of a value. Raises SerializationError with `what`, the type of the value, and the reason."""
     try:

@@ -17,8 +17,8 @@ from scaler.errors import ScalerError, SerializationError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump, dump_function, load, name_of, unpicklable
+from scaler.serialization.chunks import ATOMS, ManyCallsFunction, PickledFunction
 from scaler.serialization.exceptions import PartFailedError
-from scaler.serialization.separate import ATOMS, ManyCallsFunction, PickledFunction
 from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import failure_of, finish
 

@@ -9,19 +9,20 @@ from typing import Any
 
 from scaler import serialization
 from scaler.errors import ObjectLostError, ScalerError, SerializationError
+from scaler.extensions.maps.values import PackedValues, ValuePacker
 from scaler.grammar import counted
 from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
 from scaler.protocol.messages import Outcome
 from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.chunks import ATOMS, ManyCalls, ManyCallsFunction, PickledFunction
 from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
-from scaler.serialization.separate import ATOMS, ManyCallsFunction, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.snapshot import loading
 from scaler.worker.processor.calling import finish
 
 MAX_FAILED_BYTES = 256 * 1024
 
 
-class ChunkResults(Sequence[Any], serialization.ManyCalls):
+class ChunkResults(Sequence[Any], ManyCalls):
     """The values of a chunk. failures: pickled exceptions by position."""
 
     __slots__ = ("failures", "values")

@@ -20,6 +20,7 @@ from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.extensions.maps.chunks import map_function
 from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem
+from scaler.extensions.maps.values import Items
 from scaler.extensions.maps.window import (
     CHUNKS_OF_WINDOW,
     MAX_CHUNK_ITEMS,
@@ -31,7 +32,6 @@ from scaler.extensions.maps.window import (
 from scaler.serialization import name_of
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import hide_frames, locate
-from scaler.serialization.separate import Items
 from scaler.texts import shown
 
 FLUSH_SECONDS = 0.01

@@ -20,13 +20,13 @@ from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
+from scaler.extensions.maps.values import PackedValues
 from scaler.extensions.maps.window import Chunking
 from scaler.protocol.messages import CallReport, is_stored
 from scaler.serialization import Serializer, parts_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import assign, copy_of
 from scaler.serialization.exceptions import load_exception, locate, remote_traceback
-from scaler.serialization.separate import PackedValues
 
 WAIT_STEP_SECONDS = 1.0
 _OF_ONE_ITEM = (errors.ProcessorDiedError, errors.MemoryLimitError, errors.ObjectLostError)

@@ -10,12 +10,12 @@ import numpy
 import pytest
 
 from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, MapFunction, call_each
+from scaler.extensions.maps.values import Items
 from scaler.extensions.maps.window import MAX_CHUNK_ITEMS, PROBE_TIMEOUT_SECONDS, UNPROVEN_CHUNKS, Chunking
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, dump_value, load, size_of
 from scaler.serialization.exceptions import dump_exception, load_exception
-from scaler.serialization.separate import Items
 from scaler.worker.processor.calling import failure_of
 
 

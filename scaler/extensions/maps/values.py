@@ -14,15 +14,14 @@ from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, load_function, modules_by_value
+from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, modules_by_value
 from scaler.serialization.arguments import current_inputs, using_inputs
-from scaler.serialization.snapshot import HEAP_TYPE, Fresh, Unchanging, is_found_by_name
+from scaler.serialization.chunks import ATOMS, outside
+from scaler.serialization.snapshot import HEAP_TYPE, Fresh, is_found_by_name
 
 if TYPE_CHECKING:  # most processes never need cloudpickle
     from scaler.serialization.by_value import PickleStream
 
-ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
-"""Immutable types, which are safe to share and cheap to keep in one pickle."""
 MAX_DEPTH = 16
 """Maximum nesting depth of containers that are searched for shared objects."""
 MAX_CONTAINED_BYTES = 4096
@@ -131,11 +130,6 @@ def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
                 members += map(dict.values, group)
         values = list(chain.from_iterable(members))
     return False
-
-
-def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
-    """Return pickled bytes out of band if the protocol allows, so that they are not searched for names."""
-    return pickle.PickleBuffer(part) if protocol >= 5 else bytes(part)
 
 
 def _keeper(large: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer], bool]:
@@ -394,25 +388,6 @@ class Items:
         packer = ValuePacker()
         packer.add_all(self.items)
         return packer.__reduce_ex__(protocol)
-
-
-class ManyCallsFunction(Unchanging):
-    """A function that makes the calls of a chunk."""
-
-    def replay(self, *args: Any) -> list[Any]:
-        """Make the calls as a debugger needs them: an exception leaves the call that raised it."""
-        raise NotImplementedError
-
-
-class PickledFunction(Unchanging):
-    """A pickled function. `fresh` returns the function in its pickled state for each call."""
-
-    def __init__(self, parts: Sequence[Buffer]) -> None:
-        self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # for repeated loading
-        self.fresh = Fresh(lambda: load_function(parts))
-
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        return PickledFunction, ([outside(part, protocol) for part in self._parts],)
 
 
 def _rows_of(rows: bytes) -> Iterator[tuple[int, tuple[int, int, tuple[int, ...]]]]:
