@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.rows import Figure, Row
 from benchmarks.systems import Start
 from scaler.config.servers import SchedulerConfig
+from scaler.extensions.data_plane.core import DataPlane
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Opened, Received
 from scaler.protocol.messages import (
@@ -40,7 +41,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import Input, Send
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.vitals import configure_collector
 
@@ -81,7 +82,9 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.ids = IdFactory(CLIENT)
-        self.core = SchedulerCore(SchedulerConfig(bind_address="tcp://127.0.0.1:0"), self.now, Elastic(), HostStores())
+        self.core = SchedulerCore(
+            SchedulerConfig(bind_address="tcp://127.0.0.1:0"), self.now, Elastic(), Rooms([DataPlane()])
+        )
         joining = [Opened(CLIENT, hello(Role.CLIENT, ClientDetails("client")))]
         details = WorkerDetails("manager", "unit", 1, 1000, {})
         joining += [Opened(number.to_bytes(8, "big"), hello(Role.WORKER, details)) for number in range(self.workers)]

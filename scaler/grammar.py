@@ -29,3 +29,9 @@ def sized(size_bytes: float) -> str:
             break
         amount /= 1024
     return f"{amount:,.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"
+
+
+def approximate_seconds(seconds: float) -> str:
+    if seconds < 0.1:
+        return f"{max(0.0, seconds) * 1e3:.1f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"

@@ -97,6 +97,7 @@ EXTENSIONS = Plugins(
         "audit": "scaler.extensions.audit:EXTENSION",
         "calls": "scaler.extensions.calls:EXTENSION",
         "costs": "scaler.extensions.costs:EXTENSION",
+        "data_plane": "scaler.extensions.data_plane:EXTENSION",
         "explain": "scaler.extensions.explain:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
         "graphs": "scaler.extensions.graphs:EXTENSION",

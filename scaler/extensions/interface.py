@@ -21,6 +21,7 @@ from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Additions, Explainer, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
+from scaler.scheduler.core.stores import Stores
 from scaler.scheduler.scaling.units import Spending
 
 
@@ -69,6 +70,11 @@ class SchedulerPart:
     def bound(self, cluster: ClusterState) -> None:
         """Called once, before the first step. Sets `cluster`."""
         self.cluster = cluster
+
+    def stores(self) -> Stores | None:
+        """Return the object that knows where objects are, or None. The first object returned by an extension is used,
+        by the core itself: its exceptions end the scheduler."""
+        return None
 
     def spending(self) -> Spending | None:
         """Return the object that limits paid units, or None. The first object returned by an extension is used."""

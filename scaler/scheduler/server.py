@@ -62,7 +62,6 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.rooms import Performers, make_rooms, part, table_names
 from scaler.scheduler.scaling.elastic import Elastic
@@ -143,7 +142,7 @@ class SchedulerServer:
         self._kept = part(STATE)(self) if config.state_directory else None
         self.rooms = make_rooms(config, [] if self._kept is None else [self._kept.subscriber])
         self.elastic = Elastic(policy.allocation)
-        self._core = SchedulerCore(config, self.loop.time(), self.elastic, HostStores(), self.rooms)
+        self._core = SchedulerCore(config, self.loop.time(), self.elastic, self.rooms)
         self._recorder = Recorder(config, recorded_bytes)
         self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self.files = FileWriter()

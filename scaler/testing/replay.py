@@ -21,7 +21,6 @@ from scaler.protocol.messages import Outcome, Role
 from scaler.scheduler.core.changes import Observed
 from scaler.scheduler.core.commands import Input
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.rooms import make_rooms
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.invariants import check
@@ -59,7 +58,7 @@ def _make_core(head: Mapping[str, Any], now: float) -> tuple[Callable[[list[Any]
     """Return the `step` of a new core, and a check of its invariants."""
     config = SchedulerConfig.from_json(head["config"])
     policy = load_policy(config.policy_engine_type, config.policy_content)
-    core = SchedulerCore(config, now, Elastic(policy.allocation), HostStores(), rooms=make_rooms(config))
+    core = SchedulerCore(config, now, Elastic(policy.allocation), rooms=make_rooms(config))
     return core.step, partial(check, core.state)
 
 

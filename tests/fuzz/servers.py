@@ -31,10 +31,11 @@ from scaler.protocol.messages import Role, Server
 from scaler.protocol.session import Envelope
 from scaler.scheduler.core.commands import AskPolicy, Expel, Input, MonitoringChanged, PolicyAnswered, Publish, Send
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import unwrapped
 from scaler.testing.invariants import check
+from scaler.testing.simulation.stepping import built_in
 from scaler.testing.storage_invariants import check_storage
 from tests.contracts.memory_network import MemoryNetwork, Wire
 from tests.fuzz.conversations import Spoken
@@ -152,7 +153,7 @@ class SchedulerWorld:
         config = scheduler_model()(
             bind_address=ADDRESS, worker_timeout_seconds=LEASE_SECONDS, client_timeout_seconds=LEASE_SECONDS
         )
-        self.core = SchedulerCore(config, self.network.now, Elastic(), HostStores())
+        self.core = SchedulerCore(config, self.network.now, Elastic(), Rooms(built_in("data_plane")))
         self._listener = self.network.listener(
             ADDRESS, server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._step
         )

@@ -263,7 +263,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
 
     @rule(name=workers, store=st.sampled_from(("", *STORES)))
     def worker_uses_another_store(self, name: str, store: str) -> None:
-        if store and Cluster.peer(store) not in self.cluster.state.data.stores:
+        if store and Cluster.peer(store) not in self.cluster.state.rooms.stores.records:
             self.cluster.store(store)
         self.cluster.say(name, m.UseStore(Cluster.peer(store) if store else b""))
 

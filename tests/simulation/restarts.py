@@ -24,7 +24,6 @@ from scaler.protocol.messages import Role
 from scaler.scheduler.core.commands import Command, Input, JournalChanged, Recovered, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.durable import DurableSteps
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.simulation.actors import SimulatedClient
@@ -175,8 +174,8 @@ class RestartingWorld(WholeWorld):
                 self._process.end()
                 self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
                 return
-        rooms = Rooms(built_in("resources"), [] if machine is None else [DurableSteps.subscriber])
-        self.core = SchedulerCore(self._config, self.now, Elastic(), HostStores(), rooms=rooms)
+        rooms = Rooms(built_in("resources", "data_plane"), [] if machine is None else [DurableSteps.subscriber])
+        self.core = SchedulerCore(self._config, self.now, Elastic(), rooms)
         self._is_down = False
         self._inbox[:0] = found
         self._step_at = math.inf

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from scaler.extensions.data_plane.persisted import PersistedResults
 from scaler.protocol.messages import PersistResults
-from scaler.scheduler.data.persisted import PersistedResults
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.transfers import MB, LinkWorld
@@ -62,7 +62,7 @@ def run(seed: int) -> None:
     world.run(limit_seconds=1000)
     for identifier in wanted:
         assert 0 in holders(identifier), f"{identifier.hex()} has no copy in the object storage"
-    assert not world.core.state.data.tracker.transfers
+    assert not world.core.state.rooms.stores.tracker.transfers
 
 
 @pytest.mark.parametrize("seed", short_form(SEEDS, 2))

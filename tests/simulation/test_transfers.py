@@ -109,5 +109,5 @@ def test_every_living_store_gets_wanted_objects_or_learns_of_their_loss(seed: in
     for number, identifier in wanted:
         host = world.hosts[number]
         assert identifier in host.ended or not host.alive, f"host {number} waits for {identifier.hex()}"
-    assert not world.core.state.data.tracker.transfers
+    assert not world.core.state.rooms.stores.tracker.transfers
     assert any(identifier not in world.hosts[number].lost for number, identifier in wanted)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from scaler.config.servers import SchedulerConfig
+from scaler.extensions.data_plane.core import DataPlane
 from scaler.ids import IdFactory
 from scaler.net.connection import Closed, Opened, Received
 from scaler.protocol.chunks import chunk_bytes, chunk_count
@@ -39,7 +40,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageConnected, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.invariants import check
 
@@ -93,7 +94,7 @@ class LinkWorld:
         config = SchedulerConfig(
             bind_address="tcp://127.0.0.1:0", worker_timeout_seconds=FOREVER, client_timeout_seconds=FOREVER
         )
-        self.core = SchedulerCore(config, 0.0, Elastic(), HostStores())
+        self.core = SchedulerCore(config, 0.0, Elastic(), Rooms([DataPlane()]))
         self.hosts: dict[int, Host] = {}
         self.sizes: dict[bytes, int] = {}
         self.unreachable: set[tuple[int, int]] = set()
@@ -203,8 +204,8 @@ class LinkWorld:
                 host = self.hosts[int.from_bytes(command.peer, "big")]
                 self.later(LATENCY_SECONDS, partial(self._hear, host, command.message))
         state = self.core.state
-        if state.data.tracker.next_at < FOREVER:
-            self._wake(max(state.data.tracker.next_at + state.stalled_seconds, self.now + STEP_SECONDS))
+        if state.rooms.stores.tracker.next_at < FOREVER:
+            self._wake(max(state.rooms.stores.tracker.next_at + state.stalled_seconds, self.now + STEP_SECONDS))
 
     # -- stores
 

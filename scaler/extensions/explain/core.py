@@ -6,21 +6,19 @@ that callers can append them to other text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import assert_never
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
-from scaler.grammar import called, counted, listed
-from scaler.ids import ID_BYTES, is_task
-from scaler.needs import CPUS, MEMORY, Needs, Offers, bytes_text, with_amount
-from scaler.protocol.messages import Explain, Explained, Notice, Outcome, UnitState, is_stored
+from scaler.grammar import approximate_seconds, called, counted, listed
+from scaler.ids import ID_BYTES
+from scaler.needs import CPUS, MEMORY, Needs, Offers, with_amount
+from scaler.protocol.messages import Explain, Explained, Notice, Outcome, UnitState
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Send
-from scaler.scheduler.core.locality import Choice
 from scaler.scheduler.core.rooms import UNKNOWN, Explainer, Now
 from scaler.scheduler.core.state import (
     Assigned,
@@ -138,7 +136,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
 def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
     if worker.broken_at is not None:
         return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
-    if state.data.directory.is_used and (fetched := _fetched(state, task, worker)):
+    if fetched := state.rooms.stores.fetching(task, worker):
         return f"it was sent to worker {worker.title}, whose host waits for {fetched}{_so_far(task)}"
     heartbeat = worker.reports.heartbeat
     processors = heartbeat.processors if heartbeat is not None else ()
@@ -169,30 +167,6 @@ def _prefetched_below(task: Task, workers: Iterable[Worker]) -> int:
     return waiting
 
 
-def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
-    """Return the progress of an input that the worker's store is fetching; empty if none."""
-    retained = task.group.client.retained
-    payloads = [retained[each].payload for each in task.references if is_task(each) and each in retained]
-    named = [each[1:17] for each in (task.payload, *payloads) if is_stored(each)]
-    link = state.data.tracker.links.get(worker.store)
-    fetch = next((link.fetches[each] for each in (*task.references, *named) if link and each in link.fetches), None)
-    if fetch is None:
-        return ""
-    transfer = fetch.transfer
-    hosts = {record.number: f"host {record.host}" for record in state.data.stores.values()}
-    if state.data.tracker.backend is not None:
-        hosts[state.data.tracker.backend] = "the backend of the object storage"
-    size = f"{bytes_text(transfer.size_bytes)} of input" if transfer.size_bytes else "an input"
-    sources = [hosts.get(run.source, "the object storage") for run in fetch.runs]
-    if sources:
-        part = 100 * fetch.have.bit_count() // len(transfer.counts)
-        return f"{size} from {listed(list(dict.fromkeys(sources)), MAX_NAMED)}, {part} % there"
-    if transfer.pushed_by is not None:
-        pushing = hosts[transfer.pushed_by]
-        return f"{size}, through the object storage, as it cannot reach {pushing}"
-    return f"{size}, until a store that has it is free or reconnects"
-
-
 def _so_far(task: Task) -> str:
     return f"; this is {_attempt(task)}, after {_last_error(task)}" if task.error_texts else ""
 
@@ -217,9 +191,8 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
         if lower := _prefetched_below(task, willing):
             parts.append(f"{counted(lower, 'task')} of lower priority that workers received earlier may start first")
-        choice = state.data.locality.choice(task, now)
-        if choice is not None:
-            parts.append(_preference(choice))
+        if preference := state.rooms.stores.why_waits(task, now):
+            parts.append(preference)
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
             parts.append(state.rooms.resources.shortage(state.ready.of(needs), willing))
         reasons = [each.reports.degraded_reason for each in willing]
@@ -230,19 +203,6 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
     return "; ".join([*parts, outlook(state, needs)])
 
 
-def _preference(choice: Choice) -> str:
-    if math.isinf(choice.waiting_seconds):
-        waiting = "no worker there accepts tasks now"
-    else:
-        waiting = f"a free slot there takes about {_seconds(choice.waiting_seconds)}"
-    rate = f" at {bytes_text(choice.bytes_per_second)}/s" if choice.moving_seconds > 0 else ""
-    return (
-        f"it prefers host {choice.host}, which has {bytes_text(choice.near_bytes)} of the "
-        f"{bytes_text(choice.total_bytes)} of its inputs: {waiting}, and moving them elsewhere takes "
-        f"{_seconds(choice.moving_seconds)}{rate}"
-    )
-
-
 def _ended(ended: TasksEnded, index: int, now: float) -> str:
     outcome = ended.outcomes[index]
     _, worker = ended.run_of(index)
@@ -250,7 +210,7 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     attempt = f"attempt {record.attempt}"
     errors = [_line(text) for text in record.texts]
     age = now - ended.step_at
-    when = "just now" if age < JUST_NOW_SECONDS else f"{_seconds(age)} ago"
+    when = "just now" if age < JUST_NOW_SECONDS else f"{approximate_seconds(age)} ago"
     if worker:
         when += f" on worker {worker}"
     failure = ended.failure(index).text[:MAX_TEXT] if index in ended.failure_records else ""
@@ -259,7 +219,7 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     match outcome:
         case Outcome.SUCCESS:
             earlier = f"; that was {attempt}, after {'; '.join(errors)}" if errors else ""
-            return f"it ended {when}, and took {_seconds(ended.duration_us[index] * 1e-6)}{earlier}"
+            return f"it ended {when}, and took {approximate_seconds(ended.duration_us[index] * 1e-6)}{earlier}"
         case Outcome.CANCELLED:
             return f"it was cancelled {when}"
         case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
@@ -268,12 +228,6 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
             return f"it raised {' '.join(failure.split())}, {when}, in {attempt}{earlier}"
         case _:
             return f"it failed {when}: {_line(failure)}"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 0.1:
-        return f"{max(0.0, seconds) * 1e3:.1f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
 
 
 def _last_error(task: Task) -> str:

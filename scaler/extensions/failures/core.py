@@ -102,8 +102,7 @@ class Failures(SchedulerPart):
     def _hold(self, failure: Failure) -> None:
         sizes: dict[bytes, int] = {}
         for payload in filter(is_stored, _payloads(failure.ran)):
-            identifier, copies = payload[1:17], self.cluster.data.directory.find(payload[1:17])
-            known_bytes = 0 if copies is None else copies.size_bytes
+            identifier, known_bytes = payload[1:17], self.cluster.rooms.stores.size_of(payload[1:17])
             sizes[identifier] = max(sizes.get(identifier, 0), stored_bytes(payload), known_bytes)
         for identifier, size_bytes in sizes.items():
             held = self._held.get(identifier)

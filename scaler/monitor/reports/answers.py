@@ -15,14 +15,12 @@ from itertools import islice
 from typing import Any
 
 from scaler.ids import ID_BYTES
-from scaler.monitor.reports import objects
 from scaler.monitor.reports.events import Events
 from scaler.monitor.reports.status import Sees, ServerStatus, every_key, status
 from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
 from scaler.protocol.messages import (
     ClusterRead,
-    FindObjects,
     Inquiry,
     Message,
     ReadCluster,
@@ -39,9 +37,7 @@ from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.tables import rows_document
 
-ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {
-    FindObjects: lambda question, client, state: objects.answer(state, question, client),
-}
+ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {}
 
 
 ANSWERING_SECONDS = 0.002

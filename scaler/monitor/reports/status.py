@@ -31,8 +31,6 @@ from scaler.monitor.cluster_rows import (
     WaitingRow,
     WorkerRow,
 )
-from scaler.monitor.data_rows import STORE_COLUMNS, ObjectRow, PairRow
-from scaler.monitor.reports.objects import largest_rows, pair_rows, store_rows
 from scaler.monitor.reports.quantiles import spread
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
@@ -56,9 +54,6 @@ OTHERS = "(of another key)"
 """Replaces the function of a task that the reader may not see."""
 MAX_TEXT = 200
 WORKERS_BYTES = 480 * 1024
-STORES_BYTES = 48 * 1024
-PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
-MAX_OBJECTS = 50
 WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
 """Bytes of each remaining table."""
@@ -97,7 +92,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
     """
     sees_all = sees is every_key
     census = _Census(state, sees)
-    reader = Reader(server.at, sees, sees_all, server.seconds_today, server.figures, census.running)
+    reader = Reader(server.at, sees, sees_all, server.seconds_today, server.figures, census.running, server.storage)
     added = server.rooms.add_to_status(reader)
     head = {
         "version": VERSION,
@@ -111,12 +106,12 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
         "without_workers": state.rooms.explainer.without_workers(),
         **added.head,
     }
-    tables = {**_tables(state, server, census, added, sees), **added.tables}
+    tables = {**_tables(state, census, added, sees), **added.tables}
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
     return f"{json.dumps(head)[:-1]}{parts}}}".encode()
 
 
-def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: Additions, sees: Sees) -> dict[str, str]:
+def _tables(state: ClusterState, census: _Census, added: Additions, sees: Sees) -> dict[str, str]:
     sees_all = sees is every_key
     workers = nlargest(
         MAX_ROWS,
@@ -135,7 +130,7 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
     managers = managers_of(state)[:MAX_ROWS]
     waiting = nsmallest(MAX_WAITING_ROWS, census.queued.items(), key=lambda item: min(map(Group.oldest, item[1])))
     outlook_of = cache(partial(_outlook, state))
-    tables = {
+    return {
         "workers": table(
             WORKER_COLUMNS,
             (_worker(state, worker, added, sees) for worker in workers),
@@ -146,13 +141,6 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
         "functions": table(FUNCTION_COLUMNS, (census.function(each, added) for each in functions), ROWS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
-    if sees_all:
-        tables |= {
-            "stores": table(STORE_COLUMNS, store_rows(state, server.storage, MAX_ROWS), STORES_BYTES),
-            "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
-            "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
-        }
-    return tables
 
 
 def by_name(records: Iterable[Function]) -> list[Function]:
@@ -172,7 +160,6 @@ def by_name(records: Iterable[Function]) -> list[Function]:
 
 class _Census:
     def __init__(self, state: ClusterState, sees: Sees) -> None:
-        sees_all = sees is every_key
         self.clients = [client for client in state.clients.values() if sees(client.account.key)]
         workers = state.workers.values()
         # One call of a chunk runs, and the rest wait.
@@ -208,11 +195,11 @@ class _Census:
             suspended=suspended.total(),
             ended={state_name(code): count for code, count in state.counts.ended.items()},
         )
-        self.totals = self._totals(state, sees_all)
+        self.totals = self._totals(state)
 
-    def _totals(self, state: ClusterState, sees_all: bool) -> Totals:
+    def _totals(self, state: ClusterState) -> Totals:
         workers = state.workers.values()
-        totals = Totals(
+        return Totals(
             workers=len(workers),
             slots=sum(worker.slots for worker in workers),
             draining=sum(worker.draining for worker in workers),
@@ -221,18 +208,9 @@ class _Census:
             managers=len(state.managers),
             functions=len(self.functions),
             waiting=len(self.queued),
-            moved_bytes=state.data.tracker.moved.total_bytes,
             memory_kills=state.counts.memory_kills,
             processors_replaced=state.counts.processors_replaced,
         )
-        if sees_all:
-            totals = totals._replace(
-                stores=1 + len(state.data.stores),
-                pairs=len(state.data.tracker.moved.pairs | state.data.tracker.unreachable),
-                objects=len(state.data.directory),
-                unreachable=len(state.data.tracker.unreachable),
-            )
-        return totals
 
     def client(self, client: ClientRecord) -> ClientRow:
         live = self._live_of[client]

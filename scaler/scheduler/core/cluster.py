@@ -15,50 +15,26 @@ from scaler.protocol.messages import (
     Done,
     ManagerDetails,
     ManagerStatus,
-    Message,
     Outcome,
     Spec,
-    StoreDetails,
     WorkerHeartbeat,
     is_function_id,
     is_stored,
 )
-from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
+from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
 from scaler.scheduler.core.changes import Dropped, TasksEnded
-from scaler.scheduler.core.directory import Directory
-from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.rooms import Changes, Rooms
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
     ManagerRecord,
+    PeerRecord,
     RetainedResult,
-    StoreRecord,
     Task,
     Worker,
     WorkerPool,
 )
-
-
-class Stores(Protocol):
-    """Registry of stores: `scaler.scheduler.data.stores.HostStores`. Times are core time."""
-
-    tracker: Any
-    """Objects at stores, and their transfers: a `scaler.scheduler.data.tracker.Tracker`."""
-
-    def bound(self, state: ClusterState, outbox: Any, config: Rules) -> None:
-        """Called once, before the first step."""
-
-    def joined(self, peer: bytes, name: str, details: StoreDetails, now: float, *, is_back: bool) -> StoreRecord: ...
-    def left(self, record: StoreRecord) -> None: ...
-    def use(self, worker: Worker, store: bytes, now: float) -> None: ...
-    def worker_left(self, worker: Worker) -> None: ...
-    def storage_connected(self) -> None: ...
-    def received(self, record: StoreRecord, message: Message) -> bool: ...
-    def said(self, store: int, message: Message) -> bool: ...
-    def forget_owner(self, owner: bytes) -> None: ...
-    def tick(self, now: float) -> None: ...
 
 
 class Scaling(Protocol):
@@ -134,6 +110,8 @@ class ObjectTable:
         self.accounts: dict[bytes, KeyAccount] = {}
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
+        self.missing: dict[bytes, list[Task]] = {}
+        """Objects that the storage lost and clients must put again, with the tasks waiting for each."""
         self._held: Counter[bytes] = Counter()
         self._due: set[bytes] = set()
         """Held objects without entry, which are forgotten once nothing holds them."""
@@ -265,16 +243,6 @@ MAX_LABEL = 100
 """Characters of a manager's id in worker names, and of a host name."""
 
 
-class DataPlane:
-    def __init__(self, ready: ReadyQueues, tracker: Any) -> None:
-        self.stores: dict[bytes, StoreRecord] = {}
-        self.directory: Directory = tracker.directory
-        self.tracker = tracker
-        self.locality = Locality(ready, tracker.directory, tracker.moved.rate)
-        self.missing: dict[bytes, list[Task]] = {}
-        """Objects that the storage lost and clients must put again, with the tasks waiting for each."""
-
-
 @dataclass(slots=True)
 class JournalState:
     failure: str = ""
@@ -305,7 +273,7 @@ class ClusterState:
     has_returned = False
     """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
-    def __init__(self, now: float, accounts: KeyAccounts, rooms: Rooms, scaling: Scaling, tracker: Any) -> None:
+    def __init__(self, now: float, accounts: KeyAccounts, rooms: Rooms, scaling: Scaling) -> None:
         self.now = now
         self.unix_at_zero = 0.0
         self.stalled_seconds = 0.0
@@ -322,7 +290,6 @@ class ClusterState:
         """Clients that left while tasks were recalled. A client that returns may leave again and be here twice."""
         self.objects = ObjectTable(rooms.changes)
         self.ready = ReadyQueues()
-        self.data = DataPlane(self.ready, tracker)
         self.counts = Counts()
         self.held: dict[Task, None] = {}
         """Waiting resubmitted tasks that workers may have; see `recovery`."""
@@ -336,9 +303,9 @@ class ClusterState:
         """Convert clock time to core time, which excludes intervals without steps."""
         return now - self.stalled_seconds
 
-    def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | StoreRecord | None:
+    def peer(self, identifier: bytes) -> PeerRecord | None:
         known = self.clients.get(identifier) or self.workers.get(identifier)
-        return known or self.managers.get(identifier) or self.data.stores.get(identifier)
+        return known or self.managers.get(identifier) or self.rooms.stores.records.get(identifier)
 
     def manager_named(self, manager_id: str) -> ManagerRecord | None:
         return next((record for record in self.managers.values() if record.name == manager_id), None)

@@ -22,15 +22,14 @@ from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Ref
 from scaler.scheduler.core import commands
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
-from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState, Scaling, Stores
+from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState, Scaling
 from scaler.scheduler.core.commands import Command, Input, Recovered, Relayed, ShellInput
-from scaler.scheduler.core.directory import OBJECT_STORAGE
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
-from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker
+from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
 
@@ -56,9 +55,10 @@ REPEAT_SECONDS = 60.0
 class SchedulerCore:
     """Applies the rules to the state. `state` is read-only for callers."""
 
-    def __init__(self, config: Rules, now: float, scaling: Scaling, stores: Stores, rooms: Rooms | None = None) -> None:
-        rooms, self._scaling, self._stores = rooms or Rooms(), scaling, stores
-        self.state = ClusterState(now, KeyAccounts(config), rooms, scaling, stores.tracker)
+    def __init__(self, config: Rules, now: float, scaling: Scaling, rooms: Rooms | None = None) -> None:
+        rooms = rooms or Rooms()
+        self._scaling, self._stores = scaling, rooms.stores
+        self.state = ClusterState(now, KeyAccounts(config), rooms, scaling)
         self._config = config
         rooms.bind(self.state)
         self._outbox = Outbox(self.state, rooms)
@@ -70,7 +70,7 @@ class SchedulerCore:
         self._tasks.claimed = self._recovery.done
         limit = config.max_number_of_tasks_waiting
         self._submission = Submission(self.state, self._tasks, self._outbox, self._recovery, self._sessions, limit)
-        stores.bound(self.state, self._outbox, config)
+        self._stores.bound(self.state, self._outbox, config)
         scaling.bound(self.state, self._placement, self._outbox)
         self._resources = rooms.resources
         self._worker_numbers = Counter[str]()
@@ -90,7 +90,8 @@ class SchedulerCore:
         state.now = now
         if gap > 2 * TICK_SECONDS:
             state.stalled_seconds += gap - TICK_SECONDS
-        time = state.data.tracker.now = now - state.stalled_seconds
+        time = now - state.stalled_seconds
+        self._stores.begin(time)
         for item in inputs:
             if type(item) is Received:
                 self._received(item.peer, item.message, time)
@@ -101,7 +102,7 @@ class SchedulerCore:
             self._expire(time)
         if time >= self._recovery.next_at:
             self._recovery.tick(time)
-        if time >= state.data.tracker.next_at:
+        if time >= self._stores.next_at:
             self._stores.tick(time)
         self._tasks.wake(time)
         if state.objects.withdrawn:
@@ -128,7 +129,7 @@ class SchedulerCore:
             self._tasks.next_wake,
             self._scaling.next_at,
             self._recovery.next_at,
-            self.state.data.locality.again_at,
+            self._stores.again_at,
         )
         for at in (*due_at, *check_at):
             if at is not None:
@@ -150,6 +151,8 @@ class SchedulerCore:
         if isinstance(hello.details, ClientDetails) and hello.details.session:
             now, name = self.state.own_time(now), hello.details.session
             return self._sessions.refusal(peer, name, identity, now, is_its_own=hello.resume)
+        if isinstance(hello.details, StoreDetails) and self._stores.refusal:
+            return Refused(messages.RefusalReason.ROLE, self._stores.refusal)
         if isinstance(hello.details, ManagerDetails):
             record = self.state.manager_named(hello.details.manager_id)
             is_other = record is not None and not identity.may_see(self.state.accounts.owners.get(record.id, ""))
@@ -191,10 +194,9 @@ class SchedulerCore:
                 for gone in ids:
                     self._forget_owner(gone)
             case commands.StorageConnected():
-                self._stores.storage_connected()
-                self._tell_gone(OBJECT_STORAGE)
+                self._stores.storage_connected(self._gone_for_good())
             case commands.StorageSaid(message):
-                self._stores.said(OBJECT_STORAGE, message)
+                self._stores.storage_said(message)
             case commands.JournalChanged():
                 self._journal_changed(item)
             case commands.MonitoringChanged(is_watched):
@@ -229,7 +231,7 @@ class SchedulerCore:
         account = self.state.accounts.opened(peer, identity, now)
         self.state.has_returned |= hello.resume
         details, name = hello.details, f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
-        record: ClientRecord | Worker | ManagerRecord | StoreRecord
+        record: PeerRecord
         try:
             match details:
                 case WorkerDetails():
@@ -261,8 +263,8 @@ class SchedulerCore:
                     if is_new:
                         self.state.changes.add(ClientJoined, peer, hello, identity)
                 case StoreDetails():
-                    record = self._stores.joined(peer, name, details, now, is_back=hello.resume)
-                    self._tell_gone(record.number)
+                    gone = self._gone_for_good()
+                    record = self._stores.joined(peer, name, details, now, gone, is_back=hello.resume)
                 case _:
                     assert_never(details)
             self.state.changes.pass_on(peer_incident("joined", record))
@@ -310,7 +312,7 @@ class SchedulerCore:
         return True
 
     def _came_back(self, client: ClientRecord) -> None:
-        for identifier in self.state.data.missing:
+        for identifier in self.state.objects.missing:
             if owner_of(identifier) == client.id:
                 self._outbox.ask_for(client, identifier)
 
@@ -339,7 +341,7 @@ class SchedulerCore:
                 del self.state.managers[peer]
                 self._scaling.manager_left(record, now)
                 self.state.changes.pass_on(peer_incident(kind, record, why))
-            case StoreRecord() as store:
+            case PeerRecord() as store:
                 self._stores.left(store)
                 self.state.changes.pass_on(peer_incident(kind, store, why))
 
@@ -374,11 +376,10 @@ class SchedulerCore:
             del self._gone[next(iter(self._gone))]
         self._stores.forget_owner(client)
 
-    def _tell_gone(self, store: int) -> None:
-        """Make a reconnected store forget the objects of departed clients."""
+    def _gone_for_good(self) -> list[bytes]:
+        """Return departed clients, whose objects a reconnected store must forget."""
         returned = self.state.clients.keys() | self._retained_until.keys()
-        for gone in [each for each in self._gone if each not in returned]:
-            self.state.data.tracker.mail.send(store, messages.ForgetOwner(gone))
+        return [gone for gone in self._gone if gone not in returned]
 
     def _remove_session(self, client: ClientRecord, why: str, now: float) -> None:
         assert client.session is not None
@@ -394,12 +395,12 @@ class SchedulerCore:
         self._placement.remove(worker)
         self._resources.left(worker)
         limit_seconds = self._scaling.worker_left(worker, now)
-        self._stores.worker_left(worker)
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
         self._recovery.worker_left(worker, why)
         self._tasks.worker_lost(worker, why, not worker.draining, limit_seconds, now)
+        self._stores.forget_worker(worker)
         self._outbox.discard(worker)
         self.state.changes.pass_on(peer_incident(kind, worker, why))
 
@@ -413,7 +414,7 @@ class SchedulerCore:
             *state.workers.values(),
             *state.clients.values(),
             *state.managers.values(),
-            *state.data.stores.values(),
+            *state.rooms.stores.records.values(),
         ]:
             silent = now - record.last_message_at
             if isinstance(record, ClientRecord):
@@ -449,7 +450,7 @@ class SchedulerCore:
             state.workers.get(peer)
             or state.clients.get(peer)
             or state.managers.get(peer)
-            or state.data.stores.get(peer)
+            or state.rooms.stores.records.get(peer)
         )
         if record is None:
             self._not_allowed(peer, message)
@@ -466,7 +467,7 @@ class SchedulerCore:
                     self._outbox.send(peer, messages.HeartbeatEcho(message.sent_at))
                 else:
                     self._not_allowed(peer, message)
-            case StoreRecord():
+            case _:
                 if not self._stores.received(record, message):
                     self._not_allowed(peer, message)
 
@@ -518,7 +519,7 @@ class SchedulerCore:
             if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                 objects.pin(identifier, client.id)
                 if isinstance(message, messages.PersistResults):
-                    self.state.data.tracker.persisted.add(identifier)
+                    self._stores.persist(identifier)
 
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
         if client.session is not None and (wrong := self._sessions.make_way(client, message)):

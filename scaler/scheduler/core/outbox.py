@@ -244,13 +244,9 @@ class Outbox:
         objects = self._state.objects
         if objects.withdrawn:
             self.withdraw_functions()
-        tracker = self._state.data.tracker
         if objects.forgotten and (forgotten := objects.take_forgotten()):
-            tracker.forget(forgotten)
-        if tracker.mail.messages or tracker.unsettled:
-            peers = {record.number: record.id for record in self._state.data.stores.values()}
-            for store, message in tracker.take():
-                commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
+            self._state.rooms.stores.forget(forgotten)
+        commands += self._state.rooms.stores.take_messages()
         self._commands = []
         commands += last
         return commands

@@ -25,9 +25,8 @@ from scaler.needs import PIN, Needs
 from scaler.protocol.messages import MAX_BATCH_BYTES, Drain, Outcome
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import ReadyQueue
+from scaler.scheduler.core.ready import Give, ReadyQueue
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
@@ -51,6 +50,8 @@ MAX_OVERLOADED_COMPARED = 64
 MAX_TASKS_COMPARED = 512
 MAX_TRIED = 256
 POLL_AGAIN_SECONDS = 0.005
+WORTH_MOVING_SECONDS = 0.003
+"""A task that starts sooner than this is not moved: moving takes that time."""
 
 
 def _worker_of(pin: str) -> bytes:
@@ -65,7 +66,7 @@ class Placement:
         self._state = state
         self._ready = state.ready
         self._workers = state.workers
-        self._locality = state.data.locality
+        self._stores = state.rooms.stores
         self._tasks = tasks
         self._outbox = outbox
         self._pools = state.pools
@@ -88,12 +89,12 @@ class Placement:
             self._fitting.clear()
         pool.workers += 1
         self._pool_of[worker] = pool
-        self._locality.join(worker)
+        self._stores.worker_joined(worker)
         self.update(worker)
 
     def remove(self, worker: Worker) -> None:
         worker.join_side(None)
-        self._locality.leave(worker)
+        self._stores.worker_left(worker)
         self.touched.pop(worker, None)
         self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)
@@ -123,8 +124,8 @@ class Placement:
             side = self._pool_of[worker].prefetching
         if side is not worker.side:
             worker.join_side(side)
-            if self._locality.is_spread:
-                self._locality.due[worker.store] = None
+            if self._stores.is_spread:
+                self._stores.came_free(worker)
 
     def limit(self, worker: Worker, most: int) -> None:
         """Set the maximum number of tasks of a worker."""
@@ -177,83 +178,39 @@ class Placement:
             budget -= placed
             if budget <= 0:
                 break
-        if self._locality.is_spread:
-            self._locality.end_pass(now)
-        self.has_backlog = any(queue.count or queue.preferred for queue in waiting)
+        if self._stores.is_spread:
+            self._stores.end_pass(now)
+        self.has_backlog = any(queue.total for queue in waiting)
         return budget <= 0
 
     def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
-        is_only_worker = sum([pool.workers for pool in pools]) == 1
+        give = partial(self._give, queue, sum([pool.workers for pool in pools]) == 1, now)
         placed = in_vain = 0
         for prefetch in (False, True):
-            if queue.preferred:
-                placed += self._offer_near(queue, pools, prefetch, is_only_worker, budget - placed, now)
+            sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
+            if queue.total > queue.count:
+                placed += queue.offer_near(sides, prefetch, budget - placed, give)
             given = 1
             while given and queue.count and placed < budget and in_vain < MAX_ASKED_IN_VAIN:
-                given, refused = self._offer(queue, pools, prefetch, is_only_worker, budget - placed, now)
+                given, refused = self._offer(queue, pools, prefetch, budget - placed, give)
                 placed += given
                 in_vain += refused
-            if queue.preferred:
-                placed += self._offer_elsewhere(queue, pools, prefetch, is_only_worker, budget - placed, now)
+            if queue.total > queue.count:
+                placed += queue.offer_elsewhere(sides, budget - placed, give)
         return placed
 
     def _give_pinned(self, queue: ReadyQueue, now: float) -> int:
         worker = self._workers.get(_worker_of(queue.needs.pin))
         if worker is not None:
-            placed = self._give(worker, queue, queue.total, True, now) if worker.side is not None else 0
-            self.update(worker)
-            return placed
+            return self._give(queue, True, now, worker, queue.total) if worker.side is not None else 0
         lost = list(queue)
         for task in lost:
             self._tasks.end(task, Outcome.WORKER_LOST, _PINNED_LOST)
         return len(lost)
 
-    def _offer_near(
-        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
-    ) -> int:
-        sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
-        placed = 0
-        for number in [number for number in self._locality.due if number in queue.stores]:
-            workers = [
-                worker
-                for worker in self._locality.stores[number].workers
-                if worker.side is not None and any(worker.side is side for side in sides)
-            ]
-            while workers and placed < budget and number in queue.stores:
-                share = -(-min(queue.stores[number].count, budget - placed) // len(workers))
-                left = []
-                for worker in workers:
-                    free = worker.slots - worker.busy
-                    given = self._give(worker, queue, share if prefetch else min(share, free), is_only_worker, now)
-                    side = worker.side
-                    self.update(worker)
-                    if given and worker.side is side:
-                        left.append(worker)
-                    placed += given
-                workers = left
-        return placed
-
-    def _offer_elsewhere(
-        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
-    ) -> int:
-        sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
-        placed = 0
-        in_vain: set[int] = set()
-        for side, worker in [(pool, worker) for pool in sides for worker in islice(pool, MAX_MOVED)][:MAX_MOVED]:
-            given = worker.store not in in_vain
-            while given and placed < budget and queue.preferred and worker.side is side:
-                given = self._give(worker, queue, 1, is_only_worker, now) > 0
-                self.update(worker)
-                placed += given
-            if not given:
-                in_vain.add(worker.store)
-            if worker.side is side:
-                side.move_to_end(worker)
-        return placed
-
     def _offer(
-        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
+        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, budget: int, give: Give
     ) -> tuple[int, int]:
         """Offer each worker with credit its share, once. Returns the tasks placed and the workers that took none."""
         sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
@@ -270,8 +227,7 @@ class Placement:
                 if prefetch
                 else max(min(spread, worker.slots - len(worker.tasks) + len(worker.blocked)), abundant)
             )
-            given = self._give(worker, queue, share, is_only_worker, now)
-            self.update(worker)
+            given = give(worker, share)
             if worker.side is side:
                 side.move_to_end(worker)
             placed += given
@@ -280,7 +236,7 @@ class Placement:
                 break
         return placed, in_vain
 
-    def _give(self, worker: Worker, queue: ReadyQueue, share: int, is_only_worker: bool, now: float) -> int:
+    def _give(self, queue: ReadyQueue, is_only_worker: bool, now: float, worker: Worker, share: int) -> int:
         """Assign up to `share` tasks, within the worker's credit. Returns the number of tasks assigned."""
         share = self._room(worker, queue, share)
         needs = queue.needs
@@ -294,7 +250,7 @@ class Placement:
         count = len(tasks) - len(worker.blocked) + claims.extra
         load = worker.load if count else 0.0
         full_load = worker.full_load(load, count)
-        take = partial(self._locality.take, queue, worker, now) if queue.preferred else queue.take
+        take = queue.taker(worker, now)
         while len(chosen) < share and count < limit:
             if count > slots - 1 and (claims.extra or is_stalled or (load >= full_load and count >= 2 * slots)):
                 break
@@ -325,7 +281,7 @@ class Placement:
             self._tasks.assign(chosen, worker, inputs, now)
         for task in reversed(avoiding):
             queue.put_back(task)
-        queue.taken.clear()
+        self.update(worker)
         return len(chosen)
 
     @staticmethod
@@ -364,19 +320,20 @@ class Placement:
         busiest = self._busiest(overloaded, now)
         served = tried = 0
         for pool in pools:
-            # Workers with equal offers and store share one iterator, so that rejected candidates are compared once.
+            # Workers with equal offers and place share one iterator, so that rejected candidates are compared once.
             candidates: dict[int, Iterator[Worker]] = {}
             for idle in list(islice(pool.idle, MAX_IDLE_SERVED - served)):
                 served += 1
                 if idle.claims.reserved is not None:
                     continue
-                if idle.store not in candidates:
-                    candidates[idle.store] = iter(self._locality.nearest(busiest, idle))
-                for worker in candidates[idle.store]:
+                place = self._stores.place_of(idle)
+                if place not in candidates:
+                    candidates[place] = iter(self._stores.nearest(busiest, idle))
+                for worker in candidates[place]:
                     tried += 1
                     if tried > MAX_TRIED or (not worker.recalled and self._recall_last(worker, idle, now)):
                         break
-                if self._locality.is_spread:
+                if self._stores.is_spread:
                     pool.idle.move_to_end(idle)
         if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
             # Rotate, so that the next step compares other workers.
@@ -402,7 +359,7 @@ class Placement:
         if idle is not None:
             wanted = max(1, wanted * idle.slots // (idle.slots + worker.slots))
             last = islice(last, MAX_TASKS_COMPARED)
-        is_far = idle is not None and idle.store != worker.store
+        is_far = idle is not None and self._stores.place_of(idle) != self._stores.place_of(worker)
         chosen: list[Task] = []
         for behind, task in enumerate(last):
             if len(chosen) >= wanted or (is_far and behind >= worker.busy - worker.slots):
@@ -413,9 +370,10 @@ class Placement:
                 if not task.needs.fits(idle.offers) or task.avoids(idle, now):
                     continue
                 if is_far and task.references:
-                    if not self._locality.may_compare(task, now):
+                    may_move = self._stores.may_move(task, worker, idle, behind, now)
+                    if may_move is None:
                         break
-                    if not self._locality.may_move(task, worker, idle, behind, now):
+                    if not may_move:
                         continue
                 if task.needs.is_counted:
                     if not idle.count(task.needs):

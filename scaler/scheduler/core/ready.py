@@ -5,21 +5,25 @@ then round robin over keys, then over the clients of a key, then first in, first
 no more than a key with one. Adding, taking, and dropping a task are O(1): a dropped task stays as a tombstone until a
 take or a sweep removes it.
 
-Tasks that prefer a store (see `locality`) are in a nested queue per store within the queue of their requirement.
+Extensions may subclass `ReadyQueue` to keep tasks that prefer a place apart.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
 from typing import Final
 
 from scaler.needs import Needs
-from scaler.scheduler.core.state import READY, Group, Task
+from scaler.scheduler.core.state import READY, Group, Task, Worker
 
 Rank = tuple[int, int]
+Side = OrderedDict[Worker, None]
+"""Workers of a pool that may take tasks: idle ones, or prefetching ones."""
+Give = Callable[[Worker, int], int]
+"""Gives up to so many tasks of a queue to a worker, and returns their number."""
 
 _SWEEP_AT = 1024
 """Tombstones that trigger a sweep, if they also outnumber the live tasks."""
@@ -27,7 +31,7 @@ _NONE: Final[deque[Task]] = deque(maxlen=0)
 
 
 class ReadyQueue:
-    """Ready tasks of one requirement. `count` is the number of live tasks that prefer no store."""
+    """Ready tasks of one requirement. count: live tasks that any worker may take."""
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
@@ -39,27 +43,17 @@ class ReadyQueue:
         """Shortcut to the tasks of the best rank's only client. Never emptied, so that empty levels are removed by
         `take`.
         """
-        self.preferred: dict[Task, int] = {}
-        self.stores: dict[int, ReadyQueue] = {}
-        """Queues of tasks that prefer a store, by store; none is empty."""
-        self.preferred_ranks: dict[Rank, int] = {}
-        self.taken: dict[Task, int] = {}
-        self.had_turn = False
-        """In a store's queue: whether it had the last turn, rather than another client's task that prefers no store."""
-        self.contested: ReadyQueue | None = None
-        """The store's queue that gained or lost a turn with the last take."""
 
     @property
     def total(self) -> int:
-        return self.count + len(self.preferred)
+        """Number of live tasks, including tasks that prefer a place."""
+        return self.count
 
     @property
     def first_rank(self) -> Rank:
         while self._ranks and not self._lanes[self._ranks[0]]:
             del self._lanes[self._ranks.pop(0)]
-        if not self.preferred:
-            return self._ranks[0]
-        return min(chain(self._ranks[:1] if self.count else (), self.preferred_ranks))
+        return self._ranks[0]
 
     def may_pass(self, other: ReadyQueue) -> bool:
         """Return whether tasks of this queue may use room reserved for the first task of another queue."""
@@ -80,13 +74,20 @@ class ReadyQueue:
             self._sole = _NONE
         return tasks
 
+    def offer_near(self, _sides: Sequence[Side], _prefetch: bool, _budget: int, _give: Give) -> int:
+        """Offer tasks that prefer a place to workers there, on these sides. Returns the number of tasks placed."""
+        return 0
+
+    def offer_elsewhere(self, _sides: Sequence[Side], _budget: int, _give: Give) -> int:
+        """Offer tasks that prefer a place to all workers on these sides. Returns the number of tasks placed."""
+        return 0
+
+    def taker(self, _worker: Worker, _now: float) -> Callable[[], Task | None]:
+        """Return the function that takes the next task for a worker."""
+        return self.take
+
     def put_back(self, task: Task) -> None:
-        if self.contested is not None:
-            self.contested.had_turn = not self.contested.had_turn
-            self.contested = None
-        if self.taken and task in self.taken:
-            self.add_preferring(task, self.taken.pop(task), is_first=True)
-            return
+        """Undo the last take."""
         self.add_one(task, is_first=True)
 
     def take(self) -> Task | None:
@@ -135,20 +136,12 @@ class ReadyQueue:
 
     def remove(self, task: Task) -> None:
         """Remove a task that will become ready again. O(tasks of its client)."""
-        if task in self.preferred:
-            self._of(task).remove(task)
-            self._left(task)
-            return
         self.tasks_of(task.group).remove(task)
         self.count -= 1
         task.group.ready -= 1
 
-    def drop(self, task: Task) -> None:
+    def drop(self, _task: Task) -> None:
         """Turn a task whose state has changed into a tombstone."""
-        if self.preferred and task in self.preferred:
-            self._of(task).drop(task)
-            self._left(task)
-            return
         self.count -= 1
         self.tombstones += 1
         if self.tombstones > _SWEEP_AT and self.tombstones > self.count:
@@ -159,9 +152,7 @@ class ReadyQueue:
             self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
-        """Return how many tasks of the same preferred store go before this one, at most `limit`. O(limit)."""
-        if task in self.preferred:
-            return self._of(task).before(task, limit)
+        """Return how many tasks of the same preferred place go before this one, at most `limit`. O(limit)."""
         rank, own = task.group.rank, task.group.client
         count = 0
         for better in self._ranks[: self._ranks.index(rank)]:
@@ -175,8 +166,7 @@ class ReadyQueue:
         return min(limit, count + ahead + others)
 
     def clients(self) -> set[bytes]:
-        found = {client for clients in self._by_key() for client in clients}
-        return found.union(*(queue.clients() for queue in self.stores.values()))
+        return {client for clients in self._by_key() for client in clients}
 
     def _by_key(self) -> Iterator[OrderedDict[bytes, deque[Task]]]:
         return (clients for lane in self._lanes.values() for clients in lane.values())
@@ -185,23 +175,9 @@ class ReadyQueue:
         for clients in self._by_key():
             for tasks in clients.values():
                 yield from (task for task in tasks if task.state is READY)
-        for queue in self.stores.values():
-            yield from queue
 
-    # -- tasks that prefer a store
-
-    def add_preferring(self, task: Task, store: int, *, is_first: bool) -> None:
-        """Add a task that prefers a store. is_first: ahead of its client's other tasks."""
-        queue = self.stores.get(store)
-        if queue is None:
-            queue = self.stores[store] = ReadyQueue(self.needs)
-        queue.add_one(task, is_first=is_first)
-        rank = task.group.rank
-        self.preferred[task] = store
-        self.preferred_ranks[rank] = self.preferred_ranks.get(rank, 0) + 1
-
-    def add_one(self, task: Task, *, is_first: bool) -> None:
-        """Add a task that prefers no store. is_first: see `add_preferring`."""
+    def add_one(self, task: Task, _place: int | None = None, *, is_first: bool) -> None:
+        """Add a task. _place: the one that it prefers. is_first: ahead of its client's other tasks."""
         group = task.group
         group.ready += 1
         self.count += 1
@@ -209,65 +185,6 @@ class ReadyQueue:
             self.tasks_of(group).appendleft(task)
         else:
             self.tasks_of(group).append(task)
-
-    def take_preferring(self, store: int, *, is_last: bool = False) -> Task | None:
-        queue = self.stores.get(store)
-        task = None if queue is None else queue.take_last() if is_last else queue.take()
-        if task is not None:
-            self._left(task)
-            self.taken[task] = store
-        return task
-
-    def first(self) -> Task | None:
-        for rank in self._ranks:
-            for tasks in chain.from_iterable(clients.values() for clients in self._lanes[rank].values()):
-                while tasks:
-                    if tasks[0].state is READY:
-                        return tasks[0]
-                    tasks.popleft()
-                    self.tombstones -= 1
-        return None
-
-    def last(self) -> Task | None:
-        for rank in reversed(self._ranks):
-            for clients in reversed(self._lanes[rank].values()):
-                for tasks in reversed(clients.values()):
-                    while tasks:
-                        if tasks[-1].state is READY:
-                            return tasks[-1]
-                        tasks.pop()
-                        self.tombstones -= 1
-        return None
-
-    def take_last(self) -> Task | None:
-        task = self.last()
-        if task is not None:
-            self.tasks_of(task.group).pop()
-            self.count -= 1
-            task.group.ready -= 1
-        return task
-
-    def forget_store(self, store: int) -> None:
-        """Let all tasks that prefer this store run anywhere, ahead of their clients' other tasks."""
-        for task in reversed(list(self.stores.pop(store, ()))):
-            self._uncount(task)
-            task.group.ready -= 1
-            self.add_one(task, is_first=True)
-
-    def _of(self, task: Task) -> ReadyQueue:
-        return self.stores[self.preferred[task]]
-
-    def _left(self, task: Task) -> None:
-        store = self._uncount(task)
-        if not self.stores[store].count:
-            del self.stores[store]
-
-    def _uncount(self, task: Task) -> int:
-        rank = task.group.rank
-        self.preferred_ranks[rank] -= 1
-        if not self.preferred_ranks[rank]:
-            del self.preferred_ranks[rank]
-        return self.preferred.pop(task)
 
 
 def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
@@ -291,10 +208,11 @@ class ReadyQueues:
 
     def __init__(self) -> None:
         self.queues: dict[Needs, ReadyQueue] = {}
+        self.make_queue: Callable[[Needs], ReadyQueue] = ReadyQueue
 
     def of(self, needs: Needs) -> ReadyQueue:
         if needs not in self.queues:
-            self.queues[needs] = ReadyQueue(needs)
+            self.queues[needs] = self.make_queue(needs)
         return self.queues[needs]
 
     def add(self, group: Group, tasks: Sequence[Task]) -> None:
@@ -304,13 +222,9 @@ class ReadyQueues:
         queue.count += count
         queue.tasks_of(group).extend(tasks)
 
-    def add_one(self, task: Task, store: int | None, *, is_first: bool = False) -> None:
-        """Add a task. store: its preferred store. is_first: ahead of its client's other tasks."""
+    def add_one(self, task: Task, place: int | None, *, is_first: bool = False) -> None:
         queue = self.queues.get(task.needs) or self.of(task.needs)
-        if store is not None:
-            queue.add_preferring(task, store, is_first=is_first)
-        else:
-            queue.add_one(task, is_first=is_first)
+        queue.add_one(task, place, is_first=is_first)
 
     def remove(self, task: Task) -> None:
         self.of(task.needs).remove(task)
@@ -326,7 +240,7 @@ class ReadyQueues:
 
     def waiting(self) -> list[ReadyQueue]:
         """Return the queues that have a ready task, by best rank, then least recently served."""
-        found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
+        found = [queue for queue in self.queues.values() if queue.total]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.first_rank)
         return found

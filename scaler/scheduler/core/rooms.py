@@ -15,6 +15,7 @@ from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDec
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.state import Group
+from scaler.scheduler.core.stores import Stores
 
 P = ParamSpec("P")
 UNKNOWN = "no such task: it ended too long ago or was never submitted"
@@ -32,7 +33,8 @@ class Reader(NamedTuple):
     """The reader of a status. at: Unix seconds. sees: whether the reader may see objects of a key.
 
     sees_all: whether the reader may see everything. seconds_today: seconds since local midnight. figures: returns the
-    figures of a peer's connection. running: number of running tasks by group.
+    figures of a peer's connection. running: number of running tasks by group. storage: a
+    `scaler.protocol.monitor_rows.StorageRow`.
     """
 
     at: float
@@ -41,6 +43,7 @@ class Reader(NamedTuple):
     seconds_today: float
     figures: Callable[[bytes], LinkFigures]
     running: Mapping[Group, int] = {}
+    storage: Any = None
 
 
 class Additions(NamedTuple):
@@ -142,6 +145,7 @@ class Rooms:
         for part in parts:
             for kind in part.messages:
                 self.takers.setdefault(kind, []).append(part.on_message)
+        self.stores: Stores = next(self._provided("stores"), None) or Stores()
         self.answerers = {**(answerers or {}), **{kind: part.on_question for part in parts for kind in part.questions}}
 
     remembered: tuple[Remembered, ...] = ()

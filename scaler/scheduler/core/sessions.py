@@ -102,7 +102,7 @@ class Sessions:
             known.note_connection(now, is_broken=False)
             client = known
         client.attach(where)
-        self._state.data.tracker.persisted.durable.add(client.id)
+        self._state.rooms.stores.persist_results_of(client.id)
         return client
 
     def detach(self, client: ClientRecord, now: float) -> None:
@@ -117,7 +117,7 @@ class Sessions:
         client.session = DurableSession(name, now, where, found.labels)
         client.account.size_bytes += client.session.size_bytes
         client.detach(now)
-        self._state.data.tracker.persisted.durable.add(client.id)
+        self._state.rooms.stores.persist_results_of(client.id)
 
     def expired(self, now: float) -> list[ClientRecord]:
         """Return the detached sessions without unfinished tasks that were unused for too long."""

@@ -30,8 +30,6 @@ from scaler.protocol.messages import (
     Finished,
     ManagerDetails,
     Spec,
-    StoreDetails,
-    StoreReport,
     TaskGroup,
     WorkerDetails,
     WorkerHeartbeat,
@@ -697,8 +695,6 @@ class Worker(PeerRecord):
     paces: Paces = field(default_factory=Paces)
     progress: WorkerProgress = field(init=False)
     idle_since: float = field(init=False)
-    store: int = 0
-    """Number of the store for its tasks; 0: the object storage. Set only by `Locality.use_store`."""
     reports: Reports = field(init=False)
 
     def __post_init__(self) -> None:
@@ -832,9 +828,6 @@ class Worker(PeerRecord):
         self.is_leaving = self.is_leaving or leaving
         self.quarantined = self.quarantined or quarantined
 
-    def use_store(self, number: int) -> None:
-        self.store = number
-
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
         self.reports.add(heartbeat, now, self.sent - len(self.tasks))
         if any(each.initialized and each.running for each in heartbeat.processors):
@@ -849,20 +842,6 @@ class Worker(PeerRecord):
         if done.lanes[-1]:
             clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
         self.terminated = Terminated(self.name, ran)
-
-
-@dataclass(slots=True, eq=False)
-class StoreRecord(PeerRecord):
-    """The store of a host. Only `data/stores.py` modifies it."""
-
-    role = "store"
-    number: int
-    details: StoreDetails
-    report: StoreReport | None = None
-
-    @property
-    def host(self) -> str:
-        return self.name.rpartition("|")[0]
 
 
 @dataclass(slots=True, eq=False)

@@ -124,9 +124,8 @@ class Tasks:
     def __init__(self, state: ClusterState, outbox: Outbox) -> None:
         self._state = state
         self._objects = state.objects
-        self._directory = state.data.directory
         self._ready = state.ready
-        self._locality = state.data.locality
+        self._stores = state.rooms.stores
         self._outbox = outbox
         self._batch = NO_BATCH
         self._delayed: list[tuple[float, int, Task]] = []
@@ -193,8 +192,8 @@ class Tasks:
     def _enqueue(self, task: Task, *, is_first: bool = False) -> None:
         task.state = READY
         store = None
-        if self._locality.is_spread and task.references:
-            store = self._locality.preferred(task, self._state.own_time(self._state.now))
+        if self._stores.is_spread and task.references:
+            store = self._stores.preferred(task, self._state.own_time(self._state.now))
         self._ready.add_one(task, store, is_first=is_first)
 
     # -- to workers and back
@@ -360,8 +359,8 @@ class Tasks:
         if not self._is_result(task.id, task.attempt, payload):
             return Outcome.OBJECT_LOST, b"its worker stored the result under another id"
         size_bytes = stored_bytes(payload)
-        if size_bytes >= LARGE_BYTES or self._directory.is_used:
-            self._state.data.tracker.stored(payload[1:17], size_bytes, worker.store, task.group.spec.name)
+        if size_bytes >= LARGE_BYTES or self._stores.is_used:
+            self._stores.stored(payload[1:17], size_bytes, worker, task.group.spec.name)
         return outcome, payload
 
     @staticmethod
@@ -379,8 +378,8 @@ class Tasks:
             self._forget_stored(payload[1:17], worker)
 
     def _forget_stored(self, identifier: bytes, worker: Worker | None) -> None:
-        if worker is not None and self._directory.is_used and identifier not in self._objects.stored:
-            self._state.data.tracker.stored(identifier, 0, worker.store)
+        if worker is not None and self._stores.is_used and identifier not in self._objects.stored:
+            self._stores.stored(identifier, 0, worker)
         self._objects.forget(identifier)
 
     def _ended_without_result(
@@ -523,9 +522,9 @@ class Tasks:
         self._note_given_back(task)
         task.state = Waiting(1)
         self._state.counts.waiting += 1
-        held = self._state.data.missing.get(identifier)
+        held = self._objects.missing.get(identifier)
         if held is None:
-            self._state.data.missing[identifier] = [task]
+            self._objects.missing[identifier] = [task]
             self._outbox.ask_for(client, identifier)
         else:
             held.append(task)
@@ -536,13 +535,13 @@ class Tasks:
             for identifier in identifiers:
                 if owner_of(identifier) != client.id:
                     continue
-                if self._directory.is_used and not is_lost:
-                    self._state.data.tracker.restored(identifier)
-                for task in reversed(self._state.data.missing.pop(identifier, [])):  # each goes to the front
+                if not is_lost:
+                    self._stores.restored(identifier)
+                for task in reversed(self._objects.missing.pop(identifier, [])):  # each goes to the front
                     if type(task.state) is not Waiting:
                         continue  # cancelled since
                     if is_lost:
-                        host = self._directory.lost_with(identifier)
+                        host = self._stores.lost_with(identifier)
                         where = f" with host {host}, which had the only copy" if host else ""
                         why = f"object {show(identifier)} is lost{where}: {message.text}"
                         self.end(task, Outcome.OBJECT_LOST, why.encode())
@@ -871,8 +870,8 @@ class Tasks:
         """Drop everything of a client. Running tasks are recalled, and dropped when they return."""
         client.terminated = True
         client.unacknowledged.clear()
-        for identifier in [each for each in self._state.data.missing if owner_of(each) == client.id]:
-            del self._state.data.missing[identifier]
+        for identifier in [each for each in self._objects.missing if owner_of(each) == client.id]:
+            del self._objects.missing[identifier]
         for retained in client.retained.values():
             client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
             retained.batch.settle()

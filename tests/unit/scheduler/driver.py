@@ -49,7 +49,6 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
-from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.invariants import check
 from scaler.testing.simulation.stepping import built_in
@@ -109,7 +108,7 @@ class Cluster(SchedulerPart):
     changes: ClassVar[tuple[type, ...]] = (Action,)
     """Participates in the core like an extension."""
     parts: Sequence[Callable[[], Any]] = (Remembering,)
-    """Creates parts of extensions, in addition to `explain` and `resources`."""
+    """Creates parts of extensions, in addition to `explain`, `resources`, and `data_plane`."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
@@ -117,10 +116,12 @@ class Cluster(SchedulerPart):
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
         self.rooms = Rooms(
-            [self, *built_in("explain", "resources"), *(make() for make in self.parts)], self.subscribers, ANSWERERS
+            [self, *built_in("explain", "resources", "data_plane"), *(make() for make in self.parts)],
+            self.subscribers,
+            ANSWERERS,
         )
         self.scaling = Elastic(policy.allocation)
-        self.core = SchedulerCore(config, self.now, self.scaling, HostStores(), rooms=self.rooms)
+        self.core = SchedulerCore(config, self.now, self.scaling, rooms=self.rooms)
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
         """None for a policy that does not answer."""

@@ -7,12 +7,12 @@ import random
 import time
 from typing import Any
 
+from scaler.extensions.data_plane.directory import Directory
 from scaler.ids import result_id, show
 from scaler.net.connection import Identity
 from scaler.protocol.messages import FindObjects, ObjectsFound, ObjectsHeld, stored_reference
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
-from scaler.scheduler.core.directory import Directory
-from scaler.testing.invariants import check_directory
+from scaler.testing.store_invariants import check_directory
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_recovery import Restarted
 from tests.unit.scheduler.test_stores import MB, SIZE, Hosts, hosts_with_result

@@ -80,7 +80,7 @@ def test_released_result_is_no_longer_copied() -> None:
     cluster.asked()
     cluster.step(StorageConnected())
     assert cluster.asked() == []
-    assert not cluster.state.data.tracker.persisted
+    assert not cluster.state.rooms.stores.tracker.persisted
 
 
 @pytest.mark.parametrize("stores_first", [True, False])
@@ -97,7 +97,7 @@ def test_restarted_scheduler_copies_named_results_once_a_store_has_them(stores_f
         cluster.say(*wanted)
     assert cluster.asked() == ["storage"]
     cluster.say("client", Release([result]))
-    assert not cluster.state.data.tracker.persisted
+    assert not cluster.state.rooms.stores.tracker.persisted
 
 
 # -- durable sessions, and a scheduler with a journal

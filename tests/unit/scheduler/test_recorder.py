@@ -25,7 +25,6 @@ from scaler.scheduler.core.cluster import ObjectTable
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import recorded_bytes
 from scaler.testing.replay import read, replay
@@ -86,8 +85,8 @@ def test_replay_produces_the_same_commands(tmp_path: Path) -> None:
         assert SchedulerConfig.from_json(head["config"]) == CONFIG
         assert head["complete"]
         steps = list(recorded)
-    rooms = Rooms(built_in("resources"))
-    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], Elastic(), HostStores(), rooms)
+    rooms = Rooms(built_in("resources", "data_plane"))
+    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], Elastic(), rooms)
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 

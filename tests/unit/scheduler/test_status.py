@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler.extensions.calls.core import CALLS_BYTES
+from scaler.extensions.data_plane import core as data_limits
 from scaler.extensions.health.core import LINKS_BYTES
 from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
 from scaler.monitor.reports import status as limits
@@ -258,9 +259,9 @@ def test_full_tables_and_everything_else_fit_into_one_message() -> None:
     tables = (
         limits.WORKERS_BYTES,
         3 * limits.ROWS_BYTES,
-        limits.STORES_BYTES,
-        limits.PAIRS_BYTES,
-        limits.OBJECTS_BYTES,
+        data_limits.STORES_BYTES,
+        data_limits.PAIRS_BYTES,
+        data_limits.OBJECTS_BYTES,
     )
     more = (LINKS_BYTES, CALLS_BYTES, limits.WAITING_BYTES)
     assert sum(tables) + sum(more) + 16 * 1024 <= MAX_CONTROL_BYTES

@@ -63,7 +63,7 @@ class Hosts(Cluster):
         return list(dict.fromkeys(rows))
 
     def holders(self, identifier: bytes) -> set[int]:
-        copies = self.state.data.directory.find(identifier)
+        copies = self.state.rooms.stores.directory.find(identifier)
         return set() if copies is None else set(copies.holders)
 
     def storage_says(self, message: Message) -> None:
@@ -116,9 +116,9 @@ def test_stores_and_the_object_storage_learn_of_each_other(cluster: Cluster) -> 
 def test_silent_store_is_dropped_after_its_lease() -> None:
     cluster, _ = hosts_with_result(2, worker_timeout_seconds=10)
     cluster.wait(9, alive=["w1", "s2"])
-    assert len(cluster.state.data.stores) == 2
+    assert len(cluster.state.rooms.stores.records) == 2
     cluster.wait(2, alive=["w1", "s2"])
-    assert list(cluster.state.data.stores) == [cluster.peer("s2")]
+    assert list(cluster.state.rooms.stores.records) == [cluster.peer("s2")]
     assert cluster.told("s2", StoresChanged)[0].gone == [1]
 
 
@@ -128,7 +128,7 @@ def test_store_report_is_answered_and_extends_its_lease() -> None:
     cluster.say("s1", StoreReport(7.5, 1, 2, 3, 4, 5))
     assert [each.sent_at for each in cluster.told("s1", HeartbeatEcho)] == [7.5]
     cluster.wait(8, alive=["w1"])
-    assert cluster.peer("s1") in cluster.state.data.stores
+    assert cluster.peer("s1") in cluster.state.rooms.stores.records
 
 
 # -- who has what
@@ -152,7 +152,7 @@ def test_released_object_is_dropped_by_all_holders_and_fetchers() -> None:
     cluster.say("client", Release([result]))
     named = {name: each.ids for name, each in cluster.said if isinstance(each, ForgetObjects)}
     assert named == {"storage": [result], "s1": [result], "s2": [result], "s3": [result]}
-    assert not len(cluster.state.data.directory)
+    assert not len(cluster.state.rooms.stores.directory)
 
 
 def test_all_stores_drop_objects_of_a_departed_client() -> None:
@@ -179,7 +179,7 @@ def test_store_fetches_a_whole_object_from_its_holder() -> None:
 
 def test_measures_the_rate_of_a_store() -> None:
     cluster, result = hosts_with_result(2)
-    moved = cluster.state.data.tracker.moved
+    moved = cluster.state.rooms.stores.tracker.moved
     usual = moved.rate_into(2)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.wait(0.5, alive=["s1", "s2"])

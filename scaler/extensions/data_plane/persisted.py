@@ -16,10 +16,10 @@ from collections.abc import Callable
 from itertools import islice
 
 from scaler.backoff import Backoff
+from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Directory
+from scaler.extensions.data_plane.transfer import StoreMail
 from scaler.ids import is_result, owner_of
 from scaler.protocol.messages import CopyObjects
-from scaler.scheduler.core.directory import OBJECT_STORAGE, Directory
-from scaler.scheduler.data.transfer import StoreMail
 
 MAX_ASKED = 1_000
 MAX_SETTLED = 2_000

@@ -1,4 +1,4 @@
-"""Objects and stores for readers: answers to queries for objects, and tables of the MonitorStatus document. Pure."""
+"""The scheduler part: objects and stores for readers. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,68 @@ from functools import partial
 from heapq import nlargest
 from itertools import islice
 
+from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Copies
+from scaler.extensions.data_plane.stores import HostStores
+from scaler.extensions.interface import SchedulerPart
 from scaler.ids import is_result, is_task, owner_of, task_of
 from scaler.monitor.cluster_rows import StorageRow
-from scaler.monitor.data_rows import ObjectRow, PairRow, StoreRow
+from scaler.monitor.data_rows import STORE_COLUMNS, ObjectRow, PairRow, StoreRow
 from scaler.protocol.messages import FindObjects, ObjectsFound, StoreReport, is_at_host, is_stored, stored_bytes
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.directory import OBJECT_STORAGE, Copies
+from scaler.scheduler.core.rooms import Additions, Reader
 from scaler.scheduler.core.state import ClientRecord
+from scaler.scheduler.tables import table
+
+STORAGE_NAME = "object storage"
+BACKEND_NAME = "backend"
+MAX_ROWS = 500
+MAX_LARGEST = 50
+STORES_BYTES = 48 * 1024
+PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
+MAX_HOLDERS = 1_000
+MAX_SHOWN = 8
+MAX_BYTES = 768 * 1024
+_NO_REPORT = StoreReport(0.0, 0, 0, 0, 0, 0)
 
 
-def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[StoreRow]:
+class DataPlane(SchedulerPart):
+    """Tells readers where objects are and what moves. `HostStores` does the work."""
+
+    questions = (FindObjects,)
+
+    def __init__(self, _settings: object = None) -> None:
+        self._stores = HostStores()
+
+    def stores(self) -> HostStores:
+        return self._stores
+
+    def on_question(self, question: FindObjects, client: ClientRecord, state: ClusterState) -> ObjectsFound:
+        return answer(self._stores, state, question, client)
+
+    def add_to_status(self, reader: Reader) -> Additions:
+        stores, tracker = self._stores, self._stores.tracker
+        moved = {"moved_bytes": tracker.moved.total_bytes}
+        if not reader.sees_all:
+            return Additions(totals=moved)
+        return Additions(
+            tables={
+                "stores": table(STORE_COLUMNS, store_rows(stores, reader.storage, MAX_ROWS), STORES_BYTES),
+                "pairs": table(PairRow._fields, pair_rows(stores, MAX_ROWS), PAIRS_BYTES),
+                "objects": table(ObjectRow._fields, largest_rows(stores, self.cluster, MAX_LARGEST), OBJECTS_BYTES),
+            },
+            totals=moved
+            | {
+                "stores": 1 + len(stores.records),
+                "pairs": len(tracker.moved.pairs | tracker.unreachable),
+                "objects": len(stores.directory),
+                "unreachable": len(tracker.unreachable),
+            },
+        )
+
+
+def store_rows(stores: HostStores, storage: StorageRow, most: int) -> Iterator[StoreRow]:
     """Yield rows for the object storage and for host stores, those with most used memory first."""
-    moved = state.data.tracker.moved
+    moved = stores.tracker.moved
     yield StoreRow(
         str(OBJECT_STORAGE),
         STORAGE_NAME,
@@ -33,7 +83,7 @@ def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[
         moved.into[OBJECT_STORAGE],
         moved.out_of[OBJECT_STORAGE],
     )
-    reports = {record: record.report or _NO_REPORT for record in state.data.stores.values()}
+    reports = {record: record.report or _NO_REPORT for record in stores.records.values()}
     for record in nlargest(most - 1, reports, key=lambda record: reports[record].used_bytes):
         report = reports[record]
         yield StoreRow(
@@ -51,38 +101,30 @@ def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[
         )
 
 
-def pair_rows(state: ClusterState, most: int) -> Iterator[PairRow]:
+def pair_rows(stores: HostStores, most: int) -> Iterator[PairRow]:
     """Yield pairs of stores that cannot reach each other, then those with most moved bytes."""
-    hosts, moved, unreachable = host_names(state), state.data.tracker.moved.pairs, state.data.tracker.unreachable
+    hosts, moved, unreachable = host_names(stores), stores.tracker.moved.pairs, stores.tracker.unreachable
     moving = nlargest(most, moved, key=moved.__getitem__)
     for store, source in islice(dict.fromkeys((*unreachable, *moving)), most):
         names = hosts.get(source, str(source)), hosts.get(store, str(store))
         yield PairRow(f"{source}-{store}", *names, moved[store, source], (store, source) in unreachable)
 
 
-STORAGE_NAME = "object storage"
-BACKEND_NAME = "backend"
-MAX_HOLDERS = 1_000
-MAX_SHOWN = 8
-MAX_BYTES = 768 * 1024
-_NO_REPORT = StoreReport(0.0, 0, 0, 0, 0, 0)
-
-
-def host_names(state: ClusterState) -> dict[int, str]:
-    names = {record.number: record.host for record in state.data.stores.values()} | {OBJECT_STORAGE: STORAGE_NAME}
-    if state.data.tracker.backend is not None:
-        names[state.data.tracker.backend] = BACKEND_NAME
+def host_names(stores: HostStores) -> dict[int, str]:
+    names = {record.number: record.host for record in stores.records.values()} | {OBJECT_STORAGE: STORAGE_NAME}
+    if stores.tracker.backend is not None:
+        names[stores.tracker.backend] = BACKEND_NAME
     return names
 
 
-def answer(state: ClusterState, question: FindObjects, client: ClientRecord) -> ObjectsFound:
+def answer(stores: HostStores, state: ClusterState, question: FindObjects, client: ClientRecord) -> ObjectsFound:
     """Return the named objects, or the largest ones, among those visible to the client."""
     if question.named:
         may_see = [each for each in question.named if state.may_see(client, each)]
-        found = [known for each in may_see if (known := _known(state, each)) is not None]
+        found = [known for each in may_see if (known := _known(stores, state, each)) is not None]
     else:
-        found = state.data.directory.largest(question.most, partial(state.may_see, client))
-    hosts, rows, left = host_names(state), [], MAX_BYTES
+        found = stores.directory.largest(question.most, partial(state.may_see, client))
+    hosts, rows, left = host_names(stores), [], MAX_BYTES
     for identifier, copies in found:
         text = json.dumps([*_row(state, identifier, copies)[:-1], _holders(copies, hosts)])
         left -= len(text)
@@ -92,22 +134,22 @@ def answer(state: ClusterState, question: FindObjects, client: ClientRecord) -> 
     return ObjectsFound(question.named, question.most, f"[{', '.join(rows)}]".encode())
 
 
-def largest_rows(state: ClusterState, most: int) -> list[ObjectRow]:
-    hosts = host_names(state)
+def largest_rows(stores: HostStores, state: ClusterState, most: int) -> list[ObjectRow]:
+    hosts = host_names(stores)
     return [
         _row(state, identifier, copies)._replace(holders=", ".join(_holders(copies, hosts)[:MAX_SHOWN]))
-        for identifier, copies in state.data.directory.largest(most)
+        for identifier, copies in stores.directory.largest(most)
     ]
 
 
-def _known(state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | None:
+def _known(stores: HostStores, state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | None:
     """Return an object by its own id, or by the id of the task that produced it.
 
     A result without an entry counts as stored in the object storage unless a host has a store or, after a restart, may
     have one that has not reconnected yet.
     """
     size_bytes = 0
-    is_in_storage = not (is_result(identifier) and (state.data.directory.is_used or state.has_returned))
+    is_in_storage = not (is_result(identifier) and (stores.is_used or state.has_returned))
     if is_task(identifier):
         client = state.clients.get(owner_of(identifier))
         retained = None if client is None else client.retained.get(identifier)
@@ -115,7 +157,7 @@ def _known(state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | Non
             return None
         identifier, size_bytes = retained.payload[1:17], stored_bytes(retained.payload)
         is_in_storage = not is_at_host(retained.payload)
-    copies = state.data.directory.find(identifier)
+    copies = stores.directory.find(identifier)
     if copies is None and is_in_storage and (size_bytes or identifier in state.objects.stored):
         copies = Copies(size_bytes, {OBJECT_STORAGE})
     return None if copies is None else (identifier, copies)

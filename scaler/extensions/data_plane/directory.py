@@ -33,9 +33,6 @@ class Copies:
 
 class Directory:
     def __init__(self) -> None:
-        self.is_used = False
-        """Whether any host has a store. If not, the object storage has all objects, and only large ones are listed
-        here."""
         self.large: dict[bytes, dict[bytes, Copies]] = {}
         """Objects of at least LARGE_BYTES, by owner."""
         self.by_owner: dict[bytes, dict[bytes, Copies]] = {}

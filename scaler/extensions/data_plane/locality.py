@@ -14,17 +14,25 @@ the task may run anywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Copies, Directory
+from scaler.extensions.data_plane.queues import NearQueue, OrderedQueue
+from scaler.grammar import approximate_seconds
 from scaler.ids import is_task
-from scaler.needs import Needs
+from scaler.needs import Needs, bytes_text
 from scaler.protocol.messages import is_stored
-from scaler.scheduler.core.directory import Copies, Directory
-from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
+from scaler.scheduler.core.accounts import Rules
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.placement import WORTH_MOVING_SECONDS
+from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.state import Task, Worker
+from scaler.scheduler.core.stores import Stores
 
 MIN_INPUT_BYTES = 1024 * 1024
 """Tasks with smaller inputs, or with smaller differences between stores, run anywhere."""
@@ -36,10 +44,7 @@ MAX_WORKERS_COMPARED = 16
 MAX_STORES_COMPARED = 8
 """Stores compared per step and requirement when workers take tasks of other stores."""
 MAX_SOURCES_COMPARED = 4
-MAX_MOVED = 16
 MAX_AHEAD = 10_000
-WORTH_MOVING_SECONDS = 0.003
-"""A task that starts sooner than this is not moved: moving takes that time."""
 PERIOD_SECONDS = 0.005
 MAX_COMPARISONS = 48
 """Comparisons of waiting and moving per `PERIOD_SECONDS`; each takes about 10 us."""
@@ -72,57 +77,81 @@ class Choice(NamedTuple):
     bytes_per_second: float
 
 
-class Locality:
-    def __init__(self, ready: ReadyQueues, directory: Directory, rate: Callable[[int, int], float]) -> None:
+class Locality(Stores):
+    _ready: ReadyQueues
+
+    def __init__(self, directory: Directory, rate: Callable[[int, int], float]) -> None:
         """rate: returns the bytes per second from a source (second argument) to a store."""
-        self._directory = directory
+        super().__init__()
+        self.directory = directory
         self._rate = rate
         self.stores: dict[int, HostStore] = {}
-        self.is_spread = False
-        """Whether workers use more than one store. If not, no task prefers a store, and locality costs nothing."""
+        self.store_of: dict[Worker, int] = {}
         self.due: dict[int, None] = {}
         """Stores that may have queued tasks and workers with credit."""
-        self._ready = ready
-        self.again_at: float | None = None
+        self._again_at: float | None = None
         self._period_ends_at = -math.inf
         self._comparisons_left = 0
-        self._compared: dict[ReadyQueue, list[tuple[int, float]]] = {}
+        self._compared: dict[NearQueue, list[tuple[int, float]]] = {}
+
+    def bound(self, state: ClusterState, _outbox: Outbox, _config: Rules) -> None:
+        self._ready = state.ready
+        state.ready.make_queue = partial(NearQueue, self)
+
+    @property
+    def again_at(self) -> float | None:
+        return self._again_at
 
     # -- workers
 
-    def join(self, worker: Worker) -> None:
-        store = self.stores.get(worker.store)
+    def worker_joined(self, worker: Worker) -> None:
+        self._join(worker, OBJECT_STORAGE)
+
+    def _join(self, worker: Worker, number: int) -> None:
+        store = self.stores.get(number)
         if store is None:
-            store = self.stores[worker.store] = HostStore(worker.store)
+            store = self.stores[number] = HostStore(number)
             self.is_spread = len(self.stores) > 1
+        self.store_of[worker] = number
         store.workers[worker] = None
         store.total_slots += worker.slots
 
-    def leave(self, worker: Worker) -> None:
+    def worker_left(self, worker: Worker) -> None:
         """Remove a worker. Tasks that fit no other worker of its store may then run anywhere."""
-        store = self.stores[worker.store]
+        store = self.stores[self.store_of[worker]]
         del store.workers[worker]
         store.total_slots -= worker.slots
         if not store.workers:
             del self.stores[store.number]
             self.due.pop(store.number, None)
             self.is_spread = len(self.stores) > 1
-            self.again_at = None
-        for queue in self._ready.queues.values():
+            self._again_at = None
+        for queue in self._queues():
             if store.number in queue.stores and not store.fits(queue.needs):
                 queue.forget_store(store.number)
 
     def use_store(self, worker: Worker, store: int) -> None:
-        if worker.store == store:
+        if self.store_of[worker] == store:
             return
-        self.leave(worker)
-        worker.use_store(store)
-        self.join(worker)
+        self.worker_left(worker)
+        self._join(worker, store)
+
+    def forget_worker(self, worker: Worker) -> None:
+        del self.store_of[worker]
+
+    def _queues(self) -> Iterable[NearQueue]:
+        return cast("Iterable[NearQueue]", self._ready.queues.values())  # made here, as `make_queue`
+
+    def place_of(self, worker: Worker) -> int:
+        return self.store_of[worker]
+
+    def came_free(self, worker: Worker) -> None:
+        self.due[self.store_of[worker]] = None
 
     # -- tasks
 
     def preferred(self, task: Task, now: float) -> int | None:
-        """Return the store that a task with references prefers, or None. O(references)."""
+        """See `Stores.preferred`. O(references)."""
         near, _ = self._near(task)
         if max(near.values(), default=0) < MIN_INPUT_BYTES:
             return None
@@ -151,7 +180,7 @@ class Locality:
         return near, total
 
     def _inputs(self, task: Task) -> Iterator[Copies]:
-        retained, find = task.group.client.retained, self._directory.find
+        retained, find = task.group.client.retained, self.directory.find
         for reference in task.references:
             identifier = reference
             if is_task(reference):
@@ -167,7 +196,7 @@ class Locality:
         store = self.stores[number]
         compared = list(islice(store.workers, MAX_WORKERS_COMPARED))
         busy = sum(worker.busy for worker in compared) / sum(worker.slots for worker in compared)
-        queued = sum(queue.stores[number].count for queue in self._ready.queues.values() if number in queue.stores)
+        queued = sum(queue.stores[number].count for queue in self._queues() if number in queue.stores)
         return busy + queued / store.total_slots
 
     # -- waiting and moving
@@ -175,9 +204,9 @@ class Locality:
     def may_compare(self, task: Task, now: float) -> bool:
         """Return whether the budget allows another comparison of waiting and moving, and charge it."""
         if now >= self._period_ends_at:
-            self._period_ends_at, self._comparisons_left, self.again_at = now + PERIOD_SECONDS, MAX_COMPARISONS, None
+            self._period_ends_at, self._comparisons_left, self._again_at = now + PERIOD_SECONDS, MAX_COMPARISONS, None
         if self._comparisons_left <= 0:
-            self.again_at = self._period_ends_at
+            self._again_at = self._period_ends_at
             return False
         self._comparisons_left -= 1 + len(task.references) // 8
         return True
@@ -201,19 +230,22 @@ class Locality:
         rate = max(self._rate(store, each) for each in islice(held.holders, MAX_SOURCES_COMPARED))
         return held.size_bytes / rate
 
-    def nearest(self, workers: Sequence[Worker], idle: Worker) -> list[Worker]:
-        return sorted(workers, key=lambda worker: worker.store != idle.store) if self.is_spread else list(workers)
+    def nearest(self, workers: Sequence[Worker], idle: Worker) -> Sequence[Worker]:
+        here, store_of = self.store_of[idle], self.store_of
+        return sorted(workers, key=lambda worker: store_of[worker] != here) if self.is_spread else workers
 
-    def may_move(self, task: Task, worker: Worker, idle: Worker, behind: int, now: float) -> bool:
-        """Return whether a task queued at a worker should move to an idle one. behind: tasks queued after it."""
+    def may_move(self, task: Task, worker: Worker, idle: Worker, behind: int, now: float) -> bool | None:
+        """See `Stores.may_move`."""
+        if not self.may_compare(task, now):
+            return None
         there = _until_free(worker, now, behind + 1)
-        more = self._moving(task, idle.store, worker.store)
+        more = self._moving(task, self.store_of[idle], self.store_of[worker])
         if more > 0 and there > MARGIN * more + WORTH_MOVING_SECONDS:
-            there = min(there, self._wait(worker.store, task.needs, now))
+            there = min(there, self._wait(self.store_of[worker], task.needs, now))
         return more <= 0 or there > MARGIN * more + WORTH_MOVING_SECONDS
 
     def choice(self, task: Task, now: float) -> Choice | None:
-        queue = self._ready.of(task.needs)
+        queue = cast("NearQueue", self._ready.of(task.needs))
         number = queue.preferred.get(task)
         if number is None:
             return None
@@ -230,14 +262,29 @@ class Locality:
             self._rate(other, number),
         )
 
+    def why_waits(self, task: Task, now: float) -> str:
+        choice = self.choice(task, now)
+        if choice is None:
+            return ""
+        if math.isinf(choice.waiting_seconds):
+            waiting = "no worker there accepts tasks now"
+        else:
+            waiting = f"a free slot there takes about {approximate_seconds(choice.waiting_seconds)}"
+        rate = f" at {bytes_text(choice.bytes_per_second)}/s" if choice.moving_seconds > 0 else ""
+        return (
+            f"it prefers host {choice.host}, which has {bytes_text(choice.near_bytes)} of the "
+            f"{bytes_text(choice.total_bytes)} of its inputs: {waiting}, and moving them elsewhere takes "
+            f"{approximate_seconds(choice.moving_seconds)}{rate}"
+        )
+
     # -- which task a worker takes
 
-    def take(self, queue: ReadyQueue, worker: Worker, now: float) -> Task | None:
+    def take(self, queue: NearQueue, worker: Worker, now: float) -> Task | None:
         """Take the task that a worker should run next from a queue with preferences; None: all should run elsewhere."""
         queue.contested = None
-        own = queue.stores.get(worker.store)
+        own = queue.stores.get(self.store_of[worker])
         if own is not None and self._goes_first(own, queue, own.first(), is_own=True):
-            return queue.take_preferring(worker.store)
+            return queue.take_preferring(self.store_of[worker])
         found = self._movable(queue, worker, now) if own is None else None
         if found is not None:
             number, task, is_last = found
@@ -246,7 +293,7 @@ class Locality:
         return queue.take()
 
     @staticmethod
-    def _goes_first(preferring: ReadyQueue, queue: ReadyQueue, task: Task | None, *, is_own: bool) -> bool:
+    def _goes_first(preferring: OrderedQueue, queue: NearQueue, task: Task | None, *, is_own: bool) -> bool:
         """Return whether a task that prefers a store goes before the tasks without a preference. The better rank goes
         first. At equal rank, different clients take turns, and within a client the nearer task goes first."""
         other = queue.first() if queue.count else None
@@ -260,23 +307,23 @@ class Locality:
         preferring.had_turn = not preferring.had_turn
         return preferring.had_turn
 
-    def _movable(self, queue: ReadyQueue, worker: Worker, now: float) -> tuple[int, Task, bool] | None:
+    def _movable(self, queue: NearQueue, worker: Worker, now: float) -> tuple[int, Task, bool] | None:
         """Return a task to move to this worker: store, task, and whether it is the last in that queue. Normally the
         last task, which would wait longest; the first task if that would also wait too long."""
         here = 0.0 if worker.busy < worker.slots else _until_free(worker, now)
         is_kept = worker.claims.is_kept_for(queue)
         for number, wait in self._waits(queue, now):
-            last = queue.stores[number].last() if number in queue.stores and number != worker.store else None
+            last = queue.stores[number].last() if number in queue.stores and number != self.store_of[worker] else None
             if last is None or not self.may_compare(last, now):
                 continue
             first, there = queue.stores[number].first(), math.inf if is_kept else wait - here
             behind = (queue.stores[number].count - 1) * last.group.timing.seconds / self.stores[number].total_slots
-            if there + behind > self._moving(last, worker.store, number) + WORTH_MOVING_SECONDS:
-                is_first = first is not None and there > self._moving(first, worker.store, number)
+            if there + behind > self._moving(last, self.store_of[worker], number) + WORTH_MOVING_SECONDS:
+                is_first = first is not None and there > self._moving(first, self.store_of[worker], number)
                 return (number, first, False) if first is not None and is_first else (number, last, True)
         return None
 
-    def _waits(self, queue: ReadyQueue, now: float) -> list[tuple[int, float]]:
+    def _waits(self, queue: NearQueue, now: float) -> list[tuple[int, float]]:
         """Return some preferred stores of a queue with their estimated waits, longest first, in rotation."""
         found = self._compared.get(queue)
         if found is None:
@@ -291,9 +338,11 @@ class Locality:
     def end_pass(self, now: float) -> None:
         """Keep only stores that have tasks and workers with credit as due, after all queues were offered."""
         self._compared.clear()
+        for each in self._queues():
+            each.taken.clear()
         if now >= self._period_ends_at:
-            self.again_at = None
-        queues = [queue for queue in self._ready.queues.values() if queue.preferred]
+            self._again_at = None
+        queues = [queue for queue in self._queues() if queue.preferred]
         for number in list(self.due):
             store = self.stores.get(number)
             has_tasks = any(number in queue.stores for queue in queues)

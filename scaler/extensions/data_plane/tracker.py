@@ -16,12 +16,9 @@ import math
 from collections.abc import Iterable
 from itertools import islice
 
-from scaler.ids import owner_of
-from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import CopyObjects, FetchChunks, ForgetObjects, Message, PushObjects, SoleCopies
-from scaler.scheduler.core.directory import OBJECT_STORAGE, Copies, Directory
-from scaler.scheduler.data.persisted import PersistedResults
-from scaler.scheduler.data.transfer import (
+from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Copies, Directory
+from scaler.extensions.data_plane.persisted import PersistedResults
+from scaler.extensions.data_plane.transfer import (
     LONE,
     MAX_RUNS_OF_FETCH,
     MAX_RUNS_OF_SOURCE,
@@ -35,6 +32,9 @@ from scaler.scheduler.data.transfer import (
     Traffic,
     Transfer,
 )
+from scaler.ids import owner_of
+from scaler.protocol.chunks import LARGE_BYTES
+from scaler.protocol.messages import CopyObjects, FetchChunks, ForgetObjects, Message, PushObjects, SoleCopies
 
 FIRST_RUN_BYTES = 4 * 1024 * 1024
 """First run of a lone fetcher. A later run is as large as all chunks received so far,"""

@@ -1,0 +1,138 @@
+"""Interface of the part that knows where objects are. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scaler.protocol.messages import ForgetObjects, ForgetOwner, Message, StoreDetails
+from scaler.scheduler.core.accounts import Rules
+from scaler.scheduler.core.commands import Command, SendToStorage
+from scaler.scheduler.core.state import PeerRecord, Task, Worker
+
+
+class Stores:
+    """Where objects are, and which workers are near them. Here, all objects are in the object storage, and all workers
+    are equally near; `Rooms.stores` may return a subclass that knows more. Times are core time.
+
+    Places are numbers; 0: the object storage."""
+
+    is_used = False
+    """Whether small objects may be elsewhere, so that `stored` must be told about all."""
+    is_spread = False
+    """Whether workers are at several places. If not, no task prefers one."""
+    refusal = "this scheduler has no stores of hosts: its extension data_plane is switched off"
+    """Why stores may not connect; empty if they may."""
+
+    def __init__(self) -> None:
+        self.records: Mapping[bytes, PeerRecord] = {}
+        """Connected stores by peer id."""
+        self._to_storage: list[Message] = []
+
+    def bound(self, state: Any, outbox: Any, config: Rules) -> None:
+        """Called once, before the first step."""
+
+    def begin(self, now: float) -> None:
+        """Called at the beginning of each step."""
+
+    def tick(self, now: float) -> None:
+        """Called when `next_at` is reached."""
+
+    @property
+    def next_at(self) -> float:
+        return math.inf
+
+    # -- peers
+
+    def joined(
+        self, peer: bytes, name: str, details: StoreDetails, now: float, gone: Iterable[bytes], *, is_back: bool
+    ) -> PeerRecord:
+        """Add a store. gone: owners whose objects it must forget. is_back: an earlier scheduler knew it."""
+        raise NotImplementedError
+
+    def left(self, record: PeerRecord) -> None: ...
+    def received(self, record: PeerRecord, message: Message) -> bool:
+        """Process a store's message. Returns False if its type is not allowed."""
+        raise NotImplementedError
+
+    def storage_connected(self, gone: Iterable[bytes]) -> None:
+        """Called when the object storage has opened a new session. gone: as in `joined`."""
+        self._to_storage += map(ForgetOwner, gone)
+
+    def storage_said(self, message: Message) -> None: ...
+    def worker_joined(self, worker: Worker) -> None: ...
+    def worker_left(self, worker: Worker) -> None: ...
+    def forget_worker(self, worker: Worker) -> None:
+        """Called after the tasks of a worker that left have ended or are ready again."""
+
+    def use(self, worker: Worker, store: bytes, now: float) -> None:
+        """Record the store of a worker's host; empty: the object storage."""
+
+    # -- objects
+
+    def stored(self, identifier: bytes, size_bytes: int, worker: Worker, function: str = "") -> None:
+        """Record an object stored by a task. size_bytes: 0 if unknown."""
+
+    def restored(self, identifier: bytes) -> None:
+        """Record that a client put a lost object into the object storage again."""
+
+    def forget(self, identifiers: list[bytes]) -> None:
+        self._to_storage.append(ForgetObjects(identifiers))
+
+    def forget_owner(self, owner: bytes) -> None:
+        self._to_storage.append(ForgetOwner(owner))
+
+    def persist(self, identifier: bytes) -> None:
+        """Keep a copy of a result that does not depend on a host."""
+
+    def persist_results_of(self, client: bytes) -> None: ...
+    def size_of(self, _identifier: bytes) -> int:
+        """Return the size of an object; 0 if unknown."""
+        return 0
+
+    def lost_with(self, _identifier: bytes) -> str:
+        """Return the host that was lost with the only copy of an object, or an empty string."""
+        return ""
+
+    def take_messages(self) -> list[Command]:
+        """Return the messages for stores."""
+        messages, self._to_storage = self._to_storage, []
+        return [*map(SendToStorage, messages)]
+
+    # -- placement
+
+    @property
+    def again_at(self) -> float | None:
+        """Time of the next placement of tasks that could not be compared."""
+        return None
+
+    def preferred(self, _task: Task, _now: float) -> int | None:
+        """Return the place that a task with references prefers, or None."""
+        return None
+
+    def place_of(self, _worker: Worker) -> int:
+        return 0
+
+    def came_free(self, worker: Worker) -> None:
+        """Note that a worker may take more tasks, or fewer."""
+
+    def end_pass(self, now: float) -> None:
+        """Called after all queues were offered to workers at several places."""
+
+    def nearest(self, workers: Sequence[Worker], _idle: Worker) -> Sequence[Worker]:
+        """Return workers from which tasks may move to an idle one, nearest first."""
+        return workers
+
+    def may_move(self, _task: Task, _worker: Worker, _idle: Worker, _behind: int, _now: float) -> bool | None:
+        """Return whether a task with references should move to an idle worker at another place, or None if no more
+        tasks can be compared now. behind: tasks queued after it."""
+        return True
+
+    def why_waits(self, _task: Task, _now: float) -> str:
+        """Return the place that a ready task prefers, and why, or an empty string."""
+        return ""
+
+    def fetching(self, _task: Task, _worker: Worker) -> str:
+        """Return the progress of an input that a worker waits for, or an empty string."""
+        return ""

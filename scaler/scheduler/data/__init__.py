@@ -1,1 +1,0 @@
-"""Locations of objects, and transfers between stores; see docs/design.md. Pure."""
