@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from types import MappingProxyType
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from scaler.errors import UsageError, nearest
 
@@ -232,3 +232,33 @@ def known_extensions() -> tuple[Extension, ...]:
         except Exception as error:  # noqa: BLE001 (another package must not keep monitors from starting)
             warnings.warn(f"the tables of the extension {name!r} are not shown: {error}", stacklevel=2)
     return tuple(found)
+
+
+class ExtensionMethod:
+    """A method that the first use takes from the extension, and puts in its own place."""
+
+    def __init__(self, extension: str, part: str = "client") -> None:
+        """part: the field of the extension that names the class with the method."""
+        self._extension = extension
+        self._part = part
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        method = self._method()
+        setattr(self._owner, self._name, method)
+        return method.__get__(instance, owner)
+
+    def _method(self) -> Any:
+        if EXTENSIONS.reference(self._extension) is None:
+            return _missing(self._name, self._extension)
+        return vars(load(getattr(_extension(self._extension), self._part)))[self._name]
+
+
+def _missing(name: str, extension: str) -> Callable[..., Any]:
+    def missing(*_args: object, **_kwargs: object) -> None:
+        raise UsageError(f"{name} needs the extension {extension!r}, which is not installed")
+
+    return missing

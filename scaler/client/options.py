@@ -97,6 +97,11 @@ class Options(NamedTuple):
     tags: tuple[str, ...] = ()
     owner: object = None
 
+    @property
+    def max_losses(self) -> int:
+        """Maximum reruns after a lost worker or process."""
+        return self.losses - 1 if self.losses and self.retries else self.retries
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
@@ -223,22 +228,27 @@ def checked_label(what: str, text: object) -> str:
     return text
 
 
-def share_tasks(options: Options, serializer: object) -> bool:
-    """Return whether several calls may share a task. Limits and serializers apply to the single call of a task."""
-    return bool(options.retries) and not (options.retry_on or options.timeout_seconds or serializer is not None)
+def why_alone(options: Options, serializer: object) -> str:
+    """Return the reason why calls with these options cannot share a task, or "": limits and serializers apply to the
+    single call of a task."""
+    reasons = {
+        "retries=0": not options.retries,
+        "retry_on": options.retry_on,
+        "timeout_seconds": options.timeout_seconds,
+        "a serializer of the client": serializer is not None,
+    }
+    return next((name for name, applies in reasons.items() if applies), "")
 
 
-def of_chunks(options: Options, chunk_size: int | None, serializer: object) -> tuple[Options, int | None]:
-    """Return the options and the size of chunks of calls with these options. Raises UsageError for an invalid size.
+def chunk_size_of(given: int | None, why: str) -> int | None:
+    """Return the number of calls in a task; None: by measurement. why: the reason for a task for each call, or "".
 
-    Chunks of automatic size begin with one item, so the hint of a call serves for a chunk.
+    Raises UsageError for a size without effect.
     """
-    size = 1 if chunk_size is None else chunk_size
-    check_integer("chunk_size", size, 1)
-    if not share_tasks(options, serializer):
-        return options, 1
-    calls = min(size, MAX_SECONDS)  # an integer may exceed the range of floats
-    return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS)), chunk_size
+    check_integer("chunk_size", 1 if given is None else given, 1)
+    if why and given is not None and given > 1:
+        raise UsageError(f"chunk_size is {given}, but with {why}, each call is a task: leave out one of them")
+    return 1 if why else given
 
 
 def _delays(delay: object, retries: int) -> tuple[float, ...]:

@@ -341,8 +341,8 @@ def meet(x):
             assert [call.result() for call in calls] == [[1, 2]] * 2
 
 
-@pytest.mark.parametrize("chunk_size", short_form([None, 2, 1], 2))
-def test_retry_starts_with_the_original_arguments(client: Client, tmp_path: Path, chunk_size: int | None) -> None:
+@pytest.mark.parametrize("is_map", [False, True])
+def test_retry_starts_with_the_original_arguments(client: Client, tmp_path: Path, is_map: bool) -> None:
     names = program()
     exec(
         """
@@ -361,10 +361,10 @@ def flaky(path, kept=[]):
     )
     eager = client.options(retry_on=ValueError, retries=3)
     paths = [str(tmp_path / f"{each}") for each in range(4)]
-    if chunk_size is None:
+    if not is_map:
         found = [eager.submit(names["flaky"], path).result() for path in paths]
     else:
-        found = eager.map(names["flaky"], paths, chunk_size=chunk_size)
+        found = eager.map(names["flaky"], paths)
     assert found == [(2, 1, 2, 2)] * 4
 
 
@@ -521,8 +521,7 @@ def test_calls_do_not_share_arrays_captured_by_the_function(client: Client, way:
     assert way(client, names["count"], [[1], [2], [3], [4]]) == [[1.0]] * 4
 
 
-@pytest.mark.parametrize("chunk_size", short_form([2, 1]))
-def test_retry_on_gets_fresh_state_for_each_exception(client: Client, tmp_path: Path, chunk_size: int) -> None:
+def test_retry_on_gets_fresh_state_for_each_exception(client: Client, tmp_path: Path) -> None:
     names = program()
     exec(
         """
@@ -543,4 +542,4 @@ def is_first(error):
     for path in paths:
         path.mkdir()
     eager = client.options(retry_on=names["is_first"], retries=5)
-    assert eager.map(names["flaky"], map(str, paths), chunk_size=chunk_size) == [2, 2]
+    assert eager.map(names["flaky"], map(str, paths)) == [2, 2]

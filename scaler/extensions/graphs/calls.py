@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from scaler.client.options import OptionKeywords, Options, iterated
+from scaler.client.options import OptionKeywords, Options, chunk_size_of, iterated, why_alone
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.client.tasks import TaskTemplate
-from scaler.extensions.graphs.chunks import checked_size
 from scaler.extensions.graphs.plan import Key
 from scaler.extensions.graphs.run import GraphRun, nodes_with_options
 from scaler.grammar import counted
@@ -71,7 +70,11 @@ def graph_run(
     def template(fn: Callable[..., Any], deliver: bool, node: Options | None) -> TaskTemplate:
         return client._templates.template(fn, (node or carried)._replace(deliver=deliver, call=call.number), parent)
 
-    size = checked_size(chunk_size, block, carried, client._serializer)
+    why = why_alone(carried, client._serializer)
+    if not why:
+        alone = {"block=False": not block, "expected_seconds": carried.expected_seconds, "profiling": carried.profiling}
+        why = next((name for name, applies in alone.items() if applies), "")
+    size = chunk_size_of(chunk_size, why)
     if chunk_size is None and client._is_in_process:
         size = 1  # so that a debugger finds one node after the other
     return GraphRun(graph, keys, client._futures, template, carried, own, size)

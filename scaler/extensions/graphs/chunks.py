@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaler.client.options import Options, check_integer, share_tasks
 from scaler.extensions.graphs.plan import InnerCall, Key, Plan
 from scaler.extensions.graphs.program import POSITION_BITS, Program, value_at
 from scaler.median import median
@@ -255,13 +254,6 @@ class Values(dict[Key, Any]):
         assert self.cut is not None, "its node is chunked"
         value = self[key] = self.cut.value_of(key)
         return value
-
-
-def checked_size(given: int | None, block: bool, options: Options, serializer: object) -> int | None:
-    """Return the chunk size of a graph, None to measure it. block: values are awaited. Raises UsageError."""
-    check_integer("chunk_size", 1 if given is None else given, 1)
-    is_separate = not block or options.expected_seconds or options.profiling or not share_tasks(options, serializer)
-    return 1 if is_separate else given
 
 
 def is_large(plan: Plan, unwanted: int) -> bool:

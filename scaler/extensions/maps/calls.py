@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from scaler.client.cached import Call
 from scaler.client.gathering import show_progress
-from scaler.client.options import OptionKeywords, Options
+from scaler.client.options import OptionKeywords, Options, chunk_size_of
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
 from scaler.extensions.maps.results import ResultIterator, iterate, results_of, side_by_side
@@ -39,8 +39,8 @@ class MapCalls(TaskCalls):
         Args:
             fn: the function.
             iterables: one iterable for each argument of the function.
-            chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, `retry_on`,
-                `timeout_seconds`, `keys`, `cache`, or a serializer of the client, a chunk always has one call.
+            chunk_size: calls in a chunk. Default: as many as measurements suggest. With retries=0, losses=0,
+                `retry_on`, `timeout_seconds`, `keys`, `cache`, or a serializer of the client, each call is a task.
             return_exceptions: put exceptions into the list instead of raising the first one.
             progress: show a tqdm bar, on stderr or in a notebook.
             keys: a key for each item, in a durable session. Each item is then a task with a key, as in `submit`.
@@ -56,6 +56,7 @@ class MapCalls(TaskCalls):
         """
         carried = self._options_of(options, "map")
         if keys is not None or cache:
+            chunk_size_of(chunk_size, "cache" if cache else "keys")
             futures = submit_each(self, fn, iterables, keys, carried)
             if progress:
                 show_progress(self._futures, futures, name_of(fn))

@@ -17,6 +17,7 @@ from scaler.client.options import OptionKeywords, TaskKeywords, check_integer, o
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.extensions.maps.results import ResultIterator, iterate
+from scaler.extensions.maps.runner import why_one
 from scaler.extensions.maps.window import UNBOUNDED
 from scaler.host import usable_cpus
 from scaler.serialization import Serializer
@@ -140,7 +141,7 @@ class ScalerExecutor(Executor):
             fn: the function.
             iterables: one iterable for each argument of the function.
             timeout: seconds from now until the iterator raises TimeoutError for missing results.
-            chunksize: calls in a chunk.
+            chunksize: calls in a chunk. No effect with options of the executor that make each call a task.
             buffersize: maximum number of calls ahead of the results taken, as in Python 3.14. Allows endless iterables.
 
         Returns:
@@ -156,8 +157,9 @@ class ScalerExecutor(Executor):
         client = self._open_client()
         if not iterables:
             return iter(())
+        size = 1 if why_one(self._options, client._serializer) else chunksize
         window = UNBOUNDED if buffersize is None else max(buffersize, chunksize)
-        results = iterate(client, "map", fn, iterables, chunksize, window, self._options)
+        results = iterate(client, "map", fn, iterables, size, window, self._options)
         if timeout is not None:
             results._limit(timeout)
         if buffersize is None:

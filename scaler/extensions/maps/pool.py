@@ -20,6 +20,7 @@ from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
 from scaler.extensions.maps.chunks import Prepared, Setup
 from scaler.extensions.maps.results import ResultIterator, iterate
+from scaler.extensions.maps.runner import why_one
 from scaler.extensions.maps.window import UNBOUNDED
 from scaler.serialization.exceptions import hide_frames, hiding_frames
 
@@ -313,7 +314,8 @@ class Pool:
             setup, func = self._setup, Prepared(func, self._initializer, spread=verb == "starmap")
             items = ((setup, item) for item in items)
             verb = "map" if verb == "starmap" else verb
-        return iterate(self._client, verb, func, (items,), chunksize, UNBOUNDED, self._options)
+        size = 1 if why_one(self._options, self._client._serializer) else chunksize
+        return iterate(self._client, verb, func, (items,), size, UNBOUNDED, self._options)
 
     def _iterate(
         self, verb: str, func: Callable[..., Any], items: Iterable[Any], chunksize: int | None

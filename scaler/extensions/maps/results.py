@@ -14,13 +14,11 @@ from typing import Any
 from scaler.client.calls import count_of
 from scaler.client.future import error_of
 from scaler.client.gathering import Progress
-from scaler.client.options import Options, iterated, of_chunks
-from scaler.client.task_calls import DISCONNECTED, TaskCalls
+from scaler.client.options import Options, chunk_size_of, iterated
+from scaler.client.task_calls import TaskCalls
 from scaler.client.task_future import TaskFuture
-from scaler.errors import ClientClosedError, ScalerError, UsageError
-from scaler.extensions.maps.chunks import map_function
-from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem
-from scaler.extensions.maps.values import Items
+from scaler.errors import ScalerError, UsageError
+from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, ItemSender, why_one
 from scaler.extensions.maps.window import (
     CHUNKS_OF_WINDOW,
     MAX_CHUNK_ITEMS,
@@ -380,7 +378,7 @@ def iterate(  # noqa: PLR0913, PLR0917 (the arguments of four methods)
     progress: bool = False,
 ) -> ResultIterator:
     client._check_open()
-    options, chunk_size = of_chunks(options, chunk_size, client._serializer)
+    chunk_size = chunk_size_of(chunk_size, why_one(options, client._serializer))
     if not callable(fn):
         raise UsageError(f"{verb} needs a callable, not {fn!r}")
     items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
@@ -388,21 +386,9 @@ def iterate(  # noqa: PLR0913, PLR0917 (the arguments of four methods)
     total = count_of(iterables)
     counts = client._loop.calls.begin(verb, name, total, has_chunks=True)
     options = options._replace(name=options.name or name, call=counts.number)
-    function = None if chunk_size == 1 else map_function(fn, is_spread)
-    template = client._templates.template(function or fn, options, client._parent())
-    template.has_chunks = function is not None
-
-    def submit(chunk: list[Any]) -> TaskFuture:
-        if client._is_closed:
-            raise ClientClosedError(DISCONNECTED)
-        args: tuple[Any, ...] = (Items(chunk) if len(chunk) > 1 else chunk,)
-        if function is None:
-            args = chunk[0] if is_spread else (chunk[0],)
-        return client._futures.submit(template, args, {})
-
     return ResultIterator(
         items,
-        ChunkRunner(function, submit, client._futures, chunk_size, counts, client._serializer, is_spread),
+        ChunkRunner(ItemSender(client, fn, options, chunk_size, is_spread=is_spread), chunk_size, counts),
         Window(window, chunk_size),
         client._loop.call_later,
         in_order=verb != "imap_unordered",

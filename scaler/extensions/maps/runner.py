@@ -1,7 +1,7 @@
 """Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
-If a whole chunk fails (process death, memory limit, missing argument), its items are resent one by one, so that only
-the faulty item fails.
+If a whole chunk fails (lost worker or process, memory limit, missing argument), its items are resent one by one, so
+that only the faulty item fails. A chunk takes half of the attempts that its items may have, and leaves them the rest.
 """
 
 from __future__ import annotations
@@ -11,28 +11,34 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from scaler import errors
 from scaler.client.future import carry_through, error_of
-from scaler.client.futures import FutureTable
+from scaler.client.options import MAX_SECONDS, Options, why_alone
+from scaler.client.task_calls import DISCONNECTED, TaskCalls
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import Reference
-from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
-from scaler.extensions.maps.values import PackedValues
+from scaler.client.tasks import Reference, TaskTemplate
+from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, map_function, show_item
+from scaler.extensions.maps.values import Items, PackedValues
 from scaler.extensions.maps.window import Chunking
+from scaler.grammar import counted
 from scaler.protocol.messages import CallReport, is_stored
-from scaler.serialization import Serializer, parts_of
+from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import assign, copy_of
-from scaler.serialization.exceptions import load_exception, locate, remote_traceback
+from scaler.serialization.exceptions import annotate, load_exception, locate, remote_traceback
 
 WAIT_STEP_SECONDS = 1.0
-_OF_ONE_ITEM = (errors.ProcessorDiedError, errors.MemoryLimitError, errors.ObjectLostError)
+_OF_ONE_ITEM = (
+    errors.ProcessorDiedError,
+    errors.WorkerLostError,
+    errors.MemoryLimitError,
+    errors.ObjectLostError,
+)
 """Failures of a chunk after which its items are resent one by one."""
-Submit = Callable[[list[Any]], TaskFuture]
-"""Submits items together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +67,8 @@ class Chunk:
     """ChunkResults, or the value of a single call."""
     shown: str = ""
     has_ended: bool = False
+    earlier: int = 0
+    """Number of attempts of the chunk that this single item was part of."""
     ran_seconds: float | None = None
     """Run time on the worker once the chunk has ended; None if it failed."""
     sent_at: float = field(default_factory=time.monotonic)
@@ -88,29 +96,69 @@ class Chunk:
         return len(self.results.failures) if type(self.results) is ChunkResults else 0
 
 
+def why_one(options: Options, serializer: object) -> str:
+    """Return the reason why each item needs its own task, or "". Without losses, no item of a lost chunk could run."""
+    return why_alone(options, serializer) or ("" if options.max_losses else "losses=0")
+
+
+class ItemSender:
+    """Submits the items of a map together, as a task of a chunk, or as a single call.
+
+    function: function of chunks; None if each task is a single call. is_spread: each item is a tuple of arguments.
+    chunk_attempts: number of starts of a chunk whose processes die.
+    """
+
+    def __init__(
+        self, client: TaskCalls, fn: Callable[..., Any], options: Options, chunk_size: int | None, *, is_spread: bool
+    ) -> None:
+        self.function = None if chunk_size == 1 else map_function(fn, is_spread)
+        self.futures = client._futures
+        self.serializer = client._serializer
+        self.is_spread = is_spread
+        self._client = client
+        self._fn = fn
+        self._options = options
+        self._size = chunk_size or 1  # chunks of automatic size begin with one item
+        self._parent = client._parent()
+        self.chunk_attempts = (options.max_losses + 1) // 2
+        self.one = self._template(options)
+
+    @cached_property
+    def several(self) -> TaskTemplate:
+        """The template of a chunk."""
+        seconds = min(self._options.expected_seconds * min(self._size, MAX_SECONDS), MAX_SECONDS)
+        return self._template(self._options._replace(losses=self.chunk_attempts, expected_seconds=seconds))
+
+    @cached_property
+    def one_of_lost(self) -> TaskTemplate:
+        """The template of an item whose chunk has started, with the attempts that the chunk has left."""
+        left = self._options.max_losses - self.chunk_attempts
+        return self._template(self._options._replace(losses=left + 1))
+
+    def submit(self, items: list[Any], template: TaskTemplate) -> TaskFuture:
+        if self._client._is_closed:
+            raise errors.ClientClosedError(DISCONNECTED)
+        args: tuple[Any, ...] = (Items(items) if len(items) > 1 else items,)
+        if self.function is None:
+            args = items[0] if self.is_spread else (items[0],)
+        return self.futures.submit(template, args, {})
+
+    def _template(self, options: Options) -> TaskTemplate:
+        template = self._client._templates.template(self.function or self._fn, options, self._parent)
+        template.has_chunks = self.function is not None
+        return template
+
+
 class ChunkRunner:
     """Sends chunks and waits for them. `cancel` is thread-safe; all other methods run in one thread at a time."""
 
-    def __init__(
-        self,
-        function: MapFunction | None,
-        submit: Submit,
-        futures: FutureTable,
-        chunk_size: int | None,
-        progress: CallReport,
-        serializer: Serializer | None,
-        is_spread: bool,
-    ) -> None:
-        """function: function of the tasks; None if each task is a single call. is_spread: each item is a tuple of
-        arguments."""
+    def __init__(self, sender: ItemSender, chunk_size: int | None, progress: CallReport) -> None:
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
         self.progress = progress
-        self._function = function
-        self._serializer = serializer
-        self._is_spread = is_spread
-        self._submit = submit
-        self._futures = futures
+        self._sender = sender
+        self._function = sender.function
+        self._futures = sender.futures
         self._ended: SimpleQueue[Chunk] = SimpleQueue()
         self._in_flight: set[Chunk] = set()
         self._is_cancelled = False
@@ -118,7 +166,8 @@ class ChunkRunner:
 
     def send(self, items: list[Any]) -> Chunk:
         """Submit the next items together. Raises LimitError or ClientClosedError; an unsendable chunk fails."""
-        chunk = self._send(items, self._sent_items)
+        chunk = Chunk(self._sent_items, items, len(items))
+        self._send(chunk, self._sender.one if chunk.count == 1 else self._sender.several)
         self._sent_items += len(items)
         self.progress.sent = self._sent_items
         return chunk
@@ -210,6 +259,8 @@ class ChunkRunner:
         if not is_own and chunk.count > 1:
             where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
         locate(exception, f"{where} of {self.progress.verb} over {self.progress.name}{shown and f': {shown}'}")
+        if chunk.earlier and isinstance(exception, _OF_ONE_ITEM):
+            annotate(exception, f"{counted(chunk.earlier, 'earlier attempt')} ended with a chunk that had other items")
         with contextlib.suppress(AttributeError):  # the class has its own item_index
             assign(exception, "item_index", index)
         return FailedItem(exception, index)
@@ -219,19 +270,19 @@ class ChunkRunner:
         if not chunk.payload:
             return []
         try:
-            args, _ = load_arguments(parts_of(chunk.payload), chunk.references.__getitem__, self._serializer)
+            args, _ = load_arguments(parts_of(chunk.payload), chunk.references.__getitem__, self._sender.serializer)
         except Exception:  # noqa: BLE001 (loading runs user code)
             return []
         if self._function is not None:
             return list(args[0])
-        return [args if self._is_spread else args[0]]
+        return [args if self._sender.is_spread else args[0]]
 
-    def _send(self, items: list[Any], first: int) -> Chunk:
-        chunk = Chunk(first, items, len(items))
+    def _send(self, chunk: Chunk, template: TaskTemplate) -> None:
+        items = chunk.items
         self.chunking.sent()
         self._in_flight.add(chunk)  # before sending, because `cancel` must find it
         try:
-            chunk.future = future = self._submit(items)
+            chunk.future = future = self._sender.submit(items, template)
         except (errors.SerializationError, errors.UsageError) as error:
             chunk.error = error
             if chunk.count == 1:
@@ -239,7 +290,7 @@ class ChunkRunner:
                 if self._function is not None:
                     chunk.error = self._function.error_of(items[0], self._futures, error)
             self._note_end(chunk)
-            return chunk
+            return
         if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
         if chunk.count == 1 or not future.done():
@@ -247,26 +298,24 @@ class ChunkRunner:
         future.add_done_callback(lambda _: self._note_end(chunk))
         if self._is_cancelled:
             future.cancel()
-        return chunk
 
     def _take_apart(self, chunk: Chunk) -> None:
         if chunk.count == 1:
             return
-        if chunk.future is not None:
-            # With a remote traceback, no item was called: arguments were unavailable, or one of the futures failed.
-            was_called = chunk.error is None or remote_traceback(chunk.error) is None
-            if was_called and not isinstance(chunk.error, _OF_ONE_ITEM):
+        template, attempts = self._sender.one, 0
+        if chunk.future is not None and (chunk.error is None or remote_traceback(chunk.error) is None):
+            # Without a remote traceback, items may have been called: all arguments were available.
+            if not isinstance(chunk.error, _OF_ONE_ITEM):
                 return
+            template, attempts = self._sender.one_of_lost, self._sender.chunk_attempts
         for number, item in enumerate(chunk.items or self._items_sent(chunk), chunk.first):
-            chunk.parts.append(self._send_one(item, number))
-
-    def _send_one(self, item: Any, number: int) -> Chunk:
-        try:
-            return self._send([item], number)
-        except errors.ScalerError as error:  # a limit or a closed client is the outcome of this item
-            part = Chunk(number, [], 1, error=error)
-            self._note_end(part)
-            return part
+            part = Chunk(number, [item], 1, earlier=attempts)
+            chunk.parts.append(part)
+            try:
+                self._send(part, template)
+            except errors.ScalerError as error:  # a limit or a closed client is the outcome of this item
+                part.error, part.items = error, []
+                self._note_end(part)
 
     def _note_end(self, chunk: Chunk) -> None:
         chunk.ended_at = time.monotonic()

@@ -146,6 +146,20 @@ def test_chunk_size_is_an_integer_above_zero(client: Client) -> None:
         client.get({"a": (add, 1)}, ["a"], chunk_size=0)
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"block": False}, "block=False"),
+        ({"expected_seconds": 1.0}, "expected_seconds"),
+        ({"profiling": True}, "profiling"),
+        ({"retries": 0}, "retries=0"),
+    ],
+)
+def test_chunk_size_without_effect_is_refused(client: Client, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=f"chunk_size is 2, but with {why}, each call is a task"):
+        client.get({"a": (add, 1)}, ["a"], chunk_size=2, **options)
+
+
 # -- chunks that take longer than was measured -------------------------------------------------------------------------
 
 

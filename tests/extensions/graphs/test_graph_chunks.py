@@ -30,7 +30,6 @@ from scaler.extensions.graphs.chunks import (
     Measured,
     NodeChunk,
     Values,
-    checked_size,
     is_large,
     samples_of,
 )
@@ -270,19 +269,3 @@ def test_chunks_of_a_chain_have_longer_nodes_and_more_of_them() -> None:
         chained = Measured(range(1, SAMPLES + 1))
         chained.add(add, seconds, 1)
         assert chained.size == size
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        Options(retries=0),
-        Options(retry_on=b"x"),
-        Options(timeout_seconds=1.0),
-        Options(expected_seconds=1.0),
-        Options(profiling=True),
-    ],
-)
-def test_per_node_options_exclude_chunks(options: Options) -> None:
-    assert checked_size(None, True, options, None) == 1
-    assert checked_size(1, True, options, None) == 1
-    assert checked_size(2, True, options, None) == 1

@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,6 +155,37 @@ def test_process_killed_by_an_item_affects_no_other_item(client: Client, tmp_pat
         assert isinstance(results[3], ProcessorDiedError)
         assert "exit code 3" in str(results[3])
         assert results[3].item_index == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("losses", [1, 2, 3])
+def test_item_of_a_lost_chunk_starts_no_more_often_than_a_task(client: Client, tmp_path: Path, losses: int) -> None:
+    def deadly(item: int) -> int:
+        (tmp_path / f"{item}-{time.time_ns()}").touch()
+        if item == 1:
+            os._exit(3)
+        return item
+
+    results = client.map(deadly, range(3), chunk_size=3, return_exceptions=True, retries=losses)
+    assert results[::2] == [0, 2]
+    assert isinstance(results[1], ProcessorDiedError)
+    assert "ended with a chunk that had other items" in results[1].__notes__[-1]
+    assert len([each for each in tmp_path.iterdir() if each.name.startswith("1-")]) == losses + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"retries": 0}, "retries=0"),
+        ({"losses": 0}, "losses=0"),
+        ({"retry_on": ValueError}, "retry_on"),
+        ({"timeout_seconds": 5.0}, "timeout_seconds"),
+        ({"cache": True}, "cache"),
+        ({"keys": "ab"}, "keys"),
+    ],
+)
+def test_chunk_size_without_effect_is_refused(client: Client, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=f"chunk_size is 2, but with {why}, each call is a task"):
+        client.map(double, [1, 2], chunk_size=2, **options)
 
 
 def test_futures_may_be_items_and_a_failed_one_fails_only_its_item(client: Client) -> None:

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from scaler import AsyncClient, Client
-from scaler.client.extended import ExtensionMethod  # type: ignore[attr-defined]  # extended.pyi omits it
 from scaler.client.task_calls import ClientView
 from scaler.errors import UsageError
+from scaler.plugins import ExtensionMethod
 
 LOADED = """
 import sys

@@ -10,12 +10,12 @@ import pytest
 from scaler import Exponential
 from scaler.client.options import (
     MAX_DELAYS,
-    MAX_SECONDS,
     OptionKeywords,
     Options,
     TaskOptions,
-    of_chunks,
+    chunk_size_of,
     options_of,
+    why_alone,
 )
 from scaler.errors import SerializationError, UsageError
 from scaler.extensions.graphs.run import nodes_with_options
@@ -129,23 +129,29 @@ def test_growing_delays_double_up_to_their_cap() -> None:
 # -- chunks and graphs
 
 
-def test_hint_of_a_chunk_covers_all_its_calls() -> None:
-    options = Options(expected_seconds=2.0)
-    assert of_chunks(options, None, None) == (options, None), "its size is measured, and begins with one"
-    assert of_chunks(options, 30, None) == (Options(expected_seconds=60.0), 30)
-    assert of_chunks(Options(), 30, None) == (Options(), 30)
-    assert of_chunks(options, 10**400, None)[0].expected_seconds == MAX_SECONDS
+@pytest.mark.parametrize(
+    ("options", "serializer", "why"),
+    [
+        (Options(), None, ""),
+        (Options(expected_seconds=2.0, losses=1), None, ""),
+        (Options(retries=0), None, "retries=0"),
+        (Options(retry_on=b"x"), None, "retry_on"),
+        (Options(timeout_seconds=1.0), None, "timeout_seconds"),
+        (Options(), object(), "a serializer of the client"),
+    ],
+)
+def test_call_with_limits_is_the_only_one_of_its_task(options: Options, serializer: object, why: str) -> None:
+    assert why_alone(options, serializer) == why
+
+
+def test_size_of_a_chunk_has_an_effect_or_is_refused() -> None:
+    assert [chunk_size_of(size, "") for size in (None, 1, 30)] == [None, 1, 30]
+    assert [chunk_size_of(size, "retry_on") for size in (None, 1)] == [1, 1]
+    with pytest.raises(UsageError, match="chunk_size is 30, but with retry_on, each call is a task: leave out one"):
+        chunk_size_of(30, "retry_on")
     for size in (0, True, 2.0):
-        with pytest.raises(UsageError, match="chunk_size is"):
-            of_chunks(options, size, None)  # type: ignore[arg-type]
-
-
-def test_call_with_limits_is_the_only_one_of_its_task() -> None:
-    for options in (Options(retry_on=b"x"), Options(timeout_seconds=1.0), Options(retries=0)):
-        assert of_chunks(options, None, None) == (options, 1)
-    assert of_chunks(Options(timeout_seconds=1.0, expected_seconds=2.0), 30, None)[0].expected_seconds == 2.0
-    assert of_chunks(Options(), 30, object()) == (Options(), 1)
-    assert of_chunks(Options(retries=0), 30, None)[1] == 1
+        with pytest.raises(UsageError, match=r"chunk_size is .*, but must be an integer of at least 1"):
+            chunk_size_of(size, "")  # type: ignore[arg-type]
 
 
 def test_node_options_override_options_for_all() -> None:
