@@ -98,6 +98,7 @@ EXTENSIONS = Plugins(
         "calls": "scaler.extensions.calls:EXTENSION",
         "costs": "scaler.extensions.costs:EXTENSION",
         "data_plane": "scaler.extensions.data_plane:EXTENSION",
+        "environment": "scaler.extensions.environment:EXTENSION",
         "explain": "scaler.extensions.explain:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
         "graphs": "scaler.extensions.graphs:EXTENSION",
@@ -170,6 +171,8 @@ class Extension:
 
     client, async_client: classes derived from `scaler.client.task_calls.TaskCalls` and
     `scaler.client.asynchronous.AsyncCalls`. `scaler.client.extended` lists their methods, which clients and views get.
+
+    environment: what the extension `environment` offers clients and workers.
     """
 
     name: str
@@ -186,6 +189,7 @@ class Extension:
     processor: str = ""
     client: str = ""
     async_client: str = ""
+    environment: str = ""
     requires: tuple[str, ...] = ()
 
 
@@ -216,6 +220,14 @@ def _extension(name: str) -> Extension:
     if not isinstance(extension, Extension) or extension.name != name:
         raise UsageError(f"the entry point of the extension {name!r} names no scaler.plugins.Extension of this name")
     return extension
+
+
+def part_of(name: str, part: str, user: str) -> Any:
+    """Return a part of a built-in extension, by the field that names it. user: what needs it. Raises UsageError if the
+    extension is missing."""
+    if EXTENSIONS.reference(name) is None:
+        raise UsageError(f"{user} needs the extension {name!r}, which is not installed")
+    return load(getattr(_extension(name), part))
 
 
 @cache
@@ -252,13 +264,14 @@ class ExtensionMethod:
         return method.__get__(instance, owner)
 
     def _method(self) -> Any:
-        if EXTENSIONS.reference(self._extension) is None:
-            return _missing(self._name, self._extension)
-        return vars(load(getattr(_extension(self._extension), self._part)))[self._name]
+        try:
+            return vars(part_of(self._extension, self._part, self._name))[self._name]
+        except UsageError as error:
+            return _missing(str(error))
 
 
-def _missing(name: str, extension: str) -> Callable[..., Any]:
+def _missing(text: str) -> Callable[..., Any]:
     def missing(*_args: object, **_kwargs: object) -> None:
-        raise UsageError(f"{name} needs the extension {extension!r}, which is not installed")
+        raise UsageError(text)
 
     return missing

@@ -34,7 +34,7 @@ from scaler.serialization import (
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.chunks import ManyCallsFunction
 from scaler.serialization.exceptions import remote_traceback
-from scaler.serialization.uploaded import UploadedModules
+from scaler.serialization.uploads import Uploads
 from scaler.texts import escaped_lines
 from scaler.worker.processor.calling import finish
 
@@ -190,7 +190,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
 
 # -- replay
 
-_uploaded = UploadedModules()
+_uploads = Uploads()
 
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
@@ -198,11 +198,11 @@ def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
     if not ran.spec.code:
         return _replayed(ran, pdb=pdb)
     code = bytes(ran.functions[-1][0])
-    _uploaded.use(content_id(code), lambda: code)
+    _uploads.use(content_id(code), lambda: code)
     try:
         return _replayed(ran, pdb=pdb)
     finally:
-        _uploaded.use(b"")  # restore the program's own modules
+        _uploads.use(b"")  # restore the program's own modules
 
 
 def _replayed(ran: WhatRan, *, pdb: bool) -> Any:

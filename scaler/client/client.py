@@ -22,6 +22,7 @@ from scaler.client.task_calls import DISCONNECTED, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectPinned, ObjectReference
 from scaler.errors import ProtectedError, UsageError
+from scaler.plugins import part_of
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import Collection, Reduced
@@ -185,7 +186,8 @@ class Client(ClusterQuestions):
             UsageError: The path is not a module, a package, or a wheel.
         """
         self._check_open()
-        self._templates.use_code(room("upload").with_upload(self._templates.code, path))
+        environment = part_of("environment", "environment", "upload")
+        self._templates.use_code(environment.with_upload(self._templates.code, path))
 
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
         """Copy results into the object storage, so that they survive the loss of the hosts that store them.

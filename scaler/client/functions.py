@@ -14,15 +14,25 @@ from scaler import serialization
 from scaler.client.futures import FutureTable
 from scaler.client.options import NAMES, Options
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
+from scaler.errors import UsageError
 from scaler.ids import content_id
+from scaler.plugins import part_of
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
-from scaler.serialization.packages import Packages, packages_of
 from scaler.serialization.snapshot import FunctionSnapshot, snapshot_of
 
 MAX_NAME_CHARACTERS = 200
 MAX_CACHED_FUNCTIONS = 1024
 MAX_TEMPLATES_PER_FUNCTION = 64
 MAX_RECENT_FUNCTIONS = 256
+Packages = tuple[tuple[str, str], ...]
+
+
+def _packages_of(function: Callable[..., Any]) -> Packages:
+    try:
+        found: Packages = part_of("environment", "environment", "").packages_of(function)
+    except UsageError:
+        return ()
+    return found
 
 
 class CachedFunction(NamedTuple):
@@ -91,9 +101,9 @@ class TemplateTable:
     def _packages_of(self, function: Callable[..., Any]) -> Packages:
         try:
             if (found := self._packages.get(function)) is None:
-                found = self._packages[function] = packages_of(function)
+                found = self._packages[function] = _packages_of(function)
         except Exception:  # noqa: BLE001 (no weak references, no hash, or a __hash__ that raises)
-            found = packages_of(function)
+            found = _packages_of(function)
         return found
 
     def _make(self, cached: CachedFunction, options: Options, parent: bytes) -> TaskTemplate:

@@ -20,11 +20,11 @@ from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.transfers import Storage
 from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
+from scaler.plugins import part_of
 from scaler.protocol import codec
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Attachments, Descriptors
-from scaler.serialization.packages import version_of
 from scaler.worker import frames
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ _watches: dict[int, SlotWatch] = {}
 
 def prepare() -> None:
     codec.prepare(m.Submit, m.Started, m.Finished, m.Acknowledge, m.AcknowledgeResults, m.Goodbye)
-    version_of("scaler")  # caches the list of installed packages
+    with contextlib.suppress(UsageError):
+        part_of("environment", "environment", "").differences((("scaler", ""),))  # caches the installed packages
 
 
 class NestedConnector:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import Command, Perform
+from scaler.scheduler.core.commands import Command, Perform, Send
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Additions, Explainer, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
@@ -95,6 +95,13 @@ class SchedulerPart:
     def add_to_status(self, _reader: Reader) -> Additions:
         """Return additions to a status, limited to data that the reader may see. Called for each status."""
         return Additions()
+
+
+def sent_to(client: ClientRecord, message: Message) -> list[Command]:
+    """Return the commands that send to a client, through its worker if it is inside a task. Empty if it is absent."""
+    if client.is_recovered or client.is_detached:
+        return []
+    return [Send(client.id, message) if client.via is None else Send(client.via.id, message, client.id)]
 
 
 class Performer:

@@ -49,7 +49,7 @@ def main() -> int:
 
 def _provide(config: WorkerConfig, status_fd: str | None) -> None:
     """Install the packages that tasks need, and make this process and its children import them. Raises ConfigError."""
-    from scaler.worker.requirements import provide  # noqa: PLC0415 (few workers have any)
+    from scaler.plugins import part_of  # noqa: PLC0415 (see the module)
 
     def say(text: str) -> None:
         sys.stderr.write(f"worker: {text}\n")
@@ -58,7 +58,7 @@ def _provide(config: WorkerConfig, status_fd: str | None) -> None:
             os.ftruncate(int(status_fd), 0)
             os.pwrite(int(status_fd), text.encode("utf-8", "replace"), 0)
 
-    folder = str(provide(config.requirements, say))
+    folder = str(part_of("environment", "environment", "requirements").provide(config.requirements, say))
     if status_fd is not None:
         os.ftruncate(int(status_fd), 0)
     sys.path.insert(0, folder)

@@ -24,7 +24,7 @@ from scaler.serialization import (
     parts_of,
 )
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.uploaded import UploadedModules
+from scaler.serialization.uploads import Uploads
 from scaler.worker.call import Call, CallResult, pack_result, unpack_call
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
@@ -37,7 +37,7 @@ NO_CLIENTS = (
 )
 
 _preloaded: set[str] = set()
-_uploaded = UploadedModules()
+_uploads = Uploads()
 
 
 def run_call(data: Buffer | Call) -> bytes:
@@ -93,7 +93,7 @@ def _run(call: Call) -> tuple[Any, Serializer | None]:
 
 def _load(function: bytes, serializer: bytes, code: bytes) -> tuple[Callable[..., Any], Serializer | None]:
     identifier = content_id(code) if code else b""
-    _uploaded.use(identifier, lambda: bytes(parts_of(code)[0]))
+    _uploads.use(identifier, lambda: bytes(parts_of(code)[0]))
     return _loaded(function, serializer, identifier)
 
 

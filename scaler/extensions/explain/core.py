@@ -11,14 +11,14 @@ from itertools import islice, takewhile
 from typing import assert_never
 
 from scaler.config.setting import SettingsModel
-from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.interface import SchedulerPart, sent_to
 from scaler.grammar import approximate_seconds, called, counted, listed
 from scaler.ids import ID_BYTES
 from scaler.needs import CPUS, MEMORY, Needs, Offers, with_amount
 from scaler.protocol.messages import Explain, Explained, Notice, Outcome, UnitState
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import Command, Send
+from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.rooms import UNKNOWN, Explainer, Now
 from scaler.scheduler.core.state import (
     Assigned,
@@ -85,10 +85,7 @@ class Explanations(SchedulerPart, Explainer):
                 if queue.needs in warned or len(warned) >= MAX_WARNED:
                     continue
                 warned.add(queue.needs)
-                if client.via is not None:
-                    found.append(Send(client.via.id, Notice(text), client.id))
-                elif not (client.is_recovered or client.is_detached):
-                    found.append(Send(client.id, Notice(text)))
+                found += sent_to(client, Notice(text))
         return found
 
 

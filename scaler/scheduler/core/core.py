@@ -40,7 +40,6 @@ QUARANTINE_FAILURES = 5
 TICK_SECONDS = 0.25
 """Maximum seconds between steps. A longer gap is a stall of the scheduler, and extends every peer's deadline."""
 EXPIRY_SECONDS = 0.5
-MAX_WARNED = 100
 MAX_NESTED_CLIENTS = 100_000
 INSIDE_TASK = "a client inside a task can query only tasks: pass the scheduler's address"
 MAX_GONE = 1_000
@@ -639,8 +638,6 @@ class SchedulerCore:
                 if client is not None:
                     self._outbox.send_to_client(client, message)
                 self._give_to_room(worker, message)
-            case messages.PackagesDiffer():
-                self._packages_differ(worker, message)
             case messages.Started():
                 self._tasks.started(worker, message)
             case messages.Drain(reason):
@@ -666,18 +663,6 @@ class SchedulerCore:
             return messages.Unanswered(text, number=question.number)
         found.number = question.number
         return found
-
-    def _packages_differ(self, worker: Worker, message: messages.PackagesDiffer) -> None:
-        """Report a worker's deviating packages to a client and the log, once per function and versions."""
-        client = self.state.clients.get(owner_of(message.task))
-        about = message.function, message.text
-        if client is None or about in client.told_packages or len(client.told_packages) >= MAX_WARNED:
-            return
-        client.told_packages.add(about)
-        why = f"{message.function} may behave differently there, which has {message.text}"
-        text = f"worker {worker.title}: {why}; install the same versions on both sides"
-        self._outbox.send_to_client(client, messages.Notice(text))
-        self.state.changes.pass_on(peer_incident("packages", worker, why))
 
     def _relayed(self, worker: Worker, relay: Relayed, now: float) -> None:
         """Apply a message of a client inside a task of this worker. The client joins with its first message."""

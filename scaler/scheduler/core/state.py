@@ -564,7 +564,6 @@ class ClientRecord(PeerRecord):
     """It had an earlier session, with this scheduler or its predecessor."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
-    told_packages: set[tuple[str, str]] = field(default_factory=set)
     session: DurableSession | None = None
     is_detached: bool = False
 

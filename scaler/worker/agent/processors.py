@@ -24,7 +24,7 @@ from scaler.grammar import counted
 from scaler.host import memory_cgroup
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit, send_signal
-from scaler.protocol.messages import PackagesDiffer, Relay, Welcome
+from scaler.protocol.messages import Relay, Welcome
 from scaler.worker import frames
 from scaler.worker.agent import events as e
 from scaler.worker.agent.limits import MemoryLimits
@@ -328,10 +328,7 @@ class ProcessorAgent(Agent):
                 descriptors.clear()
             case frames.ToAgent.PRINTED:
                 self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
-            case frames.ToAgent.PACKAGES_DIFFER:
-                function, _, text = note.text.decode("utf-8", "replace").partition("\n")
-                self.send(PackagesDiffer(note.identifier, function, text))
-            case frames.ToAgent.LOGGED | frames.ToAgent.PROFILED:
+            case frames.ToAgent.LOGGED | frames.ToAgent.PROFILED | frames.ToAgent.PACKAGES_DIFFER:
                 if (take := self.on_note.get(note.kind)) is not None:
                     take(note)
             case kind:

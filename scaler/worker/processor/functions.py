@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from scaler.errors import LimitError, ObjectLostError, UnreachableError
+from scaler.errors import LimitError, ObjectLostError, UnreachableError, UsageError
 from scaler.ids import show
+from scaler.plugins import part_of
 from scaler.protocol.messages import is_stored, stored_reference
 from scaler.serialization import (
     Buffer,
@@ -22,9 +24,7 @@ from scaler.serialization import (
     size_of,
 )
 from scaler.serialization.snapshot import Fresh
-
-if TYPE_CHECKING:  # unused by most processors
-    from scaler.serialization.uploaded import UploadedModules
+from scaler.serialization.uploads import Uploads
 
 DISK_SECONDS = 300.0
 """Seconds that a result waits for a storage whose disk is full or broken."""
@@ -184,7 +184,7 @@ class FunctionCache:
         """By ids of serializer and code."""
         self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
         """By ids of function, serializer, and code."""
-        self._uploaded: UploadedModules | None = None
+        self._uploads = Uploads()
         self._code_id = b""
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
@@ -202,9 +202,8 @@ class FunctionCache:
             for table in loaded:
                 for key in [key for key in table if identifier in key]:
                     del table[key]
-            if self._uploaded is not None:
-                self._uploaded.forget(identifier)
-                self._code_id = self._uploaded.active
+            self._uploads.forget(identifier)
+            self._code_id = self._uploads.active
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's serializer and function, for one call. Raises SerializationError or ObjectLostError."""
@@ -228,22 +227,17 @@ class FunctionCache:
         return function.get()
 
     def _compare(self, spec: LoadedSpec) -> None:
-        from scaler.serialization.packages import differences  # noqa: PLC0415 (most processors never need it)
-
         packages, spec.packages = spec.packages, ()
-        if text := differences(packages):
-            self._report_differences(spec.name, text)
+        with suppress(UsageError):  # without the extension, versions are not compared
+            if text := part_of("environment", "environment", spec.name).differences(packages):
+                self._report_differences(spec.name, text)
 
     def uploaded_code(self) -> bytes:
-        return b"" if self._uploaded is None else self._uploaded.data
+        return self._uploads.data
 
     def _use_code(self, identifier: bytes) -> None:
         """Switch the uploaded code that tasks import. Raises SerializationError or ObjectLostError."""
-        if self._uploaded is None:
-            from scaler.serialization.uploaded import UploadedModules  # noqa: PLC0415 (most processors never need it)
-
-            self._uploaded = UploadedModules()
-        self._uploaded.use(identifier, lambda: bytes(self._objects.parts(self._payload(identifier))[0]))
+        self._uploads.use(identifier, lambda: bytes(self._objects.parts(self._payload(identifier))[0]))
         self._code_id = identifier
         for other in self.specs.values():
             if other.code_id != identifier:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scaler.client.options import Options
+from scaler.extensions.environment.packages import differences, packages_of
 from scaler.extensions.graphs.program import ChunkFunction
-from scaler.serialization.packages import differences, packages_of
 
 
 def install(folder: Path, name: str, version: str, text: str = "def use():\n    return 1\n") -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scaler.errors import UsageError
+from scaler.extensions.environment.uploaded import roots_of
 from scaler.paths import local_path
-from scaler.serialization.uploaded import roots_of
 
 MAX_UPLOAD_BYTES = 256 * 1024 * 1024
 """Limit of all files together, in bytes, because each processor keeps them in memory."""

@@ -13,7 +13,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.config.load import model_of
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ConfigError
-from scaler.worker.requirements import provide
+from scaler.extensions.environment.requirements import provide
 from tests.waiting import until
 
 WAIT_SECONDS = 120.0

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.client.upload import packed, read_upload
 from scaler.errors import SerializationError
+from scaler.extensions.environment.upload import packed, read_upload
 from scaler.ids import IdFactory
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, load_value, to_payload

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from scaler.client import upload
-from scaler.client.upload import merged, packed, read_upload, unpacked
 from scaler.errors import UsageError
-from scaler.serialization.uploaded import UploadedModules
+from scaler.extensions.environment import upload
+from scaler.extensions.environment.upload import merged, packed, read_upload, unpacked
+from scaler.extensions.environment.uploaded import UploadedModules
 
 
 @pytest.fixture

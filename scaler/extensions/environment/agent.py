@@ -1,0 +1,15 @@
+"""Reports packages of a worker that differ from a client's."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import PackagesDiffer
+from scaler.worker.agent.shell import Agent
+from scaler.worker.frames import Note, ToAgent
+
+
+def report_packages(agent: Agent) -> None:
+    def report(note: Note) -> None:
+        function, _, text = note.text.decode("utf-8", "replace").partition("\n")
+        agent.send(PackagesDiffer(note.identifier, function, text))
+
+    agent.on_note[ToAgent.PACKAGES_DIFFER] = report
