@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
+from scaler.offload.call import Call, pack_call
+from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
+from scaler.offload.job import run_call
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Outcome
 from scaler.testing.soamapi.instance import start_connected
-from scaler.worker.call import Call, pack_call
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
-from scaler.worker.job import run_call
 from scaler.worker.processor import context
 from scaler.worker_manager.offload import OffloadConfig
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from scaler.offload.calls import ServiceCalls
 from scaler.worker.agent.base import ExecutorBase
-from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.state import ProcessorState
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from scaler.offload.executor import ExecutorError
 from scaler.protocol.messages import Outcome
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Throttle
-from scaler.worker.executor import ExecutorError
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from tests.engines.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings

@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from scaler.errors import ScalerError
+from scaler.offload.executor import CallFailed
 from scaler.protocol.messages import Outcome
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.aws.service import ServiceCall
-from scaler.worker.executor import CallFailed
 from scaler.worker_manager.aws.calls import AwsClient
 from tests.engines.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
 from tests.waiting import within

@@ -13,6 +13,10 @@ from scaler.ids import result_id
 from scaler.net.connection import ConnectorEvent, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
+from scaler.offload.executor import (
+    CallKey,
+    ExecutorError,
+)
 from scaler.protocol.messages import (
     Buffer,
     Done,
@@ -28,10 +32,6 @@ from scaler.protocol.messages import (
 from scaler.serialization import dump_function, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.testing.executors import MemoryExecutor
-from scaler.worker.executor import (
-    CallKey,
-    ExecutorError,
-)
 from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.offload.service import ServiceAgent
 from tests.integration.worker_rig import DEADLINE_SECONDS, AgentRig, PlayedScheduler

@@ -17,13 +17,13 @@ import pytest
 
 from scaler.errors import ConfigError
 from scaler.ids import IdFactory
+from scaler.offload.call import Call, CallResult, unpack_result
+from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.testing.soamapi import Fault, StandIn, api
-from scaler.worker.call import Call, CallResult, unpack_result
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.symphony import SymphonyConfig
 from scaler.worker_manager.symphony.executor import EXECUTOR, MOST_TASKS, SymphonyExecutor, make_backend

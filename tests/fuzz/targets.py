@@ -26,13 +26,13 @@ from scaler.monitor.web.server import WebApp
 from scaler.net import transport as t
 from scaler.net.compression import Packer, PackingLoad, expanded
 from scaler.net.local import LocalTransport, PartialBytes
+from scaler.offload.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, Envelope
 from scaler.security.credential import Credential
 from scaler.serialization import parts_of
-from scaler.worker.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.worker.frames import (
     MAX_ROWS,
     RESULT,

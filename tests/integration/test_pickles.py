@@ -156,7 +156,7 @@ WITHOUT_PICKLES = [
 LOADERS = {"load", "load_value", "load_function", "load_serializer", "load_retry_on", "load_exception", "load_outcome"}
 """Functions of `scaler.serialization` that unpickle."""
 MODULES_WITH_LOADERS = {"scaler.serialization.arguments"}
-JOBS = {"scaler.worker.job", "scaler.worker.processor.main"}
+JOBS = {"scaler.offload.job", "scaler.worker.processor.main"}
 """The remote end of an offloaded task: effectively a processor, in a separate process."""
 FAR_ENDS = {"worker_manager/aws_hpc/job.py", "worker_manager/symphony/service.py"}
 

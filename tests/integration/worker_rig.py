@@ -16,6 +16,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.object_storage.server import EmbeddedStorage
+from scaler.offload.executor import CallKey
 from scaler.protocol.messages import (
     Buffer,
     Descriptor,
@@ -34,7 +35,6 @@ from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.worker.agent.processors import ProcessorAgent
 from scaler.worker.agent.shell import Agent
-from scaler.worker.executor import CallKey
 from scaler.worker.fork_server import ForkServer, start_fork_server
 from tests.waiting import soon
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
-from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
-from scaler.worker.agent.calls import (
+from scaler.offload.calls import (
     CallCompleted,
     CallsAccepted,
     CallsRefused,
@@ -23,8 +22,9 @@ from scaler.worker.agent.calls import (
     ServiceCalls,
     StartCall,
 )
+from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted
+from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
 from scaler.worker.agent.events import AgentInput, Command, TimeElapsed
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 FAILURES = [

@@ -88,7 +88,7 @@ class RetainedResults:
 
 
 class ExecutorBase(ABC):
-    """Runs attempts: in processors of this host (`pool.py`), or as calls to a service (`calls.py`)."""
+    """Runs attempts: in processors of this host (`pool.py`), or as calls to a service (`scaler.offload.calls`)."""
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config

@@ -1,7 +1,7 @@
 """The agent's core: owns the worker's attempts and decides what to report to the scheduler. Pure.
 
-Attempts run in one of two executors: processors of this host (`pool.py`) or calls to a service (`calls.py`). The core
-has the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants: an attempt is in exactly one
+Attempts run in one of two executors: processors of this host (`pool.py`) or calls to a service (`scaler.offload`). The
+core has the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants: an attempt is in exactly one
 place; every received attempt is answered by exactly one Done or Returned(started=False), unless the scheduler has
 dropped this worker.
 """

@@ -87,7 +87,7 @@ class StoreFound(NamedTuple):
 
 CoreInput = Received | Welcomed | Resumed | Broken | StopRequested | StoreSought | StoreFound | TimeElapsed
 AgentInput = CoreInput | tuple[Any, ...]
-"""An input of the core, or of its executor: `ProcessorInput`, or `CallInput` in `calls.py`."""
+"""An input of the core, or of its executor: `ProcessorInput`, or `CallInput` of `scaler.offload`."""
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -140,4 +140,4 @@ class ShowDegradedReason(NamedTuple):
 
 ProcessorCommand = DispatchTasks | ActOnProcessor
 Command = Message | WriteLog | EndAgent | ShowDegradedReason | tuple[Any, ...]
-"""A command of the core, or of its executor: `ProcessorCommand`, or `CallCommand` in `calls.py`."""
+"""A command of the core, or of its executor: `ProcessorCommand`, or `CallCommand` of `scaler.offload`."""

@@ -1,1 +1,1 @@
-"""The processor's process, which runs user code. `scaler.worker.job` shares its modules."""
+"""The processor's process, which runs user code. `scaler.offload.job` shares its modules."""

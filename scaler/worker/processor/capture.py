@@ -1,8 +1,7 @@
-"""Output of tasks: streamed to the agent, or recorded until the task's end.
+"""Output of tasks, which a processor sends to the agent.
 
 In a processor, `PrintForwarder` copies lines printed by Python code to the agent. With `stream_output`,
-`captured_output` redirects descriptors 1 and 2, which includes child processes and C libraries. For offloaded tasks,
-`printed_output` keeps the output of Python code in memory, and `recorded_output` keeps everything.
+`captured_output` redirects descriptors 1 and 2, which includes child processes and C libraries.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from os import dup2
 from typing import Any, Self
@@ -29,9 +27,6 @@ OMITTED_TEXT = b"\n... more is left out ...\n"
 UNSENT_CHARACTERS = 8 * 1024
 HEAD_BYTES = TAIL_BYTES = 24 * 1024
 """Head and tail kept of a long text. Each fits into a datagram."""
-PRINTED_BYTES = 12 * 1024
-"""Head and tail kept of each printed stream. Equals the scheduler's limit, so no text is truncated twice."""
-_READ_BYTES = 64 * 1024
 
 
 class TeedStreams(contextlib.ExitStack):
@@ -105,7 +100,7 @@ class PrintForwarder:
 
 
 @contextlib.contextmanager
-def _redirected_output() -> Iterator[list[int]]:
+def redirected_output() -> Iterator[list[int]]:
     """Context manager that redirects descriptors 1 and 2 into two pipes. Yields the reading ends."""
     open_standard_descriptors()  # an earlier task may have closed them
     flush_streams()
@@ -133,7 +128,7 @@ def captured_output(printing: PrintForwarder, control: socket.socket, task_id: b
     """Context manager that sends output of descriptors 1 and 2 to the agent, including that of child processes. A
     full pipe blocks the task."""
     try:
-        with _redirected_output() as readers:
+        with redirected_output() as readers:
             socket.send_fds(control, [pack_note(Note(ToAgent.OUTPUT, identifier=task_id))], readers)
             for reader in readers:
                 os.close(reader)
@@ -141,60 +136,6 @@ def captured_output(printing: PrintForwarder, control: socket.socket, task_id: b
             yield
     finally:
         printing.is_captured = False
-
-
-Texts = tuple[bytearray, bytearray]
-
-
-@contextlib.contextmanager
-def printed_output(texts: Texts) -> Iterator[None]:
-    """Context manager that also records text printed by Python code: head and tail of a long text."""
-    buffers = [HeadTailBuffer(PRINTED_BYTES, PRINTED_BYTES) for _ in texts]
-
-    def keep(is_stderr: bool, text: str) -> None:
-        buffers[is_stderr].add(text.encode("utf-8", "backslashreplace"))
-
-    try:
-        with TeedStreams(keep):
-            yield
-    finally:
-        for text, buffer in zip(texts, buffers, strict=True):
-            text.extend(buffer.text())
-
-
-@contextlib.contextmanager
-def recorded_output(texts: Texts) -> Iterator[None]:
-    """Context manager that records up to MAX_OUTPUT_BYTES of descriptors 1 and 2 each, and discards the rest."""
-    over, end = os.pipe()
-    with contextlib.ExitStack() as after:
-        after.callback(os.close, over)
-        with _redirected_output() as readers:
-            thread = threading.Thread(target=_record, args=(readers, over, texts), name="recorded-output", daemon=True)
-            thread.start()
-            for reader in readers:
-                after.callback(os.close, reader)
-            after.callback(thread.join)
-            after.callback(os.close, end)
-            yield
-
-
-def _record(readers: Sequence[int], over: int, texts: Texts) -> None:
-    poll = select.poll()
-    for descriptor in (*readers, over):
-        poll.register(descriptor, select.POLLIN)
-    while True:
-        ready = [descriptor for descriptor, _ in poll.poll()]
-        if ready == [over]:
-            return
-        for reader, text in zip(readers, texts, strict=True):
-            if reader in ready:
-                read = os.read(reader, _READ_BYTES)
-                if not read:
-                    poll.unregister(reader)
-                elif len(text) <= MAX_OUTPUT_BYTES:  # otherwise, the omission is already marked
-                    text.extend(read)
-                    if len(text) > MAX_OUTPUT_BYTES:
-                        text[MAX_OUTPUT_BYTES:] = OMITTED_TEXT
 
 
 def flush_streams() -> None:

@@ -17,11 +17,8 @@ from queue import Empty, SimpleQueue
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
-from scaler.protocol.messages import Outcome
-from scaler.serialization import Buffer
-from scaler.texts import escaped
-from scaler.worker.call import Call
-from scaler.worker.executor import (
+from scaler.offload.call import Call
+from scaler.offload.executor import (
     CallFailed,
     CallFinished,
     CallKey,
@@ -30,6 +27,9 @@ from scaler.worker.executor import (
     ExecutorError,
     Report,
 )
+from scaler.protocol.messages import Outcome
+from scaler.serialization import Buffer
+from scaler.texts import escaped
 from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session, with_region
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import (

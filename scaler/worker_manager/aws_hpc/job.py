@@ -10,11 +10,11 @@ from types import FrameType
 
 from scaler.errors import ProtocolError, RefusedError, ScalerError
 from scaler.interpreter import HASH_SEED, import_from_working_directory
+from scaler.offload.call import Call, unpack_call
+from scaler.offload.job import run_call
 from scaler.process_state import begin_afresh
 from scaler.serialization import Buffer
-from scaler.worker.call import Call, unpack_call
 from scaler.worker.credential import take_credential
-from scaler.worker.job import run_call
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc import requests

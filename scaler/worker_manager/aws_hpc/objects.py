@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from scaler.errors import ProtocolError
+from scaler.offload.call import Call, pack_call
 from scaler.serialization import Buffer
-from scaler.worker.call import Call, pack_call
 
 MAGIC = b"scalbndl"
 _HEAD = struct.Struct("<8sI")

@@ -17,10 +17,8 @@ from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE,
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
 from scaler.ids import new_peer_id, result_id
 from scaler.object_storage.client import StorageClient
-from scaler.processes import end_others_born_with
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, Role, is_stored, stored_reference
-from scaler.serialization import Buffer, size_of, to_payload
-from scaler.worker.agent.calls import (
+from scaler.offload.call import Call, CallResult, unpack_result
+from scaler.offload.calls import (
     CallCommand,
     CallCompleted,
     CallsAccepted,
@@ -31,12 +29,14 @@ from scaler.worker.agent.calls import (
     StartCall,
     UseStorage,
 )
+from scaler.offload.executor import CallKey, Executor, ExecutorError
+from scaler.processes import end_others_born_with
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, Role, is_stored, stored_reference
+from scaler.serialization import Buffer, size_of, to_payload
 from scaler.worker.agent.events import AgentInput
 from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
 from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
-from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.credential import own_access, take_credential
-from scaler.worker.executor import CallKey, Executor, ExecutorError
 from scaler.worker.processor.calling import failure_of
 from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
 from scaler.worker.processor.storage import GET_TIMEOUT_SECONDS

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from scaler.errors import ConfigError
+from scaler.offload.call import Call, CallResult, pack_call, pack_result
+from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.paths import local_path
 from scaler.processes import absolute
 from scaler.protocol.messages import Outcome
 from scaler.security.private_files import read_private
-from scaler.worker.call import Call, CallResult, pack_call, pack_result
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.processor.calling import failure_of
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.symphony import SymphonyConfig

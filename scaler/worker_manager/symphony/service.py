@@ -9,9 +9,9 @@ from typing import Any
 
 from scaler.errors import ConfigError
 from scaler.interpreter import HASH_SEED, import_from_working_directory
+from scaler.offload.job import run_call
 from scaler.process_state import begin_afresh
 from scaler.worker.credential import take_credential
-from scaler.worker.job import run_call
 
 MISSING = (
     "soamapi, the Python library of IBM Spectrum Symphony, cannot be imported: it comes with the product, not "

@@ -14,11 +14,11 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import SerializationError
 from scaler.extensions.environment.upload import packed, read_upload
 from scaler.ids import IdFactory
+from scaler.offload.call import Call, pack_call, unpack_result
+from scaler.offload.job import run_call
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
-from scaler.worker.call import Call, pack_call, unpack_result
-from scaler.worker.job import run_call
 from scaler.worker.processor import context
 
 WAIT_SECONDS = 30.0

@@ -17,13 +17,13 @@ import pytest
 
 from scaler import Client
 from scaler.errors import ConfigError, ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
+from scaler.offload import call as call_module
+from scaler.offload.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
+from scaler.offload.job import MAX_LOADED, run_call
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, dump_value, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
-from scaler.worker import call as call_module
-from scaler.worker.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
-from scaler.worker.job import MAX_LOADED, run_call
 from scaler.worker.processor import context
 
 TASK = bytes(range(16))
@@ -58,7 +58,7 @@ def test_function_by_name_exchanges_documents_with_other_languages() -> None:
 def run_in_a_process(call: Call) -> CallResult:
     """Run it where sys.stdout is the process's own and not pytest's."""
     program = (
-        "import sys; from scaler.worker.job import run_call; data = run_call(sys.stdin.buffer.read()); "
+        "import sys; from scaler.offload.job import run_call; data = run_call(sys.stdin.buffer.read()); "
         "sys.stdout.buffer.write(data)"
     )
     ended = subprocess.run([sys.executable, "-c", program], input=pack_call(call), capture_output=True, check=True)

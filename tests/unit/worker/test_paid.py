@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.extensions.costs.core import SpendingLedger
-from scaler.worker.agent.calls import PaidCalls
+from scaler.offload.calls import PaidCalls
 
 KEY = (b"task", 1)
 

@@ -10,15 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
+from scaler.offload.recording import printed_output
 from scaler.protocol.messages import Printed
 from scaler.worker.agent.output import PrintBuffer
 from scaler.worker.frames import DATAGRAM_BYTES, ToAgent, unpack_note
-from scaler.worker.processor.capture import (
-    HEAD_BYTES,
-    TAIL_BYTES,
-    PrintForwarder,
-    printed_output,
-)
+from scaler.worker.processor.capture import HEAD_BYTES, TAIL_BYTES, PrintForwarder
 
 TASK, OTHER = bytes(range(16)), bytes(16)
 

@@ -9,8 +9,8 @@ import pytest
 
 from scaler.config.load import model_of
 from scaler.errors import ConfigError
+from scaler.offload.call import Call, pack_call
 from scaler.protocol.messages import Outcome
-from scaler.worker.call import Call, pack_call
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
 from scaler.worker_manager.aws_hpc.backend import classify_exit
 from scaler.worker_manager.aws_hpc.objects import PackedCall

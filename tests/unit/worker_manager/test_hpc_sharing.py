@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
+from scaler.offload.call import Call, unpack_call
 from scaler.serialization import Buffer
-from scaler.worker.call import Call, unpack_call
 from scaler.worker_manager.aws_hpc.objects import (
     FRESH_SECONDS,
     MIN_SHARED_BYTES,

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from scaler.ids import content_id
 from scaler.net.connection import Received, Resumed, Welcomed
+from scaler.offload.calls import (
+    NEW_TASKS_SECONDS,
+    CallCompleted,
+    CallsAccepted,
+    CallsRefused,
+    CancelCall,
+    DeliverResult,
+    ServiceCalls,
+    StartCall,
+    UseStorage,
+)
+from scaler.offload.executor import CallFailed, CallFinished, CallStarted
 from scaler.protocol.messages import (
     Done,
     Drain,
@@ -17,19 +29,7 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerReport,
 )
-from scaler.worker.agent.calls import (
-    NEW_TASKS_SECONDS,
-    CallCompleted,
-    CallsAccepted,
-    CallsRefused,
-    CancelCall,
-    DeliverResult,
-    ServiceCalls,
-    StartCall,
-    UseStorage,
-)
 from scaler.worker.agent.events import AgentInput, Command, ShowDegradedReason, StopRequested, TimeElapsed
-from scaler.worker.executor import CallFailed, CallFinished, CallStarted
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 FUNCTION = content_id(b"code")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.worker.call import Call
+from scaler.offload.call import Call
 from scaler.worker_manager.symphony.executor import MAX_REFUSALS_OF_ONE, CallRefusal, RefusalCounts
 
 TAKEN = None

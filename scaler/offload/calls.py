@@ -15,11 +15,11 @@ from typing import NamedTuple, assert_never
 
 from scaler.backoff import BackoffByCause
 from scaler.config.worker import WorkerConfig
+from scaler.offload.call import Call
+from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent.base import ExecutorBase, Status
 from scaler.worker.agent.state import RECALLED, Attempt, KillReason, micros
-from scaler.worker.call import Call
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100

@@ -11,6 +11,8 @@ from typing import Any
 
 from scaler.errors import ConfigError, ProtocolError, RefusedError
 from scaler.ids import content_id
+from scaler.offload.call import Call, CallResult, pack_result, unpack_call
+from scaler.offload.recording import printed_output, recorded_output
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     Buffer,
@@ -25,10 +27,8 @@ from scaler.serialization import (
 )
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.uploads import Uploads
-from scaler.worker.call import Call, CallResult, pack_result, unpack_call
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
-from scaler.worker.processor.capture import printed_output, recorded_output
 
 MAX_LOADED = 64
 NO_CLIENTS = (

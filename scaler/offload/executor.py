@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from scaler.errors import ScalerError
+from scaler.offload.call import Call
 from scaler.protocol.messages import Outcome
-from scaler.worker.call import Call
 
 CallKey = tuple[bytes, int]
 
@@ -24,7 +24,7 @@ class CallStarted(NamedTuple):
 
 
 class CallFinished(NamedTuple):
-    """A call finished with a result. data: return value of `scaler.worker.job.run_call`."""
+    """A call finished with a result. data: return value of `scaler.offload.job.run_call`."""
 
     task: bytes
     attempt: int
