@@ -42,7 +42,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.commands import Input, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_scaling
 from scaler.scheduler.vitals import configure_collector
 
 WORKERS = (2, 100, 10_000)
@@ -83,7 +83,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.ids = IdFactory(CLIENT)
         self.core = SchedulerCore(
-            SchedulerConfig(bind_address="tcp://127.0.0.1:0"), self.now, Elastic(), Rooms([DataPlane()])
+            SchedulerConfig(bind_address="tcp://127.0.0.1:0"), self.now, make_scaling(), Rooms([DataPlane()])
         )
         joining = [Opened(CLIENT, hello(Role.CLIENT, ClientDetails("client")))]
         details = WorkerDetails("manager", "unit", 1, 1000, {})

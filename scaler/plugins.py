@@ -108,6 +108,7 @@ EXTENSIONS = Plugins(
         "maps": "scaler.extensions.maps:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
         "resources": "scaler.extensions.resources:EXTENSION",
+        "scaling": "scaler.extensions.scaling:EXTENSION",
         "timeline": "scaler.extensions.timeline:EXTENSION",
     },
 )
@@ -158,8 +159,9 @@ class Extension:
     """One extension. All parts are references, `module:attribute`; missing parts are empty.
 
     settings: a SettingsModel, whose keys join [scheduler]. scheduler: called with the settings, returns a
-    SchedulerPart. performer: called with the settings and the scheduler's `Surroundings`, returns a Performer, or None
-    if the settings disable it. requires: names of other extensions.
+    SchedulerPart. scaling: called with the policy's Allocation, returns a `scaler.scheduler.core.cluster.Scaling`; the
+    first one is used. performer: called with the settings and the scheduler's `Surroundings`, returns a Performer, or
+    None if the settings disable it. requires: names of other extensions.
 
     monitor: called with the model of the cluster, returns a `scaler.monitor.model.MonitorPart`. tables, routes: tuples
     of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a web page module `package:NAME`,
@@ -178,6 +180,7 @@ class Extension:
     name: str
     settings: str = ""
     scheduler: str = ""
+    scaling: str = ""
     performer: str = ""
     logs: tuple[LogTable, ...] = ()
     found: tuple[FoundTable, ...] = ()

@@ -22,7 +22,6 @@ from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Additions, Explainer, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.scheduler.core.stores import Stores
-from scaler.scheduler.scaling.units import Spending
 
 
 class SchedulerPart:
@@ -76,8 +75,9 @@ class SchedulerPart:
         by the core itself: its exceptions end the scheduler."""
         return None
 
-    def spending(self) -> Spending | None:
-        """Return the object that limits paid units, or None. The first object returned by an extension is used."""
+    def spending(self) -> Any:
+        """Return the `scaler.extensions.scaling.units.Spending` that limits paid units, or None. The first object
+        returned by an extension is used."""
         return None
 
     def remembered(self) -> Remembered | None:

@@ -12,9 +12,10 @@ from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
 from scaler.paths import local_path
 from scaler.plugins import extensions, load
+from scaler.policy.view import Allocation
 from scaler.protocol.messages import ReadTable, Reply, TableRead, Unanswered
 from scaler.scheduler.core.changes import Incident, Observed, Told
-from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.cluster import ClusterState, Scaling
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.rooms import Rooms, Subscriber, guard, switched_off
 from scaler.scheduler.core.state import ClientRecord
@@ -66,6 +67,12 @@ def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) 
                 raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
             tables |= {table.name: parts[each.name] for table in each.found}
     return Rooms([*parts.values()], subscribers, {ReadTable: partial(answer_table, tables)})
+
+
+def make_scaling(allocation: Allocation | None = None, changes: tuple[str, ...] = ()) -> Scaling:
+    """Return the scaling of the first extension that has one. changes: see `extensions`."""
+    made = (part(each.scaling)(allocation) for each in extensions(changes) if each.scaling)
+    return cast("Scaling", next(made, Scaling()))
 
 
 def table_names(config: SchedulerConfig) -> str:

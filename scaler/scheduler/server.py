@@ -63,8 +63,7 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.rooms import Performers, make_rooms, part, table_names
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import Performers, make_rooms, make_scaling, part, table_names
 from scaler.scheduler.storage_link import StorageLink
 from scaler.scheduler.vitals import Vitals, collect_garbage
 from scaler.texts import escaped
@@ -72,7 +71,6 @@ from scaler.texts import escaped
 EMBEDDED_STORAGE = "scaler.object_storage.server:embed"
 MONITORS = "scaler.monitor.reports.port:Monitors"
 STATE = "scaler.scheduler.durable:keep_state"
-TASK_TIMES = "scaler.scheduler.task_times_file:TaskTimesPart"
 LOOK_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -141,8 +139,8 @@ class SchedulerServer:
         self._policy = PolicyCalls(policy, self.step)
         self._kept = part(STATE)(self) if config.state_directory else None
         self.rooms = make_rooms(config, [] if self._kept is None else [self._kept.subscriber])
-        self.elastic = Elastic(policy.allocation)
-        self._core = SchedulerCore(config, self.loop.time(), self.elastic, self.rooms)
+        scaling = make_scaling(policy.allocation, config.extensions)
+        self._core = SchedulerCore(config, self.loop.time(), scaling, self.rooms)
         self._recorder = Recorder(config, recorded_bytes)
         self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self.files = FileWriter()
@@ -167,7 +165,6 @@ class SchedulerServer:
         self.performers.start(config, self.loop, self.files)
         self.observe([Noted("started")])
         if self._kept is not None:
-            self._parts.append(part(TASK_TIMES)(self))
             self.step(self._kept.recover())
         self._look()
 

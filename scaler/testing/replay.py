@@ -21,8 +21,7 @@ from scaler.protocol.messages import Outcome, Role
 from scaler.scheduler.core.changes import Observed
 from scaler.scheduler.core.commands import Input
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.rooms import make_rooms
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_rooms, make_scaling
 from scaler.testing.invariants import check
 
 _RECORDS = {kind.__name__: kind for kind in (*get_args(Input), *get_args(Observed), Outcome, Wanted, Identity, Role)}
@@ -58,7 +57,8 @@ def _make_core(head: Mapping[str, Any], now: float) -> tuple[Callable[[list[Any]
     """Return the `step` of a new core, and a check of its invariants."""
     config = SchedulerConfig.from_json(head["config"])
     policy = load_policy(config.policy_engine_type, config.policy_content)
-    core = SchedulerCore(config, now, Elastic(policy.allocation), rooms=make_rooms(config))
+    scaling = make_scaling(policy.allocation, config.extensions)
+    core = SchedulerCore(config, now, scaling, rooms=make_rooms(config))
     return core.step, partial(check, core.state)
 
 

@@ -32,7 +32,7 @@ from scaler.protocol.session import Envelope
 from scaler.scheduler.core.commands import AskPolicy, Expel, Input, MonitoringChanged, PolicyAnswered, Publish, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_scaling
 from scaler.scheduler.server import unwrapped
 from scaler.testing.invariants import check
 from scaler.testing.simulation.stepping import built_in
@@ -153,7 +153,7 @@ class SchedulerWorld:
         config = scheduler_model()(
             bind_address=ADDRESS, worker_timeout_seconds=LEASE_SECONDS, client_timeout_seconds=LEASE_SECONDS
         )
-        self.core = SchedulerCore(config, self.network.now, Elastic(), Rooms(built_in("data_plane")))
+        self.core = SchedulerCore(config, self.network.now, make_scaling(), Rooms(built_in("data_plane")))
         self._listener = self.network.listener(
             ADDRESS, server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._step
         )

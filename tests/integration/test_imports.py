@@ -24,7 +24,6 @@ HEAVY = LOOP | {
     "pydantic",
     "scaler.journal.journal",
     "scaler.testing.invariants",
-    "scaler.scheduler.task_times_file",
     "starlette",
     "textual",
     "tomli",

@@ -25,7 +25,7 @@ from scaler.scheduler.core.commands import Command, Input, JournalChanged, Recov
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.durable import DurableSteps
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_scaling
 from scaler.testing.simulation.actors import SimulatedClient
 from scaler.testing.simulation.stepping import built_in
 from scaler.testing.simulation.world import Actor, SimulationReport
@@ -175,7 +175,7 @@ class RestartingWorld(WholeWorld):
                 self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
                 return
         rooms = Rooms(built_in("resources", "data_plane"), [] if machine is None else [DurableSteps.subscriber])
-        self.core = SchedulerCore(self._config, self.now, Elastic(), rooms)
+        self.core = SchedulerCore(self._config, self.now, make_scaling(), rooms)
         self._is_down = False
         self._inbox[:0] = found
         self._step_at = math.inf

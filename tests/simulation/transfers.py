@@ -41,7 +41,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageConnected, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_scaling
 from scaler.testing.invariants import check
 
 GIGABIT = 125e6
@@ -94,7 +94,7 @@ class LinkWorld:
         config = SchedulerConfig(
             bind_address="tcp://127.0.0.1:0", worker_timeout_seconds=FOREVER, client_timeout_seconds=FOREVER
         )
-        self.core = SchedulerCore(config, 0.0, Elastic(), Rooms([DataPlane()]))
+        self.core = SchedulerCore(config, 0.0, make_scaling(), Rooms([DataPlane()]))
         self.hosts: dict[int, Host] = {}
         self.sizes: dict[bytes, int] = {}
         self.unreachable: set[tuple[int, int]] = set()

@@ -52,4 +52,5 @@ EXTENSION = Extension(
     scheduler="scaler.extensions.costs.core:Costs",
     performer="scaler.extensions.costs.file:spending_file",
     page="scaler.extensions.costs:costs",
+    requires=("scaling",),
 )

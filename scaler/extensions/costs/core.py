@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from scaler.extensions.costs import PERIODS, CostSettings, parse_spend_limit
 from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.scaling.units import ManagerUnits, Spending
 from scaler.monitor.cluster_rows import SpendingRow
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import UnitState
@@ -24,7 +25,6 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import Worker
-from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 WINDOWS = {"hour": 3600.0, "day": 86400.0}
 """Length in seconds of the sliding windows. The period "run" covers the whole run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice, takewhile
-from typing import assert_never
+from typing import Any, assert_never
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart, sent_to
@@ -31,7 +31,6 @@ from scaler.scheduler.core.state import (
     Waiting,
     Worker,
 )
-from scaler.scheduler.scaling.units import ManagerUnits, managers_of
 
 MAX_COUNTED = 100_000
 MAX_NAMED = 3
@@ -241,7 +240,7 @@ def outlook(state: ClusterState, needs: Needs) -> str:
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
     parts = [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
-    could = [manager for manager in managers_of(state) if needs.fits(manager.offers)]
+    could = [manager for manager in state.scaling.managers.values() if needs.fits(manager.offers)]
     if not could and not fitting:
         parts.append(_no_candidate(state, needs))
     if slots:
@@ -267,7 +266,7 @@ def without_workers(state: ClusterState) -> str:
     """Return why no worker is connected and what starts one, as `TITLE: TEXT`; empty if there are workers."""
     if state.workers:
         return ""
-    managers = managers_of(state)
+    managers = [*state.scaling.managers.values()]
     if not managers:
         return "No workers: no connected worker manager can start any"
     waiting = state.ready.waiting()
@@ -280,7 +279,7 @@ def without_workers(state: ClusterState) -> str:
     return f"Idle: workers start when tasks arrive; {text}" if any(map(_may_start, managers)) else f"No workers: {text}"
 
 
-def _prospect(manager: ManagerUnits, now: float, *, is_awaited: bool) -> str:
+def _prospect(manager: Any, now: float, *, is_awaited: bool) -> str:
     """Return the state of a worker manager's workers. is_awaited: tasks wait for them."""
     name = f"worker manager {manager.name}"
     if manager.broken_at is not None:
@@ -308,7 +307,7 @@ def _prospect(manager: ManagerUnits, now: float, *, is_awaited: bool) -> str:
     return f"{name} may start " + ("any number of units" if most is None else f"up to {counted(most, 'unit')}")
 
 
-def _starting(manager: ManagerUnits, now: float) -> str:
+def _starting(manager: Any, now: float) -> str:
     pending = manager.pending
     oldest = max(unit.age_seconds for unit in pending) + now - manager.status_at
     why = next((f": {unit.reason}" for unit in pending if unit.reason), "") or _after(manager)
@@ -320,11 +319,11 @@ def _starting(manager: ManagerUnits, now: float) -> str:
     return f"has been starting {first} for {oldest:.0f} s{usual}{why}"
 
 
-def _after(manager: ManagerUnits) -> str:
+def _after(manager: Any) -> str:
     return f"; its last failure: {manager.last_failure}" if manager.last_failure else ""
 
 
-def _may_start(manager: ManagerUnits) -> bool:
+def _may_start(manager: Any) -> bool:
     is_well = manager.broken_at is None and manager.status is not None and not manager.trouble
     return is_well and not manager.details.fixed and manager.wanted is not None and manager.wanted.most_units != 0
 
@@ -338,7 +337,10 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
 
 
 def _offers(state: ClusterState) -> list[Offers]:
-    return [*(each.offers for each in managers_of(state)), *(each.offers for each in state.workers.values())]
+    return [
+        *(each.offers for each in state.scaling.managers.values()),
+        *(each.offers for each in state.workers.values()),
+    ]
 
 
 def _no_candidate(state: ClusterState, needs: Needs) -> str:

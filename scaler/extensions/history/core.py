@@ -302,7 +302,7 @@ class History(SchedulerPart):
             living=living,
             workers=len(state.workers),
             managers=len(state.managers),
-            cost=state.scaling.spending.run,
+            cost=state.scaling.spent,
             lag_seconds=self._measured.lag_seconds,
             slots=sum(worker.slots for worker in workers),
             running=running,

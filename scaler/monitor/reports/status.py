@@ -34,11 +34,10 @@ from scaler.monitor.cluster_rows import (
 from scaler.monitor.reports.quantiles import spread
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
-from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
+from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
-from scaler.scheduler.core.state import ClientRecord, Function, Group, Ready, Task, Timing, Worker
-from scaler.scheduler.scaling.units import ManagerUnits, managers_of
+from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Timing, Worker
 from scaler.scheduler.tables import table
 
 VERSION = 1
@@ -112,7 +111,6 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
 
 
 def _tables(state: ClusterState, census: _Census, added: Additions, sees: Sees) -> dict[str, str]:
-    sees_all = sees is every_key
     workers = nlargest(
         MAX_ROWS,
         state.workers.values(),
@@ -127,7 +125,7 @@ def _tables(state: ClusterState, census: _Census, added: Additions, sees: Sees) 
     functions = nlargest(
         MAX_ROWS, census.functions, key=lambda function: (census.live[function.name], function.submitted)
     )
-    managers = managers_of(state)[:MAX_ROWS]
+    managers = islice(state.managers.values(), MAX_ROWS)
     waiting = nsmallest(MAX_WAITING_ROWS, census.queued.items(), key=lambda item: min(map(Group.oldest, item[1])))
     outlook_of = cache(partial(_outlook, state))
     return {
@@ -137,7 +135,7 @@ def _tables(state: ClusterState, census: _Census, added: Additions, sees: Sees) 
             WORKERS_BYTES,
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
-        "managers": table(ManagerRow._fields, (_manager(each, added, sees_all) for each in managers), ROWS_BYTES),
+        "managers": table(ManagerRow._fields, (_manager(each, added) for each in managers), ROWS_BYTES),
         "functions": table(FUNCTION_COLUMNS, (census.function(each, added) for each in functions), ROWS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
@@ -367,23 +365,13 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-def _manager(manager: ManagerUnits, added: Additions, sees_all: bool) -> ManagerRow:
-    details, pending = manager.details, manager.pending
-    reason = manager.wanted.reason if manager.wanted is not None and sees_all else ""  # names functions
+def _manager(manager: ManagerRecord, added: Additions) -> ManagerRow:
+    details = manager.details
     return ManagerRow(
         id=manager.name[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
         unit_slots=details.unit_slots,
         max_slots=details.max_slots,
         unit_price=details.unit_price,
-        desired=manager.desired[0] if manager.desired is not None else None,
-        running=len(manager.running),
-        pending=len(pending),
-        waiting=sum(unit.state is UnitState.WAITING for unit in pending),
-        failed=sum(unit.state is UnitState.FAILED for unit in manager.reported),
-        units=len(manager.reported),
-        capabilities=str(manager.offers)[:MAX_TEXT],
-        trouble=manager.trouble[:MAX_TEXT],
-        reason=reason[:MAX_TEXT],
         **added.columns["managers"].get(manager.name, {}),
     )

@@ -4,10 +4,12 @@ interfaces of the parts that move objects and scale the cluster, which the shell
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 from scaler.ids import owner_of
 from scaler.needs import Offers
@@ -37,23 +39,26 @@ from scaler.scheduler.core.state import (
 )
 
 
-class Scaling(Protocol):
-    """Scaling of the cluster: `scaler.scheduler.scaling.elastic.Elastic`. Times are core time."""
+class Scaling:
+    """Scaling of the cluster. This one does nothing; `Extension.scaling` names a subclass. Times are core time."""
 
-    next_at: float
+    next_at = math.inf
     """Time of the next `plan`."""
-    prefers_least_capable: bool
+    prefers_least_capable = False
     """Among workers that fit a task, prefer the ones with the fewest capabilities that the task does not need."""
-    limited: Collection[Worker]
+    limited: Collection[Worker] = ()
     """Workers with limits that change whenever tasks end."""
-    spending: Any
-    """See `scaler.scheduler.scaling.units`."""
+    managers: Mapping[str, Any] = MappingProxyType({})
+    """Records of the managers that it scales, by name, in order of joining."""
+    spent = 0.0
+    """Cost of all units in this run."""
 
     def bound(self, state: ClusterState, placement: Any, outbox: Any) -> None:
         """Called once, before the first step."""
 
     def manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
         """Return the record of a manager, with state of the part in a subclass."""
+        return ManagerRecord(peer, details.manager_id, now, details)
 
     def manager_left(self, record: ManagerRecord, now: float) -> None: ...
     def manager_reported(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None: ...
@@ -61,8 +66,9 @@ class Scaling(Protocol):
     def worker_given_up(self, worker: Worker) -> None:
         """Called before `worker_left` for a worker whose unit may still run."""
 
-    def worker_left(self, worker: Worker, now: float) -> float:
+    def worker_left(self, _worker: Worker, _now: float) -> float:
         """Return the time limit (seconds) that the worker's unit has reached, or 0."""
+        return 0.0
 
     def heartbeat(self, worker: Worker, heartbeat: WorkerHeartbeat) -> None: ...
     def answered(self, wanted: Mapping[str, Any], complaint: str) -> None:

@@ -16,8 +16,7 @@ from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, Role
 from scaler.scheduler.core.commands import Command, Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.rooms import part
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_scaling, part
 from scaler.testing.invariants import check
 
 
@@ -43,7 +42,7 @@ class SteppedCore:
         check_every: interval in steps at which all invariants of the core are checked, 0 for never.
         """
         self.now = 0.0
-        self.core = SchedulerCore(config, self.now, Elastic(allocation), rooms or Rooms(built_in("resources")))
+        self.core = SchedulerCore(config, self.now, make_scaling(allocation), rooms or Rooms(built_in("resources")))
         self._step_seconds = step_seconds
         self._check_every = check_every
         self._actions: list[tuple[float, int, Callable[[], None]]] = []

@@ -6,7 +6,7 @@ from scaler.extensions.explain.core import explain
 from scaler.protocol.messages import UnitState, UnitStatus, WorkerHeartbeat
 from scaler.scheduler.core.changes import Incident
 from tests.extensions.costs.priced import Priced
-from tests.unit.scheduler.test_elastic import PATIENT, Told, desired, drained, report
+from tests.extensions.scaling.test_elastic import PATIENT, Told, desired, drained, report
 
 QUIET = (1.0, 0.0, 0, 0, 0.0)
 """A heartbeat of an idle worker."""

@@ -41,5 +41,7 @@ class Recorded(Cluster):
 
     def step_once(self, *inputs: Any) -> list[Command]:
         commands = super().step_once(*inputs)
-        self.written += [row for each in commands if isinstance(each, Perform) for row in each.work]
+        self.written += [
+            row for each in commands if isinstance(each, Perform) and each.extension == "history" for row in each.work
+        ]
         return commands

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from scaler.extensions.scaling.elastic import SLOW_POLICY_SECONDS
 from scaler.policy.load import SAY_AGAIN_SECONDS
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerStatus
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import AskPolicy, PolicyAnswered
-from scaler.scheduler.scaling.elastic import SLOW_POLICY_SECONDS
 from tests.unit.scheduler.driver import Cluster
 
 

@@ -49,7 +49,7 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_scaling
 from scaler.testing.invariants import check
 from scaler.testing.simulation.stepping import built_in
 
@@ -108,7 +108,7 @@ class Cluster(SchedulerPart):
     changes: ClassVar[tuple[type, ...]] = (Action,)
     """Participates in the core like an extension."""
     parts: Sequence[Callable[[], Any]] = (Remembering,)
-    """Creates parts of extensions, in addition to `explain`, `resources`, and `data_plane`."""
+    """Creates parts of extensions, in addition to `explain`, `resources`, `scaling`, and `data_plane`."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
@@ -116,11 +116,11 @@ class Cluster(SchedulerPart):
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
         self.rooms = Rooms(
-            [self, *built_in("explain", "resources", "data_plane"), *(make() for make in self.parts)],
+            [self, *built_in("explain", "resources", "scaling", "data_plane"), *(make() for make in self.parts)],
             self.subscribers,
             ANSWERERS,
         )
-        self.scaling = Elastic(policy.allocation)
+        self.scaling = make_scaling(policy.allocation)
         self.core = SchedulerCore(config, self.now, self.scaling, rooms=self.rooms)
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)

@@ -25,7 +25,7 @@ from scaler.scheduler.core.cluster import ObjectTable
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.scaling.elastic import Elastic
+from scaler.scheduler.rooms import make_scaling
 from scaler.scheduler.server import recorded_bytes
 from scaler.testing.replay import read, replay
 from scaler.testing.simulation.stepping import built_in
@@ -86,7 +86,7 @@ def test_replay_produces_the_same_commands(tmp_path: Path) -> None:
         assert head["complete"]
         steps = list(recorded)
     rooms = Rooms(built_in("resources", "data_plane"))
-    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], Elastic(), rooms)
+    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], make_scaling(), rooms)
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 

@@ -17,11 +17,11 @@ import pytest
 
 from scaler.extensions.costs.core import Saved, SpendingLedger
 from scaler.extensions.costs.file import SpendingFile
+from scaler.extensions.scaling.demand import TaskTimes
+from scaler.extensions.scaling.task_times import TaskTimesFile
 from scaler.scheduler import files
 from scaler.scheduler.files import FileWriter, replace
 from scaler.scheduler.rooms import Surroundings
-from scaler.scheduler.scaling.demand import TaskTimes
-from scaler.scheduler.task_times_file import TaskTimesFile
 from tests.waiting import until
 
 
@@ -87,7 +87,7 @@ def test_files_that_hang_on_opening_delay_no_component(tmp_path: Path) -> None:
         SpendingFile(tmp_path, around).perform(Saved(SpendingLedger({}, 0.0, run=5.0), 0.0, 0.0))
         times = TaskTimesFile(tmp_path, writer)
         for number in range(100):
-            times.write([float(number)])
+            times.perform([float(number)])
 
     asyncio.run(asyncio.wait_for(main(), 10))
     for path in (tmp_path / "spending.new", tmp_path / "task_times.new"):
@@ -123,7 +123,7 @@ def test_full_disk_keeps_the_last_complete_document(tmp_path: Path) -> None:
 def restart(directory: Path, times: TaskTimes) -> TaskTimes:
     """Return the state of a scheduler that succeeds one with this state."""
     with contextlib.closing(FileWriter()) as writer:
-        TaskTimesFile(directory, writer).write(times.counts)
+        TaskTimesFile(directory, writer).perform(times.counts)
     with contextlib.closing(FileWriter()) as writer:
         found = TaskTimes()
         found.restore(TaskTimesFile(directory, writer).read())
@@ -165,7 +165,7 @@ def test_damaged_durations_file_falls_back_to_the_median(
     file = TaskTimesFile(tmp_path, writer)
     assert file.read() == []
     assert "task_times.json is not used" in caplog.text
-    file.write([0.0, 3.0])
+    file.perform([0.0, 3.0])
     writer.close()
     assert file.read() == [0.0, 3.0]
 
@@ -174,10 +174,10 @@ def test_retries_writing_a_document(tmp_path: Path, caplog: pytest.LogCaptureFix
     path = tmp_path / "task_times.json"
     path.mkdir()
     file = TaskTimesFile(tmp_path, writer)
-    file.write([1.0])
+    file.perform([1.0])
     until(lambda: caplog.records)
     path.rmdir()
-    file.write([2.0])
+    file.perform([2.0])
     writer.close()
     assert json.loads(path.read_text()) == [2.0]
     assert caplog.messages == [

@@ -11,20 +11,22 @@ in force.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
 
+from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.scaling.demand import DemandMeter, TaskTimes
+from scaler.extensions.scaling.late_workers import LateWorkers
+from scaler.extensions.scaling.units import ManagerUnits, Spending
 from scaler.policy.view import Allocation, ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import ManagerDetails, ManagerStatus, WorkerHeartbeat
-from scaler.scheduler.core.changes import Incident, ScalingDecided, peer_incident
-from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import AskPolicy
+from scaler.scheduler.core.changes import Incident, Noted, ScalingDecided, Told, peer_incident
+from scaler.scheduler.core.cluster import ClusterState, Scaling
+from scaler.scheduler.core.commands import AskPolicy, Command, Perform
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import ManagerRecord, Worker
-from scaler.scheduler.scaling.demand import DemandMeter
-from scaler.scheduler.scaling.late_workers import LateWorkers
-from scaler.scheduler.scaling.units import ManagerUnits, Spending
 
 PLAN_SECONDS = 0.5
 QUICK_PLAN_SECONDS = 0.1
@@ -34,25 +36,24 @@ SLOW_POLICY_SECONDS = 1.0
 REPORT_AGAIN_SECONDS = 60.0
 RETURN_SECONDS = 3.0
 """Seconds without scaling down after a restart, because units reconnect one by one and may have earlier work."""
+SAVE_SECONDS = 5.0
 ORPHANS_SECONDS = 5.0
 """Seconds between checks for orphaned workers while no manager is connected."""
 
 
-class Elastic:
-    """Scaling by a policy. Implements `core.cluster.Scaling`, which documents the methods."""
+class Elastic(Scaling):
+    """Scaling by a policy. `Scaling` documents the methods."""
 
+    managers: dict[str, ManagerUnits]
     _state: ClusterState
     _placement: Placement
     _outbox: Outbox
     _late: LateWorkers
-    limited: Collection[Worker]
     spending: Spending
 
     def __init__(self, allocation: Allocation | None = None) -> None:
         self.prefers_least_capable = allocation is not None and allocation.prefer_least_capable
-        self.next_at = math.inf
-        self.managers: dict[str, ManagerUnits] = {}
-        """By name, in order of joining, which is the order of the policy's view."""
+        self.managers = {}
         self.demand = DemandMeter()
         self._planned_at = self._began_at = 0.0
         self._view: ClusterView | None = None
@@ -69,6 +70,10 @@ class Elastic:
         self.spending = outbox.rooms.spending() or Spending()
         self._late = LateWorkers(state, placement, self.spending)
         self.limited = self._late.until.keys()
+
+    @property
+    def spent(self) -> float:  # type: ignore[override]
+        return self.spending.run
 
     # -- managers and their workers
 
@@ -255,6 +260,41 @@ class Elastic:
             reason += "; it can start units again"
         manager.decision = ScalingDecided(manager.name, wanted.units, draining, reason, inputs)
         self._state.changes.pass_on(manager.decision)
+
+
+class ScalingPart(SchedulerPart):
+    """Keeps the durations of tasks across restarts, and adds to the rows of managers."""
+
+    changes = (Told, Noted)
+
+    def __init__(self, _config: object = None) -> None: ...
+
+    def on_changes(self, changes: Sequence[Told | Noted], now: Now) -> Iterable[Command]:
+        commands: list[Command] = []
+        for change in changes:
+            match change:
+                case Told("scaling", counts):
+                    self._times.restore(counts)
+                case Noted("started"):
+                    self.next_at = now.clock + SAVE_SECONDS
+                case Noted("ended"):
+                    commands.append(self._save())
+        return commands
+
+    def on_time(self, now: Now) -> Iterable[Command]:
+        self.next_at = now.clock + SAVE_SECONDS
+        return [self._save()]
+
+    def add_to_status(self, reader: Reader) -> Additions:
+        managers = self.cluster.scaling.managers.values()
+        return Additions(columns={"managers": {each.name: each.columns(reader.sees_all) for each in managers}})
+
+    @property
+    def _times(self) -> TaskTimes:
+        return cast("Elastic", self.cluster.scaling).demand.task_times
+
+    def _save(self) -> Perform:
+        return Perform("scaling", [*self._times.counts])
 
 
 def _rows_for(manager: ManagerUnits | ManagerView, view: ClusterView | None) -> list[Demand]:

@@ -8,10 +8,10 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
+from scaler.extensions.scaling.late_workers import LateWorkers
 from scaler.policy.view import Demand
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import BUCKETS, Function, Group, Timing, Worker
-from scaler.scheduler.scaling.late_workers import LateWorkers
 
 MOST_TASKS = 100_000
 """Tasks in `TaskTimes` after which all counts are halved."""

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from scaler.extensions.scaling.demand import TaskTimes, forecast, remaining_seconds
 from scaler.monitor.reports.quantiles import spread
 from scaler.scheduler.core.state import MOST_WEIGHT, Paces, Timing
-from scaler.scheduler.scaling.demand import TaskTimes, forecast, remaining_seconds
 
 
 def timing(*seconds: float) -> Timing:

@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from scaler.extensions.scaling.units import Spending
 from scaler.needs import Needs
 from scaler.policy.capacity import SlotBatch, startup_seconds, tasks_worth_giving
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Timing, Worker
-from scaler.scheduler.scaling.units import Spending
 
 _ROUNDING = 1e-9
 

@@ -12,7 +12,6 @@ from scaler.needs import Offers
 from scaler.policy.view import LATE_SECONDS, ClusterView, ManagerView, Wanted, facts_of
 from scaler.protocol.messages import Desired, ManagerStatus, UnitState, UnitStatus
 from scaler.scheduler.core.changes import ScalingDecided
-from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
 STARTUP_WEIGHT = 0.3
@@ -25,6 +24,7 @@ END_TOLERANCE_SECONDS = 5.0
 """A unit that ends this close to its time limit has reached the limit; both are known as of a heartbeat."""
 LONGEST_TASKS = 2.0
 """Drain before the end by this multiple of the longest mean duration among tasks that fit."""
+MAX_TEXT = 200
 ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 
 
@@ -214,6 +214,21 @@ class ManagerUnits(ManagerRecord):
         self.desired = desired
         return Desired(wanted.units, list(drained), wanted.reason, joined, desired[2], left)
 
+    def columns(self, sees_all: bool) -> dict[str, object]:
+        """Return columns of `ManagerRow`. sees_all: includes the reason, which names functions."""
+        pending = self.pending
+        return {
+            "desired": self.desired[0] if self.desired is not None else None,
+            "running": len(self.running),
+            "pending": len(pending),
+            "waiting": sum(unit.state is UnitState.WAITING for unit in pending),
+            "failed": sum(unit.state is UnitState.FAILED for unit in self.reported),
+            "units": len(self.reported),
+            "capabilities": str(self.offers)[:MAX_TEXT],
+            "trouble": self.trouble[:MAX_TEXT],
+            "reason": self.wanted.reason[:MAX_TEXT] if self.wanted is not None and sees_all else "",
+        }
+
     def view(self, now: float) -> ManagerView:
         details, staying = self.details, self.staying
         charged = list(self.running.values()) if details.charges_tasks else []
@@ -232,11 +247,6 @@ class ManagerUnits(ManagerRecord):
             tasks=sum(worker.busy + _ended_since_heartbeat(worker) for worker in charged),
             tasks_begun=sum(each.paid_tasks for worker in charged if (each := worker.reports.heartbeat) is not None),
         )
-
-
-def managers_of(state: ClusterState) -> list[ManagerUnits]:
-    """Return all worker managers, in order of joining."""
-    return [record for record in state.managers.values() if isinstance(record, ManagerUnits)]
 
 
 def _averaged(average: float | None, seconds: float) -> float:

@@ -8,17 +8,16 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaler.paths import local_path
+from scaler.extensions.interface import Performer
 from scaler.scheduler.core.state import BUCKETS
 from scaler.scheduler.files import FileWriter, replace
-from scaler.scheduler.server import SchedulerServer
+from scaler.scheduler.rooms import Surroundings
 
 NAME = "task_times.json"
-WRITE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class TaskTimesFile:
+class TaskTimesFile(Performer):
     """Counts of tasks by duration. Losing the file loses only an estimate."""
 
     def __init__(self, directory: Path, writer: FileWriter) -> None:
@@ -38,27 +37,17 @@ class TaskTimesFile:
             return []
         return counts
 
-    def write(self, counts: Sequence[float]) -> None:
-        """Queue counts to be written. Never blocks or raises."""
-        self._file.put([round(count, 3) for count in counts])
+    def perform(self, work: Sequence[float]) -> None:
+        """Queue counts to be written."""
+        self._file.put([round(count, 3) for count in work])
 
     def _replace(self, counts: list[float], _lost: int) -> None:
         replace(self._path, json.dumps(counts).encode())
 
 
-class TaskTimesPart:
-    """Restores the task durations, and saves them every `WRITE_SECONDS` and at the end."""
-
-    def __init__(self, frame: SchedulerServer) -> None:
-        self._file = TaskTimesFile(local_path(frame.config.state_directory), frame.files)
-        self._times, self._loop = frame.elastic.demand.task_times, frame.loop
-        self._times.restore(self._file.read())
-        self._timer = self._loop.call_later(WRITE_SECONDS, self._write)
-
-    def close(self) -> None:
-        self._write()
-        self._timer.cancel()
-
-    def _write(self) -> None:
-        self._file.write(self._times.counts)
-        self._timer = self._loop.call_later(WRITE_SECONDS, self._write)
+def times_file(_config: object, around: Surroundings) -> TaskTimesFile | None:
+    if around.state_directory is None:
+        return None
+    file = TaskTimesFile(around.state_directory, around.files)
+    around.tell(file.read())
+    return file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.scaling import units
 from scaler.net.connection import Closed
 from scaler.policy.load import load_policy
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
@@ -22,7 +23,6 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.changes import ScalingDecided
 from scaler.scheduler.core.commands import Expel
-from scaler.scheduler.scaling import units
 from tests.unit.scheduler.driver import Cluster
 
 PATIENT = {"client_timeout_seconds": 1e6, "worker_timeout_seconds": 1e6}

@@ -1,0 +1,15 @@
+"""Scaling: decides how many units each worker manager should have.
+
+core -> elastic.py: demand.py, units.py -> AskPolicy -> scaling policy -> PolicyAnswered -> Desired, Drain
+                  -> late_workers.py: limits of workers whose tasks begin late
+task_times.py: durations of tasks in state_directory
+"""
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension(
+    "scaling",
+    scheduler="scaler.extensions.scaling.elastic:ScalingPart",
+    scaling="scaler.extensions.scaling.elastic:Elastic",
+    performer="scaler.extensions.scaling.task_times:times_file",
+)

@@ -1,0 +1,5 @@
+"""A cluster without other extensions."""
+
+from tests.unit.scheduler.conftest import cluster
+
+__all__ = ["cluster"]
