@@ -1,8 +1,8 @@
-# The image of scheduler, object storage, web page and whole clusters: every command of Scaler. Build it from the repository:
+# An image with all Scaler commands, for schedulers, object storages, web pages, and whole clusters. Build it from a checkout:
 #
 #     docker build -f docker/scaler.Dockerfile --build-arg PYTHON_VERSION=3.12 --build-arg REQUIREMENTS="numpy==2.1.3" -t scaler:1 .
 #
-# Its workers are those of scaler_cluster and baremetal_native. Managers of clouds start the smaller image of worker.Dockerfile.
+# It runs the workers of scaler_cluster and baremetal_native. Cloud managers use the smaller image from worker.Dockerfile.
 
 ARG PYTHON_VERSION=3.11
 
@@ -13,7 +13,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
 
 FROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim
 ARG REQUIREMENTS=""
-# Which of pip's extras it has, by docs/guide.md.
+# Extras to install. docs/guide.md lists them.
 ARG EXTRAS="top,aws,kubernetes,uvloop"
 COPY --from=build /wheels /wheels
 RUN wheel=$(echo /wheels/*.whl) && pip install --no-cache-dir "$wheel[$EXTRAS]" ${REQUIREMENTS} && rm -r /wheels
@@ -21,6 +21,6 @@ RUN wheel=$(echo /wheels/*.whl) && pip install --no-cache-dir "$wheel[$EXTRAS]" 
 RUN useradd --create-home --uid 1000 scaler
 USER scaler
 WORKDIR /home/scaler
-# Scheduler, object storage, monitors; the web page
+# Scheduler, object storage, monitors, web page
 EXPOSE 8516 8517 8518 50001
 CMD ["scaler", "--help"]

@@ -1,4 +1,4 @@
-"""Take the first answer, take answers as they come, or wait with a timeout: with the tools of the standard library.
+"""Use the standard library to wait for the first result, for results as they complete, or with a timeout.
 
 Prints::
 
@@ -14,7 +14,7 @@ from scaler import Client, SchedulerClusterCombo
 
 
 def ask(mirror):
-    """Stands for servers of which some do not answer."""
+    """Simulates servers, some of which never answer."""
     if mirror != "near":
         threading.Event().wait()
     return mirror
@@ -32,7 +32,7 @@ with SchedulerClusterCombo(n_workers=3) as cluster, Client(address=cluster.get_a
 
     best = float("inf")
     asked = [client.submit(price, shop) for shop in ("corner", "market", "online")]
-    for future in as_completed(asked, timeout=30):  # in the order in which they end, whichever that is
+    for future in as_completed(asked, timeout=30):  # in order of completion
         best = min(best, future.result())
     print(f"prices asked for: {len(asked)}, best: {best}")
 

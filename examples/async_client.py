@@ -1,4 +1,4 @@
-"""A client for asyncio: no call blocks the event loop, and results are taken with `async for`.
+"""Use a client from asyncio: no call blocks the event loop, and `async for` iterates over results.
 
 Prints::
 
@@ -40,7 +40,7 @@ async def main(address):
         racing = [client.submit(wait_and_say, 0, "fast"), client.submit(wait_and_say, 600, "slow")]
         async for future in client.as_completed(racing):
             print(await future)
-            break  # the other one ends with the client
+            break  # closing the client cancels the other task
 
 
 with SchedulerClusterCombo(n_workers=2) as cluster:

@@ -1,7 +1,7 @@
-"""Await futures in asyncio: alone, many with gather, with a time limit, or as they end.
+"""Await futures in asyncio: one, several with gather, with a time limit, or as they complete.
 
-Cancelling the asyncio task that awaits a future cancels the future, too. Tasks of the platform may run a loop of their
-own and await tasks that they submit.
+Cancelling the asyncio task that awaits a future also cancels the future. Scaler tasks can run their own event loop and
+await tasks that they submit.
 
 Prints::
 
@@ -26,7 +26,7 @@ def count_forever():
 
 
 def count_all(texts):
-    """Runs in a worker: a loop of its own, a client of its own."""
+    """Runs in a worker, with its own event loop and client."""
 
     async def gather():
         client = Client()

@@ -1,4 +1,4 @@
-"""Anything that can be called can be submitted: it travels to the worker together with what it refers to.
+"""Submit any callable. It is sent to the worker together with everything that it refers to.
 
 Prints::
 

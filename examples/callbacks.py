@@ -1,6 +1,6 @@
-"""Have a function called when a task has ended, whatever its end. A callback may submit, but must not wait.
+"""Call a function when a task ends, whatever its outcome. A callback may submit tasks, but must not wait for them.
 
-It is called in a thread of the client, so that what it shares with others needs a lock, or a queue.
+Callbacks run in one of the client's threads, so protect shared data with a lock or a queue.
 
 Prints::
 

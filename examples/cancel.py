@@ -1,4 +1,4 @@
-"""Cancel tasks, waiting or running. A running one is ended together with its process, which is replaced.
+"""Cancel waiting and running tasks. Cancelling a running task kills its process, which is then replaced.
 
 Prints::
 
@@ -21,7 +21,7 @@ def search_forever():
 with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
     running = client.submit(search_forever)
     waiting = client.submit(search_forever)
-    print(waiting.cancel(), running.cancel())  # True: no result will ever come
+    print(waiting.cancel(), running.cancel())  # True: neither will have a result
 
     try:
         running.result()

@@ -1,4 +1,4 @@
-"""Say what a worker offers and what a task needs: a name is a label, name=number is an amount.
+"""Declare what workers offer and what tasks need: a name is a label, and name=number is an amount.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Start afresh: cancel all that a client has under way and let go of the objects that it has sent. It may go on.
+"""Reset a client: cancel its tasks and release the objects that it has sent. You can continue to use the client.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Make a client inside a task: Client() without an address is the task's own way to submit more tasks.
+"""Create a client inside a task: there, Client() without an address submits to the cluster that runs the task.
 
 Prints::
 

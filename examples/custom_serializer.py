@@ -1,6 +1,6 @@
-"""Serialize in a way of your own: functions, each argument, and results pass through it.
+"""Use a custom serializer for functions, arguments, and results.
 
-Whole numbers travel as 8 bytes, everything else as a pickle; the first byte tells which.
+It encodes integers in 8 bytes and pickles all other values. The first byte identifies the format.
 
 Prints::
 

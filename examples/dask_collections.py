@@ -1,4 +1,4 @@
-"""Compute Dask's collections on a cluster: Dask plans, and Scaler runs the tasks.
+"""Compute Dask collections on a cluster: Dask plans the tasks, and Scaler runs them.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""A tour of the client: submit, map with progress, starmap and a graph, on a running platform.
+"""A tour of the client on a running cluster: submit, map with a progress bar, starmap, and a graph.
 
 Start `scaler config/local.toml` in another terminal first, or run `make demo`, which does both.
 """
@@ -21,7 +21,7 @@ def power(base: int, exponent: int) -> int:
 
 
 def count_primes(start: int) -> int:
-    """Count the primes among the BLOCK numbers from start on."""
+    """Count the primes among BLOCK numbers, beginning with start."""
     numbers = range(max(start, 2), start + BLOCK)
     return sum(all(number % divisor for divisor in range(2, int(number**0.5) + 1)) for number in numbers)
 

@@ -1,6 +1,6 @@
-"""Give a future to another task: the task waits for it and gets its value, which does not travel through the client.
+"""Pass a future to another task, which waits for it and receives its value without a detour through the client.
 
-Futures may stand anywhere inside the arguments. When a task fails, what needs its value fails with the same exception.
+Futures can be nested anywhere in the arguments. If a task fails, tasks that need its value fail with its exception.
 
 Prints::
 
@@ -29,7 +29,7 @@ def warmest(means):
 
 
 with SchedulerClusterCombo(n_workers=2) as cluster, Client(address=cluster.get_address()) as client:
-    # Nothing here waits: all of it is submitted before the first task has ended.
+    # Nothing here waits: all tasks are submitted before the first one has ended.
     means = {city: client.submit(mean, client.submit(read, city)) for city in READINGS}
     winner = client.submit(warmest, means)
 

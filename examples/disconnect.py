@@ -1,4 +1,4 @@
-"""End a client: what it has under way is dropped, other clients and the cluster go on. `with` does it by itself.
+"""Close a client: its tasks are dropped, while other clients and the cluster continue. `with` does so automatically.
 
 Prints::
 

@@ -1,7 +1,7 @@
-"""Let workers come and go with the work: `scaler FILE` starts a scheduler and a worker manager, which starts workers.
+"""Scale workers with demand: `scaler FILE` starts a scheduler and a worker manager, which starts workers as needed.
 
-How many there are, the scaling policy says: here one for each task that could run, up to max_task_concurrency. Workers
-that have had nothing to do for a while are stopped again.
+The scaling policy sets the number of workers: here one for each task that could run, up to max_task_concurrency. Idle
+workers stop after a while.
 
 Prints::
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from scaler import Client
 
-SCALER = Path(sysconfig.get_path("scripts"), "scaler")  # the command, beside the python that runs this
+SCALER = Path(sysconfig.get_path("scripts"), "scaler")  # the command in this Python's environment
 SETTINGS = """
 [scheduler]
 bind_address = "{address}"
@@ -34,7 +34,7 @@ logging_level = "WARNING"
 
 
 def play(stage: Path, instrument: str, musicians: int) -> int:
-    """Begin when all musicians are on the stage: each needs a worker of its own. Return which worker played."""
+    """Wait until all musicians are on stage, so each needs a separate worker. Return the worker's process id."""
     (stage / instrument).touch()
     while len(list(stage.iterdir())) < musicians:
         time.sleep(0.01)
@@ -42,12 +42,12 @@ def play(stage: Path, instrument: str, musicians: int) -> int:
 
 
 with tempfile.TemporaryDirectory() as directory:
-    address = f"ipc://{directory}/scheduler"  # tcp://host:port where others than this machine take part
+    address = f"ipc://{directory}/scheduler"  # tcp://host:port if other machines take part
     settings, stage = Path(directory, "cluster.toml"), Path(directory, "stage")
     settings.write_text(SETTINGS.format(address=address))
     stage.mkdir()
 
-    scaler = subprocess.Popen([SCALER, settings], stdout=subprocess.DEVNULL)  # it tells there what it starts
+    scaler = subprocess.Popen([SCALER, settings], stdout=subprocess.DEVNULL)  # logs the components that it starts
     try:
         with Client(address=address) as client:  # waits for the scheduler
             trio = ["piano", "violin", "cello"]

@@ -1,4 +1,4 @@
-"""See what each kind of failure looks like. A task that fails harms no other task, and the client goes on.
+"""See each kind of failure. A failing task does not affect other tasks, and the client remains usable.
 
 Prints::
 
@@ -29,12 +29,12 @@ def wait_for_ever():
 
 
 def use_all_memory():
-    """Stands for it: then the system ends the process with this signal."""
+    """Simulates running out of memory, when the system kills the process with this signal."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def read_log(lines):
-    return (line for line in range(lines))  # a generator cannot travel; a list can
+    return (line for line in range(lines))  # a generator cannot be pickled; a list can
 
 
 def show(error):
@@ -44,7 +44,7 @@ def show(error):
 with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
     try:
         client.submit(margin, 10, 0).result()
-    except ZeroDivisionError as error:  # the task's own exception; its cause has the traceback of the worker
+    except ZeroDivisionError as error:  # the task's exception; its cause has the worker's traceback
         show(error)
         print(next(line for line in str(error.__cause__).splitlines() if line.endswith("in margin")))
 
@@ -54,7 +54,7 @@ with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_a
         show(error)
 
     try:
-        client.submit_verbose(use_all_memory, retries=0).result()  # 3 by default
+        client.submit_verbose(use_all_memory, retries=0).result()  # the default is 3
     except ProcessorDiedError as error:
         show(error)
 
@@ -63,7 +63,7 @@ with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_a
     except SerializationError as error:
         show(error)
 
-    # What can be known at once is refused at once, by submit itself.
+    # submit rejects errors that it can detect immediately.
     for function, argument in ((len, threading.Lock()), ("margin", 10)):
         try:
             client.submit(function, argument)

@@ -1,4 +1,4 @@
-"""Run code that was written for concurrent.futures: ScalerExecutor takes the place of its executors.
+"""Run code written for concurrent.futures: ScalerExecutor replaces its executors.
 
 Prints::
 
@@ -14,7 +14,7 @@ from scaler import ScalerExecutor, SchedulerClusterCombo
 
 
 def report(executor: concurrent.futures.Executor):
-    """Knows nothing of Scaler: takes a ThreadPoolExecutor, a ProcessPoolExecutor, or any other."""
+    """Does not depend on Scaler: accepts a ThreadPoolExecutor, a ProcessPoolExecutor, or any other executor."""
     roots = executor.map(math.sqrt, [1, 2, 3], timeout=30, chunksize=2)
     print("square roots:", ", ".join(f"{root:.2f}" for root in roots))
 

@@ -1,4 +1,4 @@
-"""Keep an asyncio program responsive: its event loop runs heavy functions on workers with run_in_executor.
+"""Keep an asyncio program responsive: run expensive functions on workers with run_in_executor.
 
 Prints::
 

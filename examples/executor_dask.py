@@ -1,4 +1,4 @@
-"""Hand an executor to a library that takes one: here Dask computes its graph on Scaler's workers.
+"""Pass an executor to a library that accepts one: here, Dask computes its graph on Scaler's workers.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Ask about tasks: why one waits, what became of another, and what it printed.
+"""Inspect tasks: why a task waits, how a task ended, and what it printed.
 
 Prints::
 
@@ -30,7 +30,7 @@ def check(step, loss):
 
 
 with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
-    # A task that no worker can run waits; explain names the missing capability.
+    # A task that no worker can run waits. explain names the missing capability.
     waiting = client.submit_verbose(train, ([0.5],), capabilities={"gpu": 2})
     print(client.explain(waiting))
     waiting.cancel()
@@ -43,4 +43,4 @@ with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_a
     future = client.submit(check, 3, float("nan"))
     future.exception()
     print(client.explain(future))
-    print(client.logs(future), end="")  # .stdout and .stderr are each for itself
+    print(client.logs(future), end="")  # .stdout and .stderr have the separate streams

@@ -1,7 +1,7 @@
-"""A web server, built with FastAPI, whose requests await tasks: while workers compute, it serves other requests.
+"""A FastAPI web server whose requests await tasks: while workers compute, it serves other requests.
 
-Run by itself, it asks itself two questions, to show the answers. `uvicorn fastapi_server:app` in this directory serves
-until Ctrl-C, with the cluster that SCALER_ADDRESS names, or one of its own.
+Run as a program, it sends itself two requests and prints the responses. To serve until Ctrl-C, run `uvicorn
+fastapi_server:app` in this directory. It uses the cluster at SCALER_ADDRESS, or else starts one.
 
 Prints::
 

@@ -1,6 +1,6 @@
-"""Run a graph of calls that depend on each other: a dict of values and of (callable, key, ...) tuples.
+"""Run a graph of dependent calls: a dict of values and (callable, key, ...) tuples.
 
-Only what the wanted keys need is run, each node once, and values go from task to task without passing the client.
+Only nodes that the requested keys need run, each once. Values pass between tasks without a detour through the client.
 
 Prints::
 

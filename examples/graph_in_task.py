@@ -1,4 +1,4 @@
-"""Run a graph from inside a task: its shape may depend on what an earlier task has found.
+"""Run a graph inside a task: its shape can depend on the result of an earlier task.
 
 Prints::
 
@@ -9,7 +9,7 @@ from scaler import Client, SchedulerClusterCombo
 
 
 def find_parts():
-    """Stands for a directory listing, which is known when the program runs only."""
+    """Simulates a directory listing, which is unknown until the program runs."""
     return {"january": 4, "february": 7, "march": 9}
 
 

@@ -1,6 +1,6 @@
-"""Use tuples as keys of a graph, as Dask does for the parts of a table: (name, part).
+"""Use tuples as keys in a graph, as Dask does for the parts of a table: (name, part).
 
-A list of keys is a list of their values. A computation may stand inside another one, and then runs as a part of it.
+A list of keys becomes a list of their values. A computation nested in another one runs as part of it.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Search the best settings of a model: the data is sent once, every setting is a task, and the best one wins.
+"""Search for a model's best settings: the data is sent once, and every combination of settings is a task.
 
 Prints::
 
@@ -19,7 +19,7 @@ def features(x, degree):
 
 
 def validation_error(data, degree, penalty):
-    """Fit a polynomial to one half of the data, and return how far it is from the other half."""
+    """Fit a polynomial to one half of the data, and return its error on the other half."""
     x, y = data
     train, test = slice(0, None, 2), slice(1, None, 2)
     matrix = features(x[train], degree)

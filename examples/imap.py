@@ -1,7 +1,7 @@
-"""Take results one after another, in order, from an endless stream of items: only a window of them is under way.
+"""Iterate over results in order, from an endless stream of items: only a window of items is in progress.
 
-An item that fails raises its exception in its turn, and the items after it still come. Leaving the loop and closing
-cancels what is left.
+A failed item raises its exception at its position, and you can continue with the items after it. Closing the iterator
+cancels the remaining items.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Take results as soon as they arrive, in any order: a slow item delays no other.
+"""Iterate over results as they arrive, in any order: a slow item does not delay others.
 
 Prints::
 
@@ -14,7 +14,7 @@ from scaler import Client, SchedulerClusterCombo
 
 
 def requests_of(log, archive_is_open):
-    """Stands for reading log files of which one takes long: here until the archive opens."""
+    """Simulates reading log files, one of which takes long: here, until the archive opens."""
     while log == "archive" and not archive_is_open.exists():
         threading.Event().wait(0.01)
     return log, {"monday": 7, "tuesday": 11, "archive": 12}[log]

@@ -1,4 +1,4 @@
-"""Run one function over many arguments; results come in the order of the arguments.
+"""Call one function with many arguments. Results are in the order of the arguments.
 
 Prints::
 

@@ -1,6 +1,6 @@
-"""Tasks that submit tasks: a client may be an argument of a task.
+"""Submit tasks from tasks: a client can be a task's argument.
 
-A task that waits for others lends its place to them, so the recursion is deeper than there are workers.
+A task that waits for other tasks frees its slot, so the recursion can be deeper than the number of workers.
 
 Prints::
 

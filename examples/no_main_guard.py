@@ -1,6 +1,6 @@
-"""Write a program without `if __name__ == "__main__"`: workers do not run it again, unlike those of multiprocessing.
+"""Write a program without `if __name__ == "__main__"`: unlike multiprocessing, workers do not run the program again.
 
-What a task uses of the program (functions, classes, constants) travels with it, so that a notebook works as well.
+The parts of the program that a task uses (functions, classes, constants) are sent with it, even from a notebook.
 
 Prints::
 
@@ -26,5 +26,5 @@ def convert(fahrenheit):
     return Celsius(round((fahrenheit - ZERO_FAHRENHEIT) / 1.8, 1))
 
 
-client = Client()  # starts a cluster on this machine, which ends with the program
+client = Client()  # starts a cluster on this machine that ends with the program
 print(client.submit(convert, 69.8).result())

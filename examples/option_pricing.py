@@ -1,7 +1,7 @@
-"""Price an Asian call option by Monte Carlo: random paths in batches, on as many workers as there are.
+"""Price an Asian call option by Monte Carlo simulation: random paths in batches, on any number of workers.
 
-Each batch has a random stream of its own, spawned from one seed: the price is the same for any number of workers, and
-when a batch has to run again.
+Each batch has a separate random stream, spawned from one seed, so the price does not depend on the number of workers or
+on batches that run again.
 
 Prints::
 
@@ -32,7 +32,7 @@ class AsianCall:
 
 
 def simulate(market: Market, option: AsianCall, seed: numpy.random.SeedSequence, paths: int) -> tuple[float, float]:
-    """Return sum and sum of squares of the discounted payoffs."""
+    """Return the sum and the sum of squares of the discounted payoffs."""
     step = option.years / option.fixings
     drift = (market.rate - market.volatility**2 / 2) * step
     shocks = numpy.random.default_rng(seed).standard_normal((paths, option.fixings))
@@ -43,7 +43,7 @@ def simulate(market: Market, option: AsianCall, seed: numpy.random.SeedSequence,
 
 
 def european_call(market: Market, option: AsianCall) -> float:
-    """Black and Scholes, in closed form: what averaging makes cheaper."""
+    """Return the Black-Scholes price of the European call, which costs more because it does not average."""
     spread = market.volatility * math.sqrt(option.years)
     d1 = math.log(market.spot / option.strike) / spread + (market.rate / market.volatility**2 + 0.5) * spread
     normal = [math.erfc(-d / math.sqrt(2)) / 2 for d in (d1, d1 - spread)]

@@ -1,6 +1,6 @@
-"""Say more about a task with submit_verbose: its priority, its time limit, its name, how often it may run again.
+"""Set a task's options with submit_verbose: priority, time limit, name, and number of retries.
 
-The arguments come as a tuple and a dict, so that no option can be mistaken for an argument of the function.
+Pass the arguments as a tuple and a dict, which separates them from the options.
 
 Prints::
 
@@ -22,15 +22,15 @@ def work(seconds):
 ended = []
 
 with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
-    # The one worker is busy, so that the others wait.
+    # The only worker is busy, so the other tasks wait.
     long = client.submit(work, 3600)
     while not long.running():
         time.sleep(0.01)
 
-    # Higher priorities run first; 0 is the default. The alarm overtakes the reports.
+    # Higher priorities run first; the default is 0. The alarm overtakes the reports.
     futures = []
     for name, priority in [("report 1", 0), ("report 2", 0), ("alarm", 10)]:
-        # retries=0: a task that must not run twice. It is not sent to a worker that is busy.
+        # retries=0: a task that must not run twice. The scheduler never sends it to a busy worker.
         future = client.submit_verbose(work, (0,), {}, name=name, priority=priority, retries=0)
         future.add_done_callback(lambda _, name=name: ended.append(name))
         futures.append(future)

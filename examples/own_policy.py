@@ -1,12 +1,12 @@
-"""Decide yourself how many workers there are, with a scaling policy of your own: the class in tasks_per_worker.py.
+"""Control the number of workers with a custom scaling policy: the class in tasks_per_worker.py.
 
-The scheduler finds policies among the installed packages, by entry point. What `pip install` makes of these lines of a
-pyproject.toml is written into a temporary directory here:
+The scheduler finds policies by the entry points of installed packages. This program writes the metadata that `pip
+install` would create from these lines in a pyproject.toml into a temporary directory:
 
     [project.entry-points."scaler.scaling_policies"]
     tasks_per_worker = "tasks_per_worker:TasksPerWorker"
 
-A policy is pure: it can be tried without a cluster, as in the first lines below.
+A policy is pure, so you can try it without a cluster, as the first lines below do.
 
 Prints::
 
@@ -50,7 +50,7 @@ METADATA = "Metadata-Version: 2.1\nName: tasks-per-worker\nVersion: 1.0\n"
 
 
 def work(desks: Path, workers: int) -> int:
-    """Take a desk for this worker, and wait until all others have theirs. Return which worker this is."""
+    """Take a desk for this worker, and wait until all workers have one. Return the worker's process id."""
     (desks / str(os.getpid())).touch()
     while len(list(desks.iterdir())) < workers:
         time.sleep(0.01)

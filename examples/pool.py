@@ -1,4 +1,4 @@
-"""Run code that was written for `multiprocessing.Pool` on a cluster, with an initializer for each process.
+"""Run code written for `multiprocessing.Pool` on a cluster, with an initializer for each process.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Have every processor call a function of yours before its first task, to load a model or open a connection once.
+"""Call a function in every processor before its first task, to load a model or open a connection once.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Ask what a task cost: its time, its CPU time, and the most memory that it used.
+"""Measure a task's run time, CPU time, and peak memory.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Show a progress bar while a map or an imap runs, with the number of items that failed. The bar goes to stderr.
+"""Show a progress bar for a map or an imap on stderr, with the number of failed items.
 
 Prints::
 
@@ -22,7 +22,7 @@ def inverse(value):
 with SchedulerClusterCombo(n_workers=2) as cluster, Client(address=cluster.get_address()) as client:
     print(sum(client.map(square, range(101), progress=True)))
 
-    # The bar counts what has ended, which may be ahead of what was taken.
+    # The bar counts finished items, including those not yet returned by next().
     results = client.imap(square, range(101), progress=True)
     print("first result:", next(results))
     print("all other results:", sum(results))

@@ -1,6 +1,6 @@
-"""Try a task again when it raises an exception that may pass, such as one of the network.
+"""Retry a task when it raises a transient exception, such as a network error.
 
-A task whose process or worker dies is tried again by itself; its own exceptions only if retry_on names them.
+If a task's process or worker dies, the task is always retried; after its own exceptions, only if retry_on lists them.
 
 Prints::
 
@@ -16,7 +16,7 @@ from scaler import Client, SchedulerClusterCombo
 
 
 def fetch_rates(currency, log, works_at):
-    """Stands for a call to an unreliable server. The log shows how often it was called."""
+    """Simulates a call to an unreliable server. The log counts the calls."""
     if currency == "XXX":
         raise ValueError(f"not a currency: {currency!r}")
     attempt = len(log.read_text()) + 1 if log.exists() else 1
@@ -33,9 +33,9 @@ with (
 ):
     logs = Path(directory)
     jobs = [
-        ("EUR", logs / "eur", 3, 5),  # works at its third attempt
-        ("USD", logs / "usd", 9, 1),  # does not work, and may be tried again once
-        ("XXX", logs / "xxx", 1, 5),  # another exception: never tried again
+        ("EUR", logs / "eur", 3, 5),  # succeeds at the third attempt
+        ("USD", logs / "usd", 9, 1),  # never succeeds, and is retried once
+        ("XXX", logs / "xxx", 1, 5),  # another exception, so never retried
     ]
     for *arguments, retries in jobs:
         future = client.submit_verbose(

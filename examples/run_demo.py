@@ -1,7 +1,7 @@
-"""`make demo`: starts `scaler config/local.toml`, runs demo.py against it, and stops everything again.
+"""`make demo`: starts `scaler config/local.toml`, runs demo.py on this cluster, and stops the cluster.
 
-When another program has one of the ports in that file, the demo takes free ones. Whatever happens on the way (an error,
-Ctrl-C, SIGTERM), nothing is left running when this program ends.
+If another program uses one of the file's ports, the demo uses free ones instead. After an error, Ctrl-C, or SIGTERM, no
+process is left running.
 """
 
 import os
@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SCALER = Path(sysconfig.get_path("scripts")) / "scaler"
 CONFIG = ROOT / "config" / "local.toml"
 PORTS = (8516, 8517, 8518)
-"""In CONFIG: of scheduler, object storage and monitors. The web page takes the next free one by itself."""
+"""Ports in CONFIG for the scheduler, object storage, and monitors. The web page finds a free port itself."""
 EXIT_INTERRUPTED = 130
 
 
 class Processes:
-    """What was started and still runs, each in a session of its own: Ctrl-C reaches it through us, the last one first.
+    """Running processes, each in a separate session, so this program forwards Ctrl-C to the last one started.
 
-    Signals raise no exception here: one in the middle of a start would lose the process that is being started.
+    Signals raise no exception here, because an exception during a start would lose the new process.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ def is_free(port: int) -> bool:
 
 @contextmanager
 def config_and_address() -> Iterator[tuple[Path, str]]:
-    """Yield the file to start, and the scheduler's address: CONFIG, or with free ports when its own are taken."""
+    """Yield the configuration file and the scheduler's address: CONFIG, or a copy with free ports."""
     taken = [str(port) for port in PORTS if not is_free(port)]
     if not taken:
         yield CONFIG, f"tcp://127.0.0.1:{PORTS[0]}"
@@ -86,7 +86,7 @@ def config_and_address() -> Iterator[tuple[Path, str]]:
             config.write_text(re.sub("|".join(names), lambda found: names[found[0]], CONFIG.read_text()))
             yield config, free.address()
     finally:
-        free.release()  # not before: a server that is started again needs its port
+        free.release()  # not earlier, because a restarted server needs its port
 
 
 def main() -> int:
@@ -95,7 +95,7 @@ def main() -> int:
         signal.signal(number, processes.interrupt)
 
     ready, said_by_scaler = os.pipe()
-    # Asks to be told when everything is ready, and that nothing of it outlives us, not even after a kill -9.
+    # Scaler reports when all components are ready, and ends them when this process ends, even after kill -9.
     asked = {"SCALER_READY_FD": str(said_by_scaler), "SCALER_PARENT_PID": str(os.getpid())}
     code = 1
     with (

@@ -1,4 +1,4 @@
-"""Run joblib's calls, and with them a grid search of scikit-learn, on a cluster.
+"""Run joblib calls, such as those in a scikit-learn grid search, on a cluster.
 
 Prints::
 
@@ -12,7 +12,7 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
-import scaler.joblib  # makes "scaler" a backend of joblib
+import scaler.joblib  # registers the joblib backend "scaler"
 
 x, y = make_classification(200, random_state=0)
 

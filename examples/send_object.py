@@ -21,4 +21,4 @@ with SchedulerClusterCombo(n_workers=2) as cluster, Client(address=cluster.get_a
     table = client.send_object(list(range(1_000_000)), name="table")
 
     print([client.submit(item, table, index).result() for index in range(0, 1_000_000, 250_000)])
-    print(client.submit(total_length, [table, table]).result())  # inside other arguments, too
+    print(client.submit(total_length, [table, table]).result())  # can be nested in other arguments

@@ -1,4 +1,4 @@
-"""Start each service by its own command, in any order: on several machines or terminals, they wait for each other.
+"""Start each service with a separate command, in any order and on any machine: services wait for each other.
 
 Prints::
 

@@ -1,6 +1,6 @@
-"""Share a large array: it is sent once, and its bytes are copied nowhere on their way into the object storage.
+"""Share a large array: it is sent once, without copying its bytes on their way into the object storage.
 
-Large results stay there, too, until a client asks for them: here only the sums come to the client.
+The storage also keeps large results until a client requests them. Here, the client fetches only the sums.
 
 Prints::
 
@@ -39,5 +39,5 @@ with SchedulerClusterCombo(n_workers=2) as cluster, Client(address=cluster.get_a
     print(f"mean brightness: {sum(future.result() for future in means) / len(means):.2f}")
     print("brightest row:", client.submit(lambda image: image.sum(axis=1).argmax(), reference).result())
 
-    result = client.submit(blurred, reference)  # 8 MB, from one worker to the next
+    result = client.submit(blurred, reference)  # 8 MB, passed from worker to worker
     print("blurred:", client.submit(summary, result).result())

@@ -1,4 +1,4 @@
-"""Shut a cluster down from a client: scheduler and workers end. By default a scheduler is protected and refuses.
+"""Shut down a cluster, with its scheduler and workers, from a client. By default, a scheduler is protected and refuses.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""See what a task prints, while it runs: its stdout and stderr appear at the client's, line by line.
+"""See a task's output while it runs: its stdout and stderr appear on the client's, line by line.
 
 Prints::
 
@@ -19,7 +19,7 @@ def train(steps):
     return loss
 
 
-# stream_output=True counts for all tasks of this client; submit_verbose takes it for one.
+# stream_output=True applies to all tasks of this client. submit_verbose accepts it for a single task.
 with (
     SchedulerClusterCombo(n_workers=1) as cluster,
     Client(address=cluster.get_address(), stream_output=True) as client,

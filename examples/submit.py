@@ -1,4 +1,4 @@
-"""Submit single calls and take their results from futures.
+"""Submit single calls, and get their results from futures.
 
 Prints::
 

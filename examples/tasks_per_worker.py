@@ -1,7 +1,7 @@
-"""The scaling policy that own_policy.py installs: a module of the user's own.
+"""The scaling policy that own_policy.py installs, as a user's module.
 
-A policy is asked again and again with the whole cluster in one view, and answers how many units (worker processes, or
-whatever the worker manager starts) each manager should have.
+The scheduler calls a policy repeatedly with a view of the whole cluster. The policy returns the number of units (worker
+processes, or whatever the worker manager starts) for each manager.
 """
 
 from scaler.errors import UsageError

@@ -1,4 +1,4 @@
-"""Share one client between threads: each submits and waits on its own.
+"""Share one client between threads, each of which submits tasks and waits for results independently.
 
 Prints::
 
@@ -19,7 +19,7 @@ def price(item):
 with SchedulerClusterCombo(n_workers=2) as cluster, Client(address=cluster.get_address()) as client:
 
     def serve(customer, first):
-        """Stands for a request to a server of which each runs in a thread of its own."""
+        """Simulates a request to a server that runs each request in a separate thread."""
         prices = [client.submit(price, item) for item in range(first, first + 10)]
         return f"{customer}: {sum(future.result() for future in prices)}"
 

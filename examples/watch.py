@@ -1,4 +1,4 @@
-"""Look at a cluster from a script: what scaler_top shows, once, as a JSON document.
+"""Inspect a cluster from a script: read the contents of scaler_top once, as a JSON document.
 
 Prints::
 

@@ -1,6 +1,6 @@
-"""Fill one worker manager before the next: your own machines first, and rented ones for what these cannot take.
+"""Fill one worker manager before the next: your own machines first, then rented ones for the remaining work.
 
-Both managers start workers on this machine here. Each has its workers load where they are, with the preload hook.
+Here, both managers start workers on this machine. With a preload hook, each tells its workers where they are.
 
 Prints::
 
@@ -50,7 +50,7 @@ def enter(name):
 
 
 def meet(room: Path, guest: str, guests: int) -> str:
-    """Wait for all guests, so that each needs a worker of its own. Return where this one is."""
+    """Wait for all guests, so each needs a separate worker. Return this worker's location."""
     (room / guest).touch()
     while len(list(room.iterdir())) < guests:
         time.sleep(0.01)
@@ -64,7 +64,7 @@ with tempfile.TemporaryDirectory() as directory:
     Path(directory, "place.py").write_text(PLACE)
     room.mkdir()
 
-    # Workers find modules in the directory where `scaler` was started, as in PYTHONPATH.
+    # Workers import modules from the directory in which `scaler` was started, and from PYTHONPATH.
     scaler = subprocess.Popen([SCALER, settings], cwd=directory, stdout=subprocess.DEVNULL)
     try:
         with Client(address=address) as client:

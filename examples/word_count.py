@@ -1,4 +1,4 @@
-"""Count words in many files: one task a file, and the counts are added up as they come.
+"""Count words in many files: one task per file, whose counts are added up as they arrive.
 
 Prints::
 

@@ -2,7 +2,7 @@
 //
 //     node prices.mjs tcp://127.0.0.1:8516 node.credentials
 //
-// README.md says how to start a cluster for it.
+// README.md explains how to start a cluster for it.
 
 import { Client } from "./scaler_client.mjs";
 
@@ -14,12 +14,12 @@ console.log("20! =", await client.submit("math:factorial", [20]));
 const prices = await client.map("pricing:call_price", [90, 100, 110]);
 console.log("prices:", prices.map((price) => price.toFixed(2)).join(" "));
 
-// A task may take the results of others; these values do not pass through this program.
+// A task can use other tasks' results, which are not sent through this program.
 const tasks = [90, 100, 110].map((strike) => client.submit("pricing:call_price", [strike]));
 const best = client.submit("builtins:max", tasks);
 console.log("the highest:", (await best).toFixed(2));
 
-// Large arguments and results go through the object storage.
+// Large arguments and results are sent through the object storage.
 const many = Array.from({ length: 100_000 }, (_, index) => index);
 const reversed = await client.submit("builtins:sorted", [many], { reverse: true });
 console.log("sorted:", reversed.length, "numbers, the first is", reversed[0]);

@@ -1,4 +1,4 @@
-"""What the workers import: any Python, with values that JSON knows."""
+"""Functions for the workers: any Python code whose arguments and results JSON can represent."""
 
 from math import exp, log, sqrt
 from statistics import NormalDist
@@ -7,7 +7,7 @@ from statistics import NormalDist
 def call_price(
     strike: float, spot: float = 100.0, years: float = 1.0, rate: float = 0.02, volatility: float = 0.2
 ) -> float:
-    """Return the price of a European call by the formula of Black and Scholes."""
+    """Return the Black-Scholes price of a European call."""
     if strike <= 0:
         raise ValueError(f"a strike is above 0, and not {strike}")
     spread = volatility * sqrt(years)

@@ -1,4 +1,4 @@
-// A client of Scaler: calls Python functions by name, with arguments and results as JSON. See docs/protocol.md.
+// A Scaler client that calls Python functions by name, with JSON arguments and results. See docs/protocol.md.
 
 import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -21,7 +21,7 @@ const BATCH_BYTES = 1024 * 1024;
 const ACKNOWLEDGE_MS = 1_000;
 const OUTCOMES = Object.fromEntries(Object.entries(Outcome).map(([name, number]) => [number, name]));
 
-/** What a task failed with. type and traceback: of its exception in Python; outcome: such as EXCEPTION or CANCELLED. */
+/** A task's failure. type, traceback: of its Python exception; outcome: such as EXCEPTION or CANCELLED. */
 export class TaskError extends Error {
   constructor(outcome, type, text, traceback) {
     super(type ? `${type}: ${text}` : text);
@@ -29,14 +29,14 @@ export class TaskError extends Error {
   }
 }
 
-/** A call: await it for its value, or give it to another call as an argument. */
+/** A call. Await it to get its value, or pass it to another call as an argument. */
 class Task {
   constructor(id, call) {
     this.id = id;
     this.call = call;
     this.wasSent = false;
     this.result = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
-    this.result.catch(() => {}); // whoever awaits it gets the error
+    this.result.catch(() => {}); // the caller that awaits the task gets the error
   }
 
   then(...handlers) {
@@ -46,8 +46,8 @@ class Task {
 
 export class Client {
   /**
-   * Connect to a scheduler. credentials: path of a credential file of `scaler keys add`; without one the cluster must
-   * run with insecure_no_auth. Rejects with RefusedError, or when nothing has answered after timeoutMs.
+   * Connect to a scheduler. credentials: path of a credential file from `scaler keys add`; without one, the cluster
+   * must run with insecure_no_auth. Rejects with RefusedError, or if the scheduler does not answer within timeoutMs.
    */
   static async connect(address, { credentials, name = "node", timeoutMs = 30_000 } = {}) {
     const client = new Client(address, credentials && readCredential(credentials), name);
@@ -67,10 +67,10 @@ export class Client {
     this.address = address;
     this.credential = credential;
     this.count = 0;
-    this.unfinished = new Map(); // by the hexadecimal id
-    this.objects = new Map(); // bytes of what unfinished tasks have in the storage, by the hexadecimal id
+    this.unfinished = new Map(); // by hexadecimal id
+    this.objects = new Map(); // stored bytes of unfinished tasks, by hexadecimal id
     this.announced = new Set();
-    this.ready = []; // tasks to be sent together
+    this.ready = []; // tasks to send together
     this.uploads = 0;
     this.restarts = 0;
     this.resolved = this.acknowledged = 0n; // numbers of Finished
@@ -85,7 +85,7 @@ export class Client {
     });
   }
 
-  /** Call a function, named as module:function. options: fields of Spec in the schema, such as priority or retries. */
+  /** Call a function by name, module:function. options: fields of Spec in the schema, such as priority or retries. */
   submit(name, args = [], kwargs = {}, options = {}) {
     if (this.error) throw this.error;
     const unknown = Object.keys(options).find((key) => !(key in Spec.prototype));
@@ -101,10 +101,10 @@ export class Client {
     return Promise.all(items.map((item) => this.submit(name, [item], {}, options)));
   }
 
-  /** Ask to cancel a task; it then fails with the outcome CANCELLED unless it has ended before. */
+  /** Request cancellation of a task, which then fails with the outcome CANCELLED unless it ends first. */
   cancel(task) {
     if (!this.unfinished.has(task.id.toString("hex"))) return;
-    this.#flush(); // the scheduler must know a task before it can cancel it
+    this.#flush(); // the scheduler can cancel only submitted tasks
     task.isCancelled = true;
     if (task.wasSent) this.scheduler.send((body) => setData(body._initCancel(), "Ids", task.id));
     else this.#fail(task, cancelled());
@@ -141,7 +141,7 @@ export class Client {
 
   // -- tasks
 
-  /** Send a task, after its arguments are in the storage if they are large; it fails if they cannot be sent. */
+  /** Send a task, after storing its arguments if they are large. The task fails if its arguments cannot be stored. */
   #send(task) {
     try {
       this.#prepare(task);
@@ -155,7 +155,7 @@ export class Client {
     const code = Buffer.concat([Buffer.from([NAMED, JSON_TAG]), Buffer.from(name)]);
     const references = [];
     const argument = (value) => {
-      // A task that has ended is embedded as its value: the scheduler may have dropped its result.
+      // Embed the value of an ended task, because the scheduler may have dropped its result.
       if (!(value instanceof Task)) return value;
       if (value.failure) throw value.failure;
       if (!this.unfinished.has(value.id.toString("hex"))) return value.value;
@@ -173,14 +173,14 @@ export class Client {
     task.wire.payload = storedReference(id, document.length);
     references.push(id);
     this.objects.set(id.toString("hex"), document);
-    this.uploads += 1; // until then, nothing is acknowledged that the task may name
+    this.uploads += 1; // until the upload ends, results to which the task may refer are not acknowledged
     this.#put(id, document)
       .then(() => restarts === this.restarts && this.#queue(task), (error) => this.#fail(task, error))
       .finally(() => (this.uploads -= 1));
   }
 
   #queue(task) {
-    if (!this.unfinished.has(task.id.toString("hex"))) return; // it was cancelled meanwhile
+    if (!this.unfinished.has(task.id.toString("hex"))) return; // it was cancelled during the upload
     this.ready.push(task);
     if (this.ready.length === 1) queueMicrotask(() => this.#flush());
   }
@@ -188,7 +188,7 @@ export class Client {
   #flush() {
     while (this.ready.length) {
       const groups = new Map();
-      const isAgain = this.ready[0].wasSent; // a Submit has only new tasks, or only tasks of an earlier session
+      const isAgain = this.ready[0].wasSent; // a Submit has only new tasks, or only tasks from an earlier session
       let size = 0;
       let count = 0;
       while (this.ready[0]?.wasSent === isAgain && count < BATCH_TASKS && size < BATCH_BYTES) {
@@ -235,7 +235,7 @@ export class Client {
     return this.announced.add(id.toString("hex")).size > known;
   }
 
-  /** Return which Finished the scheduler need not keep: all tasks that may name its tasks were sent. */
+  /** Return the last Finished that the scheduler can drop, because all tasks that may refer to its tasks were sent. */
   #acknowledge() {
     clearTimeout(this.acknowledging);
     this.acknowledging = undefined;
@@ -251,16 +251,16 @@ export class Client {
     this.#release(task);
   }
 
-  /** Tell the scheduler that the object of a task's arguments is not used any more. */
+  /** Release the object that contains a task's arguments. */
   #release(task) {
     if (!task.object || !this.objects.delete(task.object.toString("hex"))) return;
     this.scheduler.send((body) => setData(body._initRelease(), "Ids", task.object));
   }
 
-  // -- what the scheduler says
+  // -- messages from the scheduler
 
   #opened(welcome, isFirst, isResumed) {
-    // A wildcard is the host by which this program reached the scheduler.
+    // Replace a wildcard with the host at which this program reached the scheduler.
     const host = this.address.replace(/^tcp:\/\/|:\d+$/g, "");
     this.storageAddress = welcome.objectStorageAddress.replace(/^tcp:\/\/(0\.0\.0\.0|\[::\]|\*):/, `tcp://${host}:`);
     this.ownerToken = dataOf(welcome.ownerToken);
@@ -268,7 +268,7 @@ export class Client {
     this.answered.resolve();
   }
 
-  /** The scheduler has forgotten the session: send all that is unfinished again, oldest first. */
+  /** Resend all unfinished tasks, oldest first, after the scheduler has lost the session. */
   #restart() {
     this.restarts += 1;
     this.announced.clear();
@@ -276,7 +276,7 @@ export class Client {
     this.resolved = this.acknowledged = 0n;
     const isOver = [...this.unfinished.values()].filter((task) => task.isCancelled);
     const ids = Buffer.concat(isOver.map(({ id }) => id));
-    if (ids.length) this.scheduler.send((body) => setData(body._initCancel(), "Ids", ids)); // workers may have them still
+    if (ids.length) this.scheduler.send((body) => setData(body._initCancel(), "Ids", ids)); // workers may have them
     for (const task of isOver) this.#fail(task, cancelled());
     for (const task of this.unfinished.values()) this.#send(task);
   }
@@ -323,7 +323,7 @@ export class Client {
     }
   }
 
-  /** Put objects into the storage again that it has lost. */
+  /** Upload objects that the storage has lost. */
   async #restore(ids) {
     const restored = [];
     const lost = [];
@@ -367,7 +367,7 @@ export class Client {
     });
   }
 
-  /** Store an object of one part. */
+  /** Store an object with one part. */
   #put(id, data) {
     const pieces = Math.ceil(data.length / PIECE_BYTES);
     const one = (index) => this.#ask((number) => {
@@ -438,12 +438,12 @@ function failureOf(outcome, payload) {
   return new TaskError(name, type, text, traceback);
 }
 
-/** Return a copy of a field of type Data: the message that it lies in is freed. */
+/** Return a copy of a Data field, because its message is freed. */
 function dataOf(data) {
   return Buffer.from(data.toUint8Array());
 }
 
-/** Set a field of type Data. name: with a capital, such as Ids. */
+/** Set a Data field. name: capitalized, such as Ids. */
 function setData(struct, name, bytes) {
   if (bytes.length) struct[`_init${name}`](bytes.length).copyBuffer(bytes);
 }

@@ -1,4 +1,4 @@
-// One session with one server of Scaler over ZeroMQ: see docs/protocol.md, "The session".
+// A session with a Scaler server over ZeroMQ. See "The session" in docs/protocol.md.
 
 import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
@@ -12,9 +12,9 @@ const HANDSHAKE_MS = 5_000;
 const FIRST_PAUSE_MS = 20;
 const LONGEST_PAUSE_MS = 1_000;
 
-const NO_HANDSHAKE = "the handshake failed: does the server ask for a credential, and is this one of its cluster?";
+const NO_HANDSHAKE = "the handshake failed: check that the server uses keys, and that the credential is for its cluster";
 
-/** Thrown when a server refuses this peer; it does not help to try again. */
+/** Thrown when a server rejects this peer. Retrying does not help. */
 export class RefusedError extends Error {}
 
 export class Session {
@@ -26,9 +26,9 @@ export class Session {
   constructor(address, peer, keys, fill, events) {
     Object.assign(this, { address, peer, keys, fill, events });
     this.id = Buffer.concat([peer, randomBytes(8)]);
-    this.sent = 0n; // number of the last message that was sent
+    this.sent = 0n; // number of the last sent message
     this.received = 0n;
-    this.unacknowledged = []; // messages that the server may not have: {sequence, frames}
+    this.unacknowledged = []; // messages that the server may not have received: {sequence, frames}
     this.wasWelcomed = false;
     this.isOpen = false;
     this.isClosed = false;
@@ -37,7 +37,7 @@ export class Session {
     this.#dial();
   }
 
-  /** Send a message in the sequence; it is kept until the server has it, and sent again after a break. */
+  /** Send a message in the sequence. It is kept until acknowledged, and resent if the connection breaks. */
   send(build, attachments = []) {
     const message = { sequence: ++this.sent, frames: [encode(build), ...attachments] };
     this.unacknowledged.push(message);
@@ -59,10 +59,10 @@ export class Session {
       curvePublicKey: this.keys.own.public,
       curveSecretKey: this.keys.own.secret,
     };
-    // A connection that breaks is not taken up again: the session goes on over another one, after a new Hello.
+    // A broken connection is not reused. The session continues on a new connection, after another Hello.
     const socket = new zmq.Dealer({ linger: 1_000, reconnectInterval: -1, ...curve });
     this.socket = socket;
-    this.queue = Promise.resolve(); // zeromq takes one message at a time
+    this.queue = Promise.resolve(); // zeromq sends one message at a time
     this.lastHeard = Date.now();
     this.#watch(socket);
     socket.connect(this.address);
@@ -101,7 +101,7 @@ export class Session {
     }
   }
 
-  /** Take in a message. A mistake in doing so is none of the connection: it ends the client. */
+  /** Process a message. An exception here is a bug, not a connection error, so it ends the client. */
   #take(socket, frames) {
     try {
       this.#receive(socket, frames);
@@ -121,7 +121,7 @@ export class Session {
     const sequence = header.readBigUInt64LE(24);
     this.#acknowledged(header.readBigUInt64LE(32));
     if (sequence > 0n) {
-      if (sequence <= this.received) return; // it came before the connection broke
+      if (sequence <= this.received) return; // received before the connection broke
       if (sequence !== this.received + 1n) return this.#lost(socket, "messages were lost on the way");
       this.received = sequence;
       this.acknowledging ??= setTimeout(() => this.#acknowledge(), 20);
@@ -135,7 +135,7 @@ export class Session {
     if (isResumed) {
       this.#acknowledged(header.readBigUInt64LE(32));
     } else if (this.wasWelcomed) {
-      this.sent = this.received = 0n; // the server has forgotten the session: both sides count from 1 again
+      this.sent = this.received = 0n; // the server has lost the session, so both sides restart their numbers at 1
       this.unacknowledged = [];
     }
     this.id = Buffer.from(header.subarray(8, 24));
@@ -146,7 +146,7 @@ export class Session {
     for (const message of waiting) this.#transmit(message);
     const leaseMs = welcome.leaseSeconds * 1_000;
     this.heartbeats = setInterval(() => this.#beat(leaseMs), welcome.heartbeatSeconds * 1_000);
-    if (!waiting.length) this.#acknowledge(); // any message tells the server that the session is known here
+    if (!waiting.length) this.#acknowledge(); // any message confirms the session
     this.events.opened(welcome, isFirst, isResumed);
   }
 
@@ -167,14 +167,14 @@ export class Session {
   #transmit({ sequence, frames }) {
     const socket = this.socket;
     const header = () => {
-      const bytes = Buffer.alloc(HEADER_BYTES); // the checksum may be 0
+      const bytes = Buffer.alloc(HEADER_BYTES); // the checksum can be 0
       bytes.writeUInt32LE(PROTOCOL, 0);
       this.id.copy(bytes, 8);
       bytes.writeBigUInt64LE(sequence, 24);
       bytes.writeBigUInt64LE(this.received, 32);
       return bytes;
     };
-    // A message that cannot be sent is sent again over the next connection.
+    // A message that cannot be sent is resent on the next connection.
     this.queue = this.queue.then(() => socket === this.socket && socket.send([header(), ...frames])).catch(() => {});
     return this.queue;
   }
@@ -204,14 +204,14 @@ export class Session {
   }
 }
 
-/** Return the bytes of one Body. build(body): fills it. */
+/** Return the bytes of a Body. build(body): fills the body. */
 export function encode(build) {
   const message = new capnp.Message();
   build(message.initRoot(Body));
   return Buffer.from(message.toArrayBuffer());
 }
 
-/** Fill a column of small numbers: initList is such as (n) => group._initPayloadSizes(n). */
+/** Fill a column of small numbers. initList: such as (n) => group._initPayloadSizes(n). */
 export function column(initList, numbers) {
   const list = initList(numbers.length);
   numbers.forEach((number, index) => list.set(index, number));

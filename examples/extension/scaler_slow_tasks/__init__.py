@@ -1,4 +1,4 @@
-"""An extension of Scaler: which functions have slow tasks. docs/extensions.md explains each part."""
+"""A Scaler extension that lists functions with slow tasks. docs/extensions.md explains each part."""
 
 from scaler.plugins import Extension, FoundTable
 

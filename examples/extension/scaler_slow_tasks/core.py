@@ -31,7 +31,7 @@ class SlowTasks(SchedulerPart):
     def __init__(self, config: SlowTaskSettings) -> None:
         self._least_us = config.slow_seconds * 1e6
         self._rows: dict[tuple[str, str], SlowTaskRow] = {}
-        """By the key of the client, and the function."""
+        """Rows by the client's key and the function."""
 
     def on_changes(self, changes: Sequence[TasksEnded], _now: Now) -> Iterable[Command]:
         for ended in changes:
