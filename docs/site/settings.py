@@ -22,13 +22,13 @@ _INTRODUCTION = """\
 
 Every key is also a flag (`--event-loop` for `event_loop`) and an environment variable (`SCALER_<SECTION>_<KEY>`, such
 as `SCALER_SCHEDULER_EVENT_LOOP`). Flags override the environment, which overrides the file, which overrides the
-defaults. Unknown keys, sections, and flags are errors that suggest the nearest known name, and so are environment
-variables that resemble a known one.
+defaults. Unknown keys, sections, and flags are errors that suggest the nearest valid name, as are environment variables
+that resemble a valid one.
 
 | command | section | effect |
 |---|---|---|
 | `scaler`, `scaler local` | none | starts a scheduler, workers, and the web page on this machine |
-| `scaler FILE` | all | starts the object storage, the scheduler, worker managers, and with `[webui]` the web server |
+| `scaler FILE` | all | starts the object storage, the scheduler, worker managers, and, with `[webui]`, the web server |
 | `scaler init TYPE ... -o FILE` | all | writes a commented file for worker managers of these types |
 | `scaler completion bash`, also `zsh` and `fish` | none | prints a script for tab completion |
 | `scaler_object_storage_server ADDRESS` | `[object_storage_server]` | starts an object storage |
@@ -39,22 +39,22 @@ variables that resemble a known one.
 | `scaler_worker_adapter_symphony ADDRESS` | `[symphony_worker_adapter]` | older name of the type symphony |
 | `scaler_ui ADDRESS`, also `scaler_gui` | `[webui]`, also `[gui]` | starts the web server |
 | `scaler_top ADDRESS` | `[top]` | starts the terminal monitor; `scaler FILE` ignores its section |
-| `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[top]` | explains a task; prints its output |
+| `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[top]` | explains a task, prints a task's output |
 | `scaler trace FILE ADDRESS` | `[top]` | writes the timeline for Perfetto or Chrome |
 
-All commands with a section accept `-c FILE` or `--config FILE`, and ignore the sections of other commands. All commands
+All commands with a section accept `-c FILE` or `--config FILE`, and ignore other commands' sections. All commands
 accept `-h` and `--version`. The exit code is 0 after a requested stop, 2 for invalid settings or an address in use, and
 1 for other failures.
 
-In a file for `scaler FILE`, `scheduler_address` of workers, `object_storage_address` of the scheduler, and
-`monitor_address` of the web server default to the addresses in the file. If a file has several worker managers of one
-type, `--worker-manager-id` selects the one for `scaler_worker_manager TYPE`.
+In a file for `scaler FILE`, the workers' `scheduler_address`, the scheduler's `object_storage_address`, and the web
+server's `monitor_address` default to the addresses in the file. If a file has several worker managers of one type,
+`--worker-manager-id` selects the one for `scaler_worker_manager TYPE`.
 
 Addresses are `tcp://host:port` or `ipc://path`. Monitors (`[webui]`, `[top]`) and clients also accept the name of a
 running cluster of the same user, which `scaler local` and `scaler FILE` print at startup. Booleans are `true` and
 `false`; a flag without a value, such as `-p`, means true. Separate several log files by spaces after `-lp` and by
 commas in the environment; in TOML, use a list. In every path, `~` is the home directory of the user who runs the
-process. Relative paths start at the process's working directory.
+process. Relative paths are relative to the process's working directory.
 """
 
 

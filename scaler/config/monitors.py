@@ -43,7 +43,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     """Address to listen on. Requests from other machines need a token. gui_address (host:port) sets web_host and
     web_port together."""
     web_port: Annotated[int, Range(ge=0, le=MAX_PORT), Setting(aliases=OF_WEB_PORT, metavar="PORT")] = 50001
-    """Port of the web page. If it is in use, the next free port is taken. 0: any free port."""
+    """Port of the web page. If it is in use, the next free port is used. 0: any free port."""
     web_token_file: Annotated[str | None, Setting(default_text="a file of this user", metavar="FILE")] = None
     """File with the login token, at least 22 characters; must be readable only by its owner."""
     web_certificate_file: Annotated[str | None, Setting(default_text="none: HTTP", metavar="FILE")] = None
@@ -51,7 +51,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     web_key_file: Annotated[str | None, Setting(metavar="FILE")] = None
     """File with the private key of the certificate (PEM, without a password); must be readable only by its owner."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
-    """Additional host names for browsers, such as the name of a proxy. Requests for unknown hosts are refused."""
+    """Additional host names for browsers, such as the name of a proxy. Requests for unknown hosts are rejected."""
 
     def check(self) -> None:
         super().check()

@@ -44,7 +44,7 @@ class SecurityConfig(ConnectionConfig):
             raise ValueError("credentials and insecure_no_auth are mutually exclusive: set only one")
 
 
-_STORAGE = Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS")
+_STORAGE = Setting("-osa", default_text="none: the scheduler contains one", metavar="ADDRESS")
 _BESIDE = "two ports above bind_address, or .monitor after its path"
 _MONITORS = Setting("-ma", default_text=_BESIDE, metavar="ADDRESS")
 
@@ -76,19 +76,19 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     memory_limit_bytes: Annotated[v.Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = (
         field(default_factory=default_memory_limit_bytes)
     )
-    """Maximum bytes of objects in memory; -1: no limit. Above it, a new object waits 5 seconds for space, then is
-    refused."""
+    """Maximum bytes of objects in memory; -1: no limit. Above the limit, a new object waits up to 5 seconds for space
+    and is then rejected."""
     max_object_bytes: Annotated[v.Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Maximum size of one object; -1: no limit."""
     cache_limit_bytes: Annotated[v.LimitOrNone, Setting(metavar="BYTES")] = 1024**3
     """Maximum bytes of cached results, which count toward the object limits. The least recently used results are
     evicted first. 0: disable the cache; -1: no limit."""
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory that preserves objects across restarts and power loss. May be shared with the scheduler, but not with
-    another object storage. Storing waits for the disk."""
+    """Directory that preserves objects across restarts and power loss. The scheduler can share it, but another object
+    storage cannot. Storing an object waits for the disk."""
     backend: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """URL that also receives objects of 1 MiB and more, so that they need no memory: s3://bucket/prefix, or any fsspec
-    URL such as file:///shared/directory. Worker hosts read the objects from there."""
+    """URL at which to also store objects of at least 1 MiB, so they need no memory: s3://bucket/prefix, or any fsspec
+    URL such as file:///shared/directory. Worker hosts read these objects from the URL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,22 +119,22 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     monitor_address: Annotated[v.Address, _MONITORS] = ""
     """Address for monitors."""
     protected: Annotated[bool, Setting("-p")] = True
-    """Refuse shutdown requests of clients without the role admin."""
+    """Reject shutdown requests from clients without the role admin."""
     max_number_of_tasks_waiting: Annotated[v.Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
-    """Maximum unfinished tasks of all clients together. A client with this many waits in submit. Tasks above the limit
-    are rejected."""
+    """Maximum unfinished tasks of all clients together. A client that reaches the limit alone blocks in submit. Tasks
+    above the limit are rejected."""
     max_tasks_per_client: Annotated[v.Limit, Setting(metavar="COUNT")] = 10_000_000
     """Maximum unfinished tasks per key. Tasks above the limit are rejected. -1: no limit."""
     max_bytes_per_client: Annotated[
         v.Limit, Setting(default_text="a quarter of the machine's memory", metavar="BYTES")
     ] = field(default_factory=lambda: default_memory_limit_bytes() // 2)
-    """Maximum bytes of arguments, functions, and results that the scheduler itself holds per key; -1: no limit. All
-    keys together may use half of the machine's memory, or this limit if it is larger."""
+    """Maximum bytes of arguments, functions, and results per key in the scheduler's own memory; -1: no limit. All keys
+    together may use half of the machine's memory, or this limit if it is larger."""
     client_timeout_seconds: Annotated[v.Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
-    """Time without contact after which a client is lost. Its tasks are cancelled, and its objects are released after
-    object_retention_seconds."""
+    """Time without contact after which a client counts as lost. Its tasks are then cancelled, and its objects are
+    released after object_retention_seconds."""
     worker_timeout_seconds: Annotated[v.Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
-    """Time without contact after which a worker is lost. Its tasks are rescheduled on other workers."""
+    """Time without contact after which a worker counts as lost. Its tasks are then rescheduled on other workers."""
     object_retention_seconds: Annotated[v.SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
     """How long to keep the objects of a lost client, in case the client reconnects."""
     session_retention_seconds: Annotated[v.Seconds, Setting(metavar="SECONDS")] = 604_800.0
@@ -146,7 +146,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     policy_content: Annotated[
         str, Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT")
     ] = ""
-    """Policy settings, in the syntax of the policy."""
+    """Policy settings, in the policy's syntax."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
     """Directory of the journal, which preserves tasks and results across restarts and power loss. Belongs to one
     scheduler, and is readable only by its owner. Needs 128 MiB plus twice the size of unfinished tasks and results."""

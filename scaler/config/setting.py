@@ -87,7 +87,7 @@ class LoggingConfig(SettingsModel):
     logging_format: LoggingFormat = "text"
     """Lines of text, or one JSON object per line."""
     logging_paths: Annotated[Names, Setting("-lp", metavar="PATH")] = ("/dev/stdout",)
-    """Files to append log records to. /dev/stdout and /dev/stderr write to the streams of the process."""
+    """Files to append log records to. /dev/stdout and /dev/stderr write to the process's streams."""
     logging_config_file: Annotated[str | None, Setting("-lcf", metavar="FILE")] = None
     """Python logging configuration (INI, or JSON for dictConfig) that replaces the other logging settings."""
 

@@ -21,11 +21,11 @@ UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorSettings(SettingsModel):
-    """Processors and hosts of workers. Unused where tasks run elsewhere (symphony, aws_hpc in mode offload)."""
+    """Processors and hosts. Not for types that run tasks elsewhere (symphony, aws_hpc in mode offload)."""
 
     host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
-    """Name that groups workers of one machine into a separate host with its own object store. Without a name, all
-    workers of a machine share one store, or the object storage if it runs there."""
+    """Name that groups workers on one machine into a separate host with its own object store. Without a name, all
+    workers on a machine share one store, or the object storage if it runs there."""
     store_memory_limit_bytes: Annotated[v.Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
     """Memory limit of a host's object store; 0: a third of the host's memory."""
     store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
@@ -35,8 +35,8 @@ class ProcessorSettings(SettingsModel):
         v.Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
     ] = 0
     """Memory limit for all processors of a worker. Above it, the largest processor is killed with its task. Shared
-    memory does not count. 0: in a container or cgroup with a limit, kills a processor if it is the largest process when
-    memory runs out."""
+    memory does not count. 0: in a container or cgroup with a limit, a processor is killed if it is the largest process
+    when memory runs out."""
     processor_memory_limit_bytes: Annotated[v.Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
     """Memory limit for a processor and its child processes. Above it, the processor is killed with its task. Shared
     memory does not count. 0: no limit."""
@@ -45,11 +45,11 @@ class ProcessorSettings(SettingsModel):
     max_processor_memory_growth: Annotated[v.Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
     """Replace a processor, between tasks, once it uses this many bytes more than after its first task; 0: no limit."""
     max_suspended_tasks: Annotated[v.Count, Setting(metavar="COUNT")] = 1000
-    """Maximum tasks of a worker that may wait for their own subtasks at a time; each occupies a processor of 9 MB.
+    """Maximum tasks per worker that may wait for nested tasks at the same time; each occupies a processor of 9 MB.
     Further tasks fail with TaskRejectedError."""
     requirements: Annotated[v.Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
     """Packages that tasks import, such as numpy>=2, or @PATH for a file with one requirement per line. Each host
-    installs them once into ~/.cache/scaler/requirements, with uv or else pip."""
+    installs them once, with uv if available or else pip, into ~/.cache/scaler/requirements."""
     preload_timeout_seconds: Annotated[v.SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
     """Time limit for preload in a processor, which is then killed and replaced. After three consecutive timeouts, the
     worker returns its tasks and exits. 0: no limit."""
@@ -70,7 +70,7 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     )
     """Capabilities that each worker offers to tasks, such as linux,cpu=4,gpu=1."""
     per_worker_task_queue_size: Annotated[v.Count, Setting("-wtqs", metavar="COUNT")] = 1000
-    """Maximum number of tasks queued behind the running one of a worker; fewer when tasks are long."""
+    """Maximum number of tasks queued behind a worker's running task; lower if tasks are long."""
     heartbeat_interval_seconds: Annotated[v.Seconds, Setting("-his", metavar="SECONDS")] = 2.0
     """Interval between heartbeats of workers and worker managers. Must be well below the scheduler's timeout."""
     task_timeout_seconds: Annotated[v.SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = (

@@ -28,7 +28,7 @@ BUCKET_NAME = matching(
 
 @dataclass(frozen=True, kw_only=True)
 class AwsSettings(SettingsModel):
-    """AWS. Credentials come from the default chain: environment, profile, instance."""
+    """AWS. Credentials are found as usual: environment, profile, instance."""
 
     aws_region: Annotated[str, Setting(default_text="from the environment, profile, or instance", metavar="REGION")] = (
         ""

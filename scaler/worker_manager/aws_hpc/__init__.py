@@ -70,7 +70,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """CPU architecture for the job definition that `setup` creates. ARM64 is about 20 % cheaper on Fargate. With EC2
     and SPOT, instance types determine the architecture."""
     batch_gpus: Annotated[int, Range(ge=0, le=16), Setting(metavar="COUNT")] = 0
-    """GPUs per job; needs instances with GPUs. Set the capability gpu=1 as well."""
+    """GPUs per job; requires instances with GPUs. Set the capability gpu=1 as well."""
     batch_instance_types: Annotated[Names, length(1, 20), Setting(metavar="TYPE")] = ("optimal",)
     """Instance types or families, such as g5, for EC2 and SPOT; optimal: AWS Batch chooses by job size."""
 

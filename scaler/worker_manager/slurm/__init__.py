@@ -59,7 +59,7 @@ class SlurmConfig(WorkerManagerConfig):
     """Command that runs the batch commands on another host, such as ssh login. Receives a shell command line as its
     last argument."""
     slurm_backlog: Annotated[CountOrNone, Setting(metavar="COUNT")] = 1
-    """Number of queued jobs to keep when fewer units are needed, so that they keep their place in the queue."""
+    """Number of queued jobs to keep in the queue when fewer units are needed, so that they keep their position."""
 
     def __post_init__(self) -> None:
         self.default("slurm_python", sys.executable)

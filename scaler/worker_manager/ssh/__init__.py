@@ -97,7 +97,7 @@ class SshConfig(WorkerManagerConfig):
     """Python, or a virtual environment directory, with this version of scaler on the hosts. Without it, uv creates an
     environment with the running version, once per version."""
     ssh_packages: Annotated[Names, Setting(default_text="none", metavar="PACKAGE")] = ()
-    """Additional requirements for uv to install on the hosts, such as numpy>=2, which tasks import."""
+    """Packages that tasks import, such as numpy>=2, which uv installs on the hosts."""
     ssh_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
     """Options for the ssh command, such as -J, gate, -i, key. Your ~/.ssh/config applies as usual."""
     tunnel: Annotated[
