@@ -1,4 +1,4 @@
-"""Draws the diagrams of docs/images/diagrams.toml as SVG files, which follow the reader's light or dark theme."""
+"""Draws the diagrams in docs/images/diagrams.toml as SVG files that follow the reader's light or dark theme."""
 
 from __future__ import annotations
 

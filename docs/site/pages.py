@@ -1,6 +1,6 @@
-"""Writes the sources of the site to build/pages: docs/, the pages that no file there has, and pictures.
+"""Writes the site's sources to build/pages: docs/, generated pages, and pictures.
 
-Links of pages to files elsewhere in the repository lead to copies of these files in the site.
+Links to files elsewhere in the repository lead to copies of these files in the site.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = ROOT / "build" / "pages"
 FILES = "files/"
-"""Folder of the site with the copies of files outside docs/."""
+"""The site's folder for copies of files outside docs/."""
 _OWN_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 _LANGUAGES = {".py": "python", ".toml": "toml", ".Dockerfile": "dockerfile"}
@@ -47,11 +47,11 @@ API = {
     "Worker managers": ("scaler.worker_manager.kit",),
     "Testing": ("scaler.testing.backends", "scaler.testing.scaling"),
 }
-"""What the page of the Python API describes: modules and classes below headings."""
+"""Modules and classes on the page of the Python API, by heading."""
 
 
 def write() -> None:
-    """Write all pages, with links that hold in the site, and pictures. Other files there are removed."""
+    """Write all pages, with links that work in the site, and pictures. Removes other files there."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("site"))
     pages = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
@@ -69,8 +69,8 @@ def _with_targets(uri: str, text: str) -> str:
 
 
 def commands_page() -> str:
-    """Return what each command prints for -h."""
-    parts = ["# Commands\n\nWhat each command prints for `-h`. [Settings](settings.md) explains the keys at length.\n"]
+    """Return the page with the -h output of each command."""
+    parts = ["# Commands\n\nThe `-h` output of each command. [Settings](settings.md) explains the keys in detail.\n"]
     for name in (*COMMANDS, *SUBCOMMANDS):
         words = name.split()
         parts.append(f"\n## {name}\n\n```text\n{_help(words[0], [*words[1:], '-h'])}```\n")
@@ -86,7 +86,7 @@ def api_page() -> str:
 
 
 def _options_of(name: str) -> str:
-    """Return the lines that have a class show its inherited methods, too."""
+    """Return the option that shows a class's inherited methods."""
     is_class = name.rpartition(".")[2][0].isupper() and not name.startswith("scaler.extensions.")
     return "    options:\n      inherited_members: true\n" if is_class else ""
 
@@ -100,7 +100,7 @@ def _help(command: str, arguments: list[str]) -> str:
 
 
 def _source(uri: str) -> str:
-    """Return the path in the repository of the file that a page is made from."""
+    """Return the repository path of a page's source file."""
     own = {page: source for source, page in _OWN_PAGES.items()}
     if uri.startswith(FILES):
         return uri.removeprefix(FILES).removesuffix(".md")
@@ -108,7 +108,7 @@ def _source(uri: str) -> str:
 
 
 def _target(uri: str, link: str) -> str:
-    """Return a link of a page as the site needs it. link: a path relative to the page's source."""
+    """Return the site's form of a link on a page. link: path relative to the page's source."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(_source(uri)), link))
     if path.startswith("docs/"):
         there = path.removeprefix("docs/")
@@ -120,7 +120,7 @@ def _target(uri: str, link: str) -> str:
 
 
 def _linked() -> dict[str, str]:
-    """Return the files outside docs/ that pages link to, with the pages that show them."""
+    """Return files outside docs/ to which pages link, with the pages that show them."""
     sources = [*_OWN_PAGES, *(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md"))]
     found: dict[str, str] = {}
     while sources:

@@ -1,4 +1,4 @@
-"""The settings as a page of documentation: `python docs/site/settings.py > docs/settings.md`."""
+"""Generates the settings page: `python docs/site/settings.py > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def settings_page() -> str:
 
 
 class _Section:
-    """One model of settings: a table for each group of keys."""
+    """One settings model, with a table for each group of keys."""
 
     def __init__(self, model: type[SettingsModel], of: str = "", without: Collection[str] = ()) -> None:
         self.title = f"{title_of(model.section)}{of}"
