@@ -102,8 +102,7 @@ class _Section:
         self.groups = list(tables.items())
 
     def text(self, shared: Container[tuple[str, str]]) -> str:
-        variables = f"\nEnvironment: `SCALER_{self._section.upper()}_<KEY>`.\n"
-        lines = [f"\n## {self.title}\n{'' if 'of the type' in self.title else variables}"]
+        lines = [f"\n## {self.title}\n"]
         for title, table in self.groups:
             if (title, table) not in shared:
                 lines += [f"\n**{title}**\n" if title else "", _HEAD, table]
