@@ -206,8 +206,13 @@ def end_others_born_with(*names: str) -> None:
         _end_processes(lambda: _processes(marks.issubset))
 
 
-def end_descendants(spared: Collection[int] = ()) -> None:
-    """Kill all descendants of this process, which must have called `adopt_orphans`, except spared pids."""
+SPARED: list[Callable[[], Collection[int]]] = []
+"""Functions that return pids of descendants that `end_descendants` spares."""
+
+
+def end_descendants() -> None:
+    """Kill all descendants of this process, which must have called `adopt_orphans`, except `SPARED` ones."""
+    spared = {pid for pids in SPARED for pid in pids()}
     _end_processes(lambda: _children(spared), are_own=True)
 
 

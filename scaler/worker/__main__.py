@@ -41,9 +41,7 @@ def main() -> int:
             return _run(config, fork_server, status_fd)
         finally:
             fork_server.close()
-            from scaler.worker.store.place import pids_of_store  # noqa: PLC0415 (see the module)
-
-            end_descendants(pids_of_store(config))  # the store serves other workers of this host as well
+            end_descendants()
             end_others_born_with(*config.own_variables)  # child processes of tasks may have left their process groups
 
 

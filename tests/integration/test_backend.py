@@ -14,7 +14,7 @@ import pytest
 
 from scaler import Client
 from scaler.config.worker import WorkerConfig
-from scaler.worker.store import place
+from scaler.extensions.data_plane.host import place
 from tests.integration.settings_rig import command
 from tests.integration.storage_rig import StorageProcess, storage_process
 from tests.waiting import until

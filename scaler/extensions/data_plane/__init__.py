@@ -9,5 +9,6 @@ from scaler.plugins import Extension
 
 EXTENSION = Extension(
     "data_plane",
+    agent="scaler.extensions.data_plane.host.link:find_store",
     scheduler="scaler.extensions.data_plane.core:DataPlane",
 )

@@ -34,7 +34,6 @@ from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.relays import Relays
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.fork_server import ForkServer
-from scaler.worker.store.link import StoreLink
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """Buffer of a socket to or from a processor. Further data waits in the agent or blocks the processor."""
@@ -93,6 +92,7 @@ class ProcessorAgent(Agent):
     """An agent whose tasks run in processors of this host. Also handles their nested clients and output."""
 
     make_executor = ProcessorPool
+    has_tasks_here = True
 
     def __init__(
         self,
@@ -106,7 +106,6 @@ class ProcessorAgent(Agent):
             _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
             config = replace(config, max_suspended_tasks=possible)
         super().__init__(config, make_connector, show_degraded)
-        self._store = StoreLink(config, lambda *store: self.take_soon(e.StoreFound(*store)))
         self._fork_server = fork_server
         self._processors: dict[int, _Processor] = {}
         self._relays = Relays(self._loop, self, self._running_task)
@@ -125,7 +124,6 @@ class ProcessorAgent(Agent):
         self._loop.add_reader(self._fork_server, self._on_fork_server)
         self.connect()
         super().start()
-        self.take([e.StoreSought()])
 
     def _perform(self, command: e.ProcessorCommand) -> None:
         """Perform a command. An exited processor is not an error."""
@@ -161,7 +159,6 @@ class ProcessorAgent(Agent):
             self._relays.restart(welcome)
         else:
             self._relays.close_all()
-        self._store.use(self.config.object_storage_address or welcome.object_storage_address)
 
     def _relay(self, message: Relay) -> None:
         if not self._relays.deliver(message.client, message.body):
@@ -181,7 +178,6 @@ class ProcessorAgent(Agent):
         return {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid}
 
     async def _end_tasks(self) -> None:
-        self._store.close()
         self._memory.close()
         self._kernel_kills.close()
         self._prints.close()

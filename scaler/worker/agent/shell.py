@@ -50,6 +50,8 @@ class Agent:
     """One worker on the running event loop. Subclasses perform commands and report with `take_soon`."""
 
     make_executor: type[ExecutorBase]
+    has_tasks_here = False
+    """Whether its tasks run on this host."""
 
     def __init__(
         self, config: WorkerConfig, make_connector: MakeConnector, show_degraded: Callable[[str], None]
@@ -77,7 +79,7 @@ class Agent:
         """Take notes of processors, which are untrusted. Raise ProtocolError for a malformed note."""
         self.on_heartbeat: list[Callable[[m.WorkerHeartbeat], object]] = []
         """Set fields of a heartbeat, or send messages before it."""
-        self.on_session: list[Callable[[], object]] = []
+        self.on_session: list[Callable[[m.Welcome], object]] = []
         """Called when the scheduler has opened a session, for which it has no earlier reports of this worker."""
         self.on_close: list[Callable[[], object]] = []
         """Called once when the agent exits. May send messages."""
@@ -231,7 +233,7 @@ class Agent:
                     is_restarted = self._core.incarnation not in (0, welcome.incarnation)
                     self._session_opened(welcome, is_restarted=is_restarted)
                     for call in self.on_session:
-                        call()
+                        call(welcome)
                     # The scheduler's lease may be short.
                     self._heartbeat_seconds = min(self.config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                     self._clock = ClockOffset()

@@ -43,7 +43,7 @@ if _PATH:
     time.time, time.time_ns = _jumped_time, _jumped_time_ns
     datetime.datetime = _Jumped  # type: ignore[misc]
 
-if "scaler.worker.store" in sys.orig_argv and "CHAOS_STORES" in os.environ:
+if "scaler.extensions.data_plane.host" in sys.orig_argv and "CHAOS_STORES" in os.environ:
     from scaler.protocol.messages import StoreDetails
 
     _init = StoreDetails.__init__

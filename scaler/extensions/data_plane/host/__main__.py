@@ -1,4 +1,4 @@
-"""`python -m scaler.worker.store`: run the store of this host, unless one is running."""
+"""`python -m scaler.extensions.data_plane.host`: run the store of this host, unless one is running."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 from scaler.component import Component, report, run_component
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ScalerError
+from scaler.extensions.data_plane.host import place
+from scaler.extensions.data_plane.host.server import HostStoreServer
 from scaler.processes import PARENT_PID_VARIABLE
 from scaler.worker.credential import take_credential
-from scaler.worker.store import place
-from scaler.worker.store.server import HostStoreServer
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
 
     async def work(component: Component) -> int:
         store = HostStoreServer(config)
-        store.publish(file)
+        store.publish_in(file)
         component.ready({"store": store.addresses[0]})
         stop = asyncio.ensure_future(component.stop.wait())
         try:

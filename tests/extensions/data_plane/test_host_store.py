@@ -16,10 +16,10 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
+from scaler.extensions.data_plane.host import place
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.data_rows import StoreRow
 from scaler.monitor.model import Model
-from scaler.worker.store import place
 from tests.waiting import until
 
 SIZE = 500_000

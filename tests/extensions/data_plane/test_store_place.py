@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scaler.extensions.data_plane.host import place
 from scaler.registry import RUNTIME_DIRECTORY_VARIABLE, OwnFile
-from scaler.worker.store import place
 
 NAME = "host" + place.SUFFIX
 FIRST, SECOND = (place.RunningStore(f"tcp://127.0.0.1:{port}", "00" * 8, port) for port in (1, 2))

@@ -7,20 +7,23 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from scaler.child_process import ChildProcess
 from scaler.config.addresses import is_loopback
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
+from scaler.extensions.data_plane.host import place
 from scaler.ids import new_peer_id
 from scaler.net.local import has_local_listener
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.shared_memory import is_supported
-from scaler.processes import end_of
-from scaler.protocol.messages import Role
+from scaler.processes import SPARED, end_of
+from scaler.protocol.messages import Role, Welcome
+from scaler.worker.agent.events import StoreFound, StoreSought
+from scaler.worker.agent.shell import Agent
 from scaler.worker.credential import credential_text, inherited_credential, own_access
-from scaler.worker.store import place
 
 START_SECONDS = 2.0
 """Seconds that a starting worker waits to learn whether the object storage is on the same host."""
@@ -29,6 +32,16 @@ FIND_SECONDS = 10.0
 RETRY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _log = logging.getLogger(__name__)
+
+
+def find_store(agent: Agent) -> None:
+    """Let the tasks of an agent use the store of its host."""
+    if agent.has_tasks_here:
+        link = StoreLink(agent.config, lambda *store: agent.take_soon(StoreFound(*store)))
+        agent.take_soon(StoreSought())
+        agent.on_session.append(link.use)
+        agent.on_close.append(link.close)
+        SPARED.append(partial(place.pids_of_store, agent.config))  # the store serves other workers of this host as well
 
 
 class StoreLink:
@@ -44,11 +57,11 @@ class StoreLink:
         self._client: StorageClient | None = None
         self._child: ChildProcess | None = None
 
-    def use(self, object_storage_address: str) -> None:
-        """Find the store of a cluster with this object storage. Calls on_found soon."""
-        if self._task is not None:
-            return
-        self._task = self._loop.create_task(self._keep(object_storage_address))
+    def use(self, welcome: Welcome) -> None:
+        """Find the store of a cluster. Calls on_found soon."""
+        if self._task is None:
+            address = self._config.object_storage_address or welcome.object_storage_address
+            self._task = self._loop.create_task(self._keep(address))
 
     def close(self) -> None:
         if self._task is not None:
@@ -102,8 +115,9 @@ class StoreLink:
                 if store is not None:
                     return store
                 if self._child is not None and self._child.has_ended():
-                    self._child.reap()
-                    self._child = None
+                    code, self._child = self._child.reap(), None
+                    if code is not None and code > 0:
+                        return None  # for a reason that the store has logged
                 if self._child is None:
                     self._start()
                 await asyncio.sleep(_POLL_SECONDS)
@@ -116,7 +130,7 @@ class StoreLink:
 
     def _start(self) -> None:
         environment = {place.CONFIG_VARIABLE: self._config.to_json(), WORKER_CONFIG_VARIABLE: ""}
-        command = [sys.executable, "-m", "scaler.worker.store"]
+        command = [sys.executable, "-m", "scaler.extensions.data_plane.host"]
         with inherited_credential(credential_text()) as (variables, descriptors):
             self._child = ChildProcess(command, environment | variables, pass_fds=descriptors)
 

@@ -14,7 +14,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ObjectLostError
-from scaler.worker.store import place
+from scaler.extensions.data_plane.host import place
 from tests.waiting import until, wait_for_file
 
 SIZE = 500_000

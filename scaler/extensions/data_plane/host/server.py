@@ -16,6 +16,7 @@ from scaler.config.servers import SecurityConfig
 from scaler.config.values import Compression
 from scaler.config.worker import WorkerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError
+from scaler.extensions.data_plane.host import place
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import new_peer_id
 from scaler.net.access import Access
@@ -42,7 +43,6 @@ from scaler.protocol import messages as m
 from scaler.registry import OwnFile
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 from scaler.worker.credential import own_access
-from scaler.worker.store import place
 
 LINGER_SECONDS = 5.0
 """Seconds that a store outlives its last worker. A new worker then finds its objects."""
@@ -129,8 +129,8 @@ class HostStoreServer(StorageServer):
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._file: OwnFile | None = None
 
-    def publish(self, file: OwnFile) -> None:
-        place.publish(file, place.RunningStore(self.addresses[0], self.peer.hex(), os.getpid()))
+    def publish_in(self, file: OwnFile) -> None:
+        """Publish the address in this file as soon as the scheduler has accepted this store."""
         self._file = file
 
     def close(self) -> None:
@@ -156,6 +156,9 @@ class HostStoreServer(StorageServer):
                 case Welcomed(welcome):
                     self._report_seconds = min(REPORT_SECONDS, welcome.heartbeat_seconds)
                     self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
+                    if self._file is not None:
+                        running = place.RunningStore(self.addresses[0], self.peer.hex(), os.getpid())
+                        place.publish(self._file, running)
                     self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])
                     self.transfers.take([SchedulerOpened(self._core.objects.sizes())])
                 case Received(_, message) if isinstance(message, FROM_SCHEDULER):
