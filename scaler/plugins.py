@@ -172,7 +172,8 @@ class Extension:
     sends the agent a `Note`, or drops it if the agent is busy.
 
     client, async_client: classes derived from `scaler.client.task_calls.TaskCalls` and
-    `scaler.client.asynchronous.AsyncCalls`. `scaler.client.extended` lists their methods, which clients and views get.
+    `scaler.client.asynchronous.AsyncCalls`, whose methods clients and their views get. questions: a class like client,
+    whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
 
     environment: what the extension `environment` offers clients and workers.
     """
@@ -192,6 +193,7 @@ class Extension:
     processor: str = ""
     client: str = ""
     async_client: str = ""
+    questions: str = ""
     environment: str = ""
     requires: tuple[str, ...] = ()
 
@@ -252,10 +254,12 @@ def known_extensions() -> tuple[Extension, ...]:
 class ExtensionMethod:
     """A method that the first use takes from the extension, and puts in its own place."""
 
-    def __init__(self, extension: str, part: str = "client") -> None:
-        """part: the field of the extension that names the class with the method."""
+    def __init__(self, extension: str, part: str = "client", wrapper: str = "") -> None:
+        """part: the field of the extension that names the class with the method. wrapper: reference of a function that
+        makes the method of that method."""
         self._extension = extension
         self._part = part
+        self._wrapper = wrapper
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner = owner
@@ -268,9 +272,10 @@ class ExtensionMethod:
 
     def _method(self) -> Any:
         try:
-            return vars(part_of(self._extension, self._part, self._name))[self._name]
+            method = vars(part_of(self._extension, self._part, self._name))[self._name]
         except UsageError as error:
             return _missing(str(error))
+        return cast("Callable[[Any], Any]", load(self._wrapper))(method) if self._wrapper else method
 
 
 def _missing(text: str) -> Callable[..., Any]:

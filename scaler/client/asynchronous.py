@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from scaler.client.client import Client
 from scaler.client.connect import say_unfinished
-from scaler.client.extended import AsyncExtendedCalls
+from scaler.client.extended import AsyncExtendedCalls, AsyncExtendedQuestions
 from scaler.client.future import CalledInLoop, ScalerFuture
 from scaler.client.gathering import Completion, futures_in, gather
 from scaler.client.options import OptionKeywords, options_of
@@ -32,7 +32,7 @@ def passed(method: Callable[Concatenate[PublicCalls, P], T]) -> Callable[Concate
     return call
 
 
-def _asked(
+def asked(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """Return a method of `Client` as a coroutine function, which runs in a thread."""
@@ -57,7 +57,7 @@ class AsyncCalls(ABC):
     cache = passed(PublicCalls.cache)
 
 
-class AsyncClient(AsyncExtendedCalls, AsyncCalls):
+class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
     """A connection to a scheduler for one event loop, with the methods and arguments of `Client`.
 
     Methods that return a future in `Client` return at once, and all other methods are coroutines: one `await` gives the
@@ -117,26 +117,21 @@ class AsyncClient(AsyncExtendedCalls, AsyncCalls):
                 await future
         return gather(futures, return_exceptions=return_exceptions)
 
-    send_object = _asked(Client.send_object)
-    upload = _asked(Client.upload)
-    persist = _asked(Client.persist)
-    futures = _asked(Client.futures)
-    explain = _asked(Client.explain)
-    logs = _asked(Client.logs)
-    who_has = _asked(Client.who_has)
-    objects = _asked(Client.objects)
-    profile = _asked(Client.profile)
-    bundle = _asked(Client.bundle)
-    replay = _asked(Client.replay)
-    cluster = _asked(Client.cluster)
-    table = _asked(Client.table)
-    history = _asked(Client.history)
-    tasks = _asked(Client.tasks)
-    cancel = _asked(Client.cancel)
-    run = _asked(Client.run)
-    restart_workers = _asked(Client.restart_workers)
-    progress = _asked(Client.progress)
-    clear = _asked(Client.clear)
+    send_object = asked(Client.send_object)
+    upload = asked(Client.upload)
+    persist = asked(Client.persist)
+    futures = asked(Client.futures)
+    explain = asked(Client.explain)
+    who_has = asked(Client.who_has)
+    objects = asked(Client.objects)
+    cluster = asked(Client.cluster)
+    table = asked(Client.table)
+    tasks = asked(Client.tasks)
+    cancel = asked(Client.cancel)
+    run = asked(Client.run)
+    restart_workers = asked(Client.restart_workers)
+    progress = asked(Client.progress)
+    clear = asked(Client.clear)
 
     @property
     def identity(self) -> bytes:

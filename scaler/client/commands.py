@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from scaler.client.bundle import read_bundle, replay
 from scaler.client.client import Client
 from scaler.client.durable import session_tasks
 from scaler.config.flags import bare_parser, verb_parser
 from scaler.errors import UsageError
+from scaler.extensions.failures.bundle import read_bundle, replay
 from scaler.grammar import counted
 from scaler.ids import show
 from scaler.protocol import messages as m

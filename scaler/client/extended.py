@@ -3,6 +3,8 @@ them: the first use of a method does."""
 
 from scaler.plugins import ExtensionMethod
 
+_ASKED = "scaler.client.asynchronous:asked"
+
 
 class ExtendedCalls:
     map = ExtensionMethod("maps")
@@ -20,3 +22,19 @@ class AsyncExtendedCalls:
     imap_unordered = ExtensionMethod("maps", "async_client")
     executor = ExtensionMethod("maps", "async_client")
     get = ExtensionMethod("graphs", "async_client")
+
+
+class ExtendedQuestions:
+    bundle = ExtensionMethod("failures", "questions")
+    replay = ExtensionMethod("failures", "questions")
+    history = ExtensionMethod("history", "questions")
+    logs = ExtensionMethod("logs", "questions")
+    profile = ExtensionMethod("profiles", "questions")
+
+
+class AsyncExtendedQuestions:
+    bundle = ExtensionMethod("failures", "questions", _ASKED)
+    replay = ExtensionMethod("failures", "questions", _ASKED)
+    history = ExtensionMethod("history", "questions", _ASKED)
+    logs = ExtensionMethod("logs", "questions", _ASKED)
+    profile = ExtensionMethod("profiles", "questions", _ASKED)

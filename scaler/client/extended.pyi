@@ -1,9 +1,22 @@
 from abc import ABCMeta
 
+from scaler.client.asynchronous import asked
+from scaler.extensions.failures.bundle import FailureCalls
 from scaler.extensions.graphs.asynchronous import AsyncGraphCalls
 from scaler.extensions.graphs.calls import GraphCalls
+from scaler.extensions.history.client import HistoryCalls
+from scaler.extensions.logs.client import LogCalls
 from scaler.extensions.maps.asynchronous import AsyncMapCalls
 from scaler.extensions.maps.calls import MapCalls
+from scaler.extensions.profiles.client import ProfileCalls
 
 class ExtendedCalls(MapCalls, GraphCalls, metaclass=ABCMeta): ...
 class AsyncExtendedCalls(AsyncMapCalls, AsyncGraphCalls, metaclass=ABCMeta): ...
+class ExtendedQuestions(FailureCalls, HistoryCalls, LogCalls, ProfileCalls, metaclass=ABCMeta): ...
+
+class AsyncExtendedQuestions:
+    bundle = asked(ExtendedQuestions.bundle)
+    replay = asked(ExtendedQuestions.replay)
+    history = asked(ExtendedQuestions.history)
+    logs = asked(ExtendedQuestions.logs)
+    profile = asked(ExtendedQuestions.profile)

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
-from datetime import datetime
-from os import PathLike
-from pathlib import Path
-from time import monotonic
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from scaler.client import answers
 from scaler.client.connect import room
+from scaler.client.extended import ExtendedQuestions
 from scaler.client.future import ScalerFuture, check_future, error_of
-from scaler.client.options import check_integer, check_seconds, iterated
-from scaler.client.task_calls import PublicCalls, hiding_frames_of_methods
+from scaler.client.options import check_integer, iterated
+from scaler.client.task_calls import PublicCalls, TaskCalls, hiding_frames_of_methods
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.grammar import listed
 from scaler.needs import pinned
 from scaler.protocol import messages as m
-from scaler.stack_profile import StackProfile, read_document
-from scaler.texts import escaped_lines
 
 MAX_ROWS = 1_000
-"""Maximum number of rows of `objects` and `costs`, and number of log records that `logs` requests."""
-FIRST_SAMPLES_SECONDS = 12.0
-"""Maximum wait for the first samples of a running task, seconds. A processor reports every 1 to 5 s."""
-_POLL_SECONDS = 0.25
+"""Maximum number of rows of `objects`."""
 MAX_NAMED = 3
 _Answer = TypeVar("_Answer")
+Query = Callable[..., Coroutine[Any, Any, Any]]
 FIRST = 2**31 - 1
 """Priority of the tasks of `run`, ahead of all queued tasks."""
 
 
 @hiding_frames_of_methods()
-class ClusterQuestions(PublicCalls):
+class ClusterQuestions(ExtendedQuestions, PublicCalls):
     """The part of `Client` that queries the scheduler."""
 
     def explain(self, future: ScalerFuture | None = None) -> str:
@@ -54,36 +47,6 @@ class ClusterQuestions(PublicCalls):
             return self._futures.explain_oldest()
         check_future(future)
         return self._loop.explain(future)
-
-    @overload
-    def logs(self, future: ScalerFuture) -> answers.TaskOutput: ...
-
-    @overload
-    def logs(self, *, worker: str = "") -> answers.LogTable: ...
-
-    def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> answers.TaskOutput | answers.LogTable:
-        """Return the output of a task so far, or the log records of workers.
-
-        Args:
-            future: the task. The scheduler keeps the beginning and the end of a long output, and only recent outputs.
-                Default: the workers' own log records at level WARNING or above, newest first.
-            worker: name or id of the only worker whose records are returned.
-
-        Returns:
-            The output with control characters escaped, or a table of records. `str` of an output joins both streams.
-
-        Raises:
-            UnreachableError: The scheduler does not answer.
-        """
-        self._check_open()
-        if future is None:
-            return self._ask("table", answers.LogTable, "logs", {"worker": worker, "limit": MAX_ROWS})
-        if worker:
-            raise UsageError("pass a future for a task's output, or a worker for its own log")
-        check_future(future)
-        log = self._loop.ask(m.ReadLog(future.task_id), m.TaskLog)
-        stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
-        return answers.TaskOutput(stdout, stderr, log.truncated_bytes)
 
     def who_has(self, future: ScalerFuture | ObjectReference) -> list[answers.Holder]:
         """Return the hosts that store a value, and its size in bytes.
@@ -133,83 +96,6 @@ class ClusterQuestions(PublicCalls):
             for identifier, size_bytes, function, task, client, hosts in json.loads(answer.json)
         ]
 
-    def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> answers.TaskProfile:
-        """Return a sampling profile. `print` shows its hottest frames.
-
-        Args:
-            of: a task, or the name of a function, for all its tasks. A task too short to have its own profile
-                returns the profile of its function. For a running task, waits for the first samples.
-            seconds: sample for this long, or until the task ends. 0: return all samples so far.
-
-        Raises:
-            UsageError: An argument is invalid.
-            UnreachableError: The scheduler does not answer.
-        """
-        self._check_open()
-        check_seconds("seconds", seconds, "requests all samples so far")
-        if isinstance(of, str):
-            question, future = m.ReadProfile(b"", of), None
-        elif isinstance(task := getattr(of, "task_id", None), bytes):
-            question, future = m.ReadProfile(task), of
-        else:
-            raise UsageError(f"{of!r} is neither a future nor a function name")
-        before = self._read_profile(question) if seconds else answers.TaskProfile("", "", StackProfile())
-        began = monotonic()
-        while True:
-            left = began + seconds - monotonic()
-            is_over = future is not None and future.done()
-            if left <= 0 or is_over:
-                found = self._read_profile(question)
-                stacks = found.stacks.since(before.stacks) if before.of == found.of else found.stacks
-                is_running = future is not None and not is_over and (found.of != "task" or not stacks.samples)
-                if not is_running or left < -FIRST_SAMPLES_SECONDS:
-                    return answers.TaskProfile(found.name, found.of, stacks)
-            wait([Future() if future is None else future], timeout=max(_POLL_SECONDS, left))
-
-    def _read_profile(self, question: m.ReadProfile) -> answers.TaskProfile:
-        document = json.loads(self._loop.ask(question, m.Profiled).json)
-        stacks = read_document(document) if document["of"] else StackProfile()
-        return answers.TaskProfile(document["name"], document["of"], stacks)
-
-    def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-        """Write a failed task into a file that `scaler replay PATH` runs: function, arguments, inputs, environment,
-        output, and traceback. The file contains the values that the task received.
-
-        Args:
-            task: as in `replay`.
-            path: the new file.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            UsageError: The scheduler no longer has the task, or the file cannot be written.
-            ObjectLostError: An input is gone; the text names it.
-        """
-        self._check_open()
-        written: Path = room("bundle").write_bundle(self._loop, task, path)
-        return written
-
-    def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
-        """Run a failed task in this process, with its inputs. For `map`, runs the chunk up to the failing item.
-
-        Args:
-            task: a future, or the id of a task as bytes or hexadecimal text. It may belong to another client, even to a
-                disconnected one. The scheduler keeps the last 1,000 failed tasks.
-            pdb: open the debugger where the exception is raised.
-
-        Returns:
-            The value of the task, if it succeeds this time.
-
-        Raises:
-            UsageError: The scheduler no longer has the task.
-            ObjectLostError: An input is gone; the text names it.
-            SerializationError: The task cannot be loaded here.
-        """
-        self._check_open()
-        bundle = room("bundle")
-        return bundle.replay(bundle.what_ran(self._loop, bundle.id_of_task(task), "be replayed"), pdb=pdb)
-
     def cluster(self) -> answers.ClusterSnapshot:
         """Return the state of the cluster: workers, managers, clients, functions, tasks, storage, and scheduler.
 
@@ -221,7 +107,7 @@ class ClusterQuestions(PublicCalls):
             RefusedError: The scheduler refuses this client as a monitor.
             UsageError: Called inside a task.
         """
-        return self._ask("cluster", answers.ClusterSnapshot)
+        return ask(self, "cluster", answers.ClusterSnapshot)
 
     def table(self, name: str, /, **parameters: Any) -> answers.RowTable[Any]:
         """Return the rows of a table: `client.table("tasks", state="failed", limit=5)`.
@@ -235,26 +121,7 @@ class ClusterQuestions(PublicCalls):
             UnreachableError: The scheduler does not answer.
             RefusedError: The scheduler refuses this client as a monitor.
         """
-        return self._ask("table", answers.RowTable, name, parameters)
-
-    def history(
-        self, start: datetime | float | None = None, end: datetime | float | None = None
-    ) -> answers.HistorySnapshot:
-        """Return what happened between two times, across restarts if the scheduler has a state_directory.
-
-        Args:
-            start: a datetime (local if it has no time zone), or Unix seconds. Default: 24 hours ago.
-            end: as `start`. Default: now.
-
-        Returns:
-            Lists, each with `to_pandas()`.
-
-        Raises:
-            UsageError: A time is invalid.
-            UnreachableError: The scheduler does not answer.
-            RefusedError: The scheduler refuses this client as a monitor.
-        """
-        return self._ask("history", answers.HistorySnapshot, start, end)
+        return ask(self, "table", answers.RowTable, name, parameters)
 
     def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> answers.TaskTable:
         """Return the known tasks of this client's key, newest first.
@@ -268,7 +135,7 @@ class ClusterQuestions(PublicCalls):
             UnreachableError: The scheduler does not answer.
             RefusedError: The scheduler refuses this client as a monitor.
         """
-        return self._ask("tasks", answers.TaskTable, name, state, tag)
+        return ask(self, "tasks", answers.TaskTable, name, state, tag)
 
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
         """Cancel unfinished tasks with a name or a tag: this client's, or all of its durable session.
@@ -383,23 +250,27 @@ class ClusterQuestions(PublicCalls):
             none_needed: Future[None] = Future()
             none_needed.set_result(None)
             return none_needed
-        return self._asked("workers", count, timeout)
+        return start_asking(self, "workers", count, timeout)
 
-    def _ask(self, query: str, answer: type[_Answer], *arguments: object) -> _Answer:
-        found = _waited(self._asked(query, *arguments))
-        assert isinstance(found, answer)
-        return found
 
-    def _asked(self, query: str, *arguments: object) -> Future[Any]:
-        """Call a query of `scaler.client.status`. Raises UsageError without a cluster."""
-        self._check_open()
-        if self._is_nested:
-            raise UsageError("a client inside a task can query only tasks: pass the scheduler's address")
-        if self._is_in_process:
-            raise UsageError("a client with processes=False has no cluster")
-        status, loop = room("status"), self._loop
-        asking = status.Asking(loop.address, loop.questions, self._futures.timeout_seconds, loop.tables)
-        return self._futures.start(getattr(status, query)(asking, *arguments), loop._loop)
+def ask(client: TaskCalls, query: str | Query, answer: type[_Answer], *arguments: object) -> _Answer:
+    found = _waited(start_asking(client, query, *arguments))
+    assert isinstance(found, answer)
+    return found
+
+
+def start_asking(client: TaskCalls, query: str | Query, *arguments: object) -> Future[Any]:
+    """Start a query: a function like those of `scaler.client.status`, or the name of one. Raises UsageError without a
+    cluster."""
+    client._check_open()
+    if client._is_nested:
+        raise UsageError("a client inside a task can query only tasks: pass the scheduler's address")
+    if client._is_in_process:
+        raise UsageError("a client with processes=False has no cluster")
+    status, loop = room("status"), client._loop
+    asking = status.Asking(loop.address, loop.questions, client._futures.timeout_seconds, loop.tables)
+    found: Query = getattr(status, query) if isinstance(query, str) else query
+    return client._futures.start(found(asking, *arguments), loop._loop)
 
 
 def _waited(future: Future[_Answer]) -> _Answer:

@@ -6,15 +6,12 @@ Each query is a coroutine, which runs in the client's thread. All queries raise 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
-from scaler.client.answers import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
+from scaler.client.answers import ClusterSnapshot, RowTable, TaskTable
 from scaler.client.options import check_integer
-from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.cluster_rows import WorkerRow
 from scaler.monitor.connection import Asking
@@ -54,17 +51,6 @@ async def tasks(asking: Asking, name: str | None, state: str, tag: str | None) -
     return RowTable(row for row in rows if tag is None or row.has_tag(tag))
 
 
-async def history(asking: Asking, start: datetime | float | None, end: datetime | float | None) -> HistorySnapshot:
-    """Return the history between two times. Raises UsageError for invalid times or times in the wrong order."""
-    until = time.time() if end is None else _unix_seconds("end", end)
-    since = until - DAY_SECONDS if start is None else _unix_seconds("start", start)
-    if since >= until:
-        raise UsageError(f"start is {start!r}, but must be before end, {end!r}")
-    found = await asking.history(since, until)
-    tables: list[Any] = [RowTable(rows) for rows in found[4:]]
-    return HistorySnapshot(*found[:4], *tables)
-
-
 async def table(asking: Asking, name: str, given: Mapping[str, object]) -> RowTable[Any]:
     """Return the rows of a table. Raises UsageError for unknown names of tables and parameters."""
     found = table_named(name)
@@ -95,11 +81,3 @@ async def workers(asking: Asking, count: int, timeout: float | None) -> None:  #
 def connected_workers(rows: Iterable[WorkerRow]) -> int:
     """Return the number of slots of workers that accept tasks, which is how `n_workers` counts."""
     return sum(row.slots for row in rows if row.connected and not row.draining)
-
-
-def _unix_seconds(name: str, at: datetime | float) -> float:
-    if isinstance(at, datetime):
-        return at.timestamp()
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
-        raise UsageError(f"{name} is {at!r}, but must be a datetime or Unix seconds")
-    return float(at)

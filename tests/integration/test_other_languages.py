@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.client.bundle import read_bundle, replay
+from scaler.extensions.failures.bundle import read_bundle, replay
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from tests.integration.bare_peer import INLINE_BYTES, JSON, MSGPACK, BareClient, TaskFailedError

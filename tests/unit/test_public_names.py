@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import scaler
-from scaler.client.answers import TaskOutput
 from scaler.client.asynchronous import AsyncCompleted, AsyncView
 from scaler.client.future import ProfilingInfo
 from scaler.client.task_calls import ClientView
@@ -17,6 +16,7 @@ from scaler.client.tasks import ObjectReference
 from scaler.config.servers import scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
+from scaler.extensions.logs.client import TaskOutput
 from scaler.extensions.maps.asynchronous import AsyncResults
 from scaler.extensions.maps.pool import AsyncResult, PoolIterator
 from scaler.extensions.maps.results import ResultIterator

@@ -8,6 +8,7 @@ from scaler.plugins import Extension
 
 EXTENSION = Extension(
     "failures",
+    questions="scaler.extensions.failures.bundle:FailureCalls",
     scheduler="scaler.extensions.failures.core:Failures",
     page="scaler.extensions.failures:failures",
     monitor="scaler.extensions.failures.monitor:FailedTasks",

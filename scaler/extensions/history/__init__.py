@@ -24,6 +24,7 @@ class HistorySettings(SettingsModel):
 
 EXTENSION = Extension(
     "history",
+    questions="scaler.extensions.history.client:HistoryCalls",
     settings="scaler.extensions.history:HistorySettings",
     scheduler="scaler.extensions.history.core:History",
     performer="scaler.extensions.history.files:history_files",

@@ -8,6 +8,7 @@ from scaler.plugins import Extension, FoundTable
 
 EXTENSION = Extension(
     "logs",
+    questions="scaler.extensions.logs.client:LogCalls",
     agent="scaler.extensions.logs.agent:send_records",
     scheduler="scaler.extensions.logs.core:Logs",
     page="scaler.extensions.logs:logs",

@@ -8,6 +8,7 @@ from scaler.plugins import Extension
 
 EXTENSION = Extension(
     "profiles",
+    questions="scaler.extensions.profiles.client:ProfileCalls",
     agent="scaler.extensions.profiles.agent:start_profiles",
     processor="scaler.extensions.profiles.processor:sample_tasks",
     scheduler="scaler.extensions.profiles.core:Profiles",

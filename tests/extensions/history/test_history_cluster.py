@@ -11,8 +11,8 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.client.answers import HistorySnapshot
 from scaler.errors import UsageError
+from scaler.extensions.history.client import HistorySnapshot
 from tests.waiting import until
 
 

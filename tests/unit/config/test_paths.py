@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from scaler import logs
-from scaler.client.bundle import read_bundle
 from scaler.config.load import read_file
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, scheduler_model
 from scaler.config.setting import LoggingConfig, SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig, settings_model
 from scaler.errors import ConfigError, UsageError
+from scaler.extensions.failures.bundle import read_bundle
 from scaler.monitor.web.page import load_token, tls_of
 from scaler.net.access import Access
 from scaler.net.server_access import ServerAccess

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 from scaler._version import __version__
 from scaler.client.future import ScalerFuture, check_future
 from scaler.client.loop import ClientLoop
+from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.errors import ObjectLostError, ProtocolError, UsageError
 from scaler.ids import content_id, show, task_id_of
 from scaler.paths import local_path
@@ -228,3 +229,43 @@ def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> An
     if isinstance(function, ManyCallsFunction):
         return function.replay(*args)
     return finish(function(*args, **kwargs))
+
+
+@hiding_frames_of_methods()
+class FailureCalls(TaskCalls):
+    def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
+        """Write a failed task into a file that `scaler replay PATH` runs: function, arguments, inputs, environment,
+        output, and traceback. The file contains the values that the task received.
+
+        Args:
+            task: as in `replay`.
+            path: the new file.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UsageError: The scheduler no longer has the task, or the file cannot be written.
+            ObjectLostError: An input is gone; the text names it.
+        """
+        self._check_open()
+        return write_bundle(self._loop, task, path)
+
+    def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
+        """Run a failed task in this process, with its inputs. For `map`, runs the chunk up to the failing item.
+
+        Args:
+            task: a future, or the id of a task as bytes or hexadecimal text. It may belong to another client, even to a
+                disconnected one. The scheduler keeps the last 1,000 failed tasks.
+            pdb: open the debugger where the exception is raised.
+
+        Returns:
+            The value of the task, if it succeeds this time.
+
+        Raises:
+            UsageError: The scheduler no longer has the task.
+            ObjectLostError: An input is gone; the text names it.
+            SerializationError: The task cannot be loaded here.
+        """
+        self._check_open()
+        return replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
