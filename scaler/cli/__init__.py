@@ -33,7 +33,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler show": (f"{_SHOW}show",),
     "scaler explain": (f"{_SHOW}explain",),
     "scaler logs": (f"{_SHOW}logs",),
-    "scaler replay": ("scaler.client.commands:replay_bundle",),
+    "scaler replay": ("scaler.extensions.failures.bundle:replay_bundle",),
     "scaler sessions": ("scaler.client.commands:sessions",),
     "scaler trace": ("scaler.extensions.timeline.command:trace_file",),
     "scaler audit": (f"{_SHOW}show_alias",),

@@ -1,4 +1,4 @@
-"""`scaler replay` and `scaler sessions`."""
+"""`scaler sessions`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scaler.client.client import Client
 from scaler.client.durable import session_tasks
-from scaler.config.flags import bare_parser, verb_parser
+from scaler.config.flags import verb_parser
 from scaler.errors import UsageError
-from scaler.extensions.failures.bundle import read_bundle, replay
 from scaler.grammar import counted
 from scaler.ids import show
 from scaler.protocol import messages as m
 from scaler.registry import find_only
 from scaler.security import CREDENTIALS_VARIABLE
-from scaler.serialization.exceptions import user_traceback
-from scaler.texts import aligned, escaped_lines
+from scaler.texts import aligned
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 SESSION_VERBS: Mapping[str, str] = {
@@ -25,25 +23,6 @@ SESSION_VERBS: Mapping[str, str] = {
     "cancel": "Cancel the unfinished tasks of a durable session.",
     "remove": "Cancel the unfinished tasks of a durable session and remove it with its results.",
 }
-
-
-def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
-    """Run the task of a bundle; print its result or traceback, and return the exit code."""
-    purpose = "Run the failed task of a bundle locally and print its result or traceback. This runs code from the file:"
-    parser = bare_parser(program, f"{purpose} replay only bundles from people you trust.")
-    parser.add_argument("bundle", metavar="BUNDLE", help="file written by client.bundle()")
-    parser.add_argument("--pdb", action="store_true", help="open a debugger where the task raises its exception")
-    given = parser.parse_args(arguments)
-    ran, warning = read_bundle(given.bundle)
-    if warning:
-        sys.stderr.write(f"scaler replay: {warning}\n")
-    try:
-        value = replay(ran, pdb=given.pdb)
-    except Exception as error:  # noqa: BLE001 (the user wants to see any exception of the task)
-        sys.stderr.write(escaped_lines(f"{user_traceback(error).strip()}\n"))
-        return 1
-    sys.stdout.write(f"{escaped_lines(repr(value))}\n")
-    return 0
 
 
 def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -9,7 +9,7 @@ import json
 import platform
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distributions
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,6 +19,7 @@ from scaler._version import __version__
 from scaler.client.future import ScalerFuture, check_future
 from scaler.client.loop import ClientLoop
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
+from scaler.config.flags import bare_parser
 from scaler.errors import ObjectLostError, ProtocolError, UsageError
 from scaler.ids import content_id, show, task_id_of
 from scaler.paths import local_path
@@ -34,7 +35,7 @@ from scaler.serialization import (
 )
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.chunks import ManyCallsFunction
-from scaler.serialization.exceptions import remote_traceback
+from scaler.serialization.exceptions import remote_traceback, user_traceback
 from scaler.serialization.uploads import Uploads
 from scaler.texts import escaped_lines
 from scaler.worker.processor.calling import finish
@@ -269,3 +270,22 @@ class FailureCalls(TaskCalls):
         """
         self._check_open()
         return replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
+
+
+def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
+    """Run the task of a bundle; print its result or traceback, and return the exit code."""
+    purpose = "Run the failed task of a bundle locally and print its result or traceback. This runs code from the file:"
+    parser = bare_parser(program, f"{purpose} replay only bundles from people you trust.")
+    parser.add_argument("bundle", metavar="BUNDLE", help="file written by client.bundle()")
+    parser.add_argument("--pdb", action="store_true", help="open a debugger where the task raises its exception")
+    given = parser.parse_args(arguments)
+    ran, warning = read_bundle(given.bundle)
+    if warning:
+        sys.stderr.write(f"scaler replay: {warning}\n")
+    try:
+        value = replay(ran, pdb=given.pdb)
+    except Exception as error:  # noqa: BLE001 (the user wants to see any exception of the task)
+        sys.stderr.write(escaped_lines(f"{user_traceback(error).strip()}\n"))
+        return 1
+    sys.stdout.write(f"{escaped_lines(repr(value))}\n")
+    return 0
