@@ -87,7 +87,7 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """Directory that preserves objects across restarts and power loss. The scheduler can share it, but another object
     storage cannot. Storing an object waits for the disk."""
     backend: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """URL at which to also store objects of at least 1 MiB, so they need no memory: s3://bucket/prefix, or any fsspec
+    """URL where objects of at least 1 MiB are also stored, so they need no memory: s3://bucket/prefix, or any fsspec
     URL such as file:///shared/directory. Worker hosts read these objects from the URL."""
 
 
@@ -121,7 +121,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     protected: Annotated[bool, Setting("-p")] = True
     """Reject shutdown requests from clients without the role admin."""
     max_number_of_tasks_waiting: Annotated[v.Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
-    """Maximum unfinished tasks of all clients together. A client that reaches the limit alone blocks in submit. Tasks
+    """Maximum unfinished tasks of all clients together. If one client alone reaches the limit, submit blocks. Tasks
     above the limit are rejected."""
     max_tasks_per_client: Annotated[v.Limit, Setting(metavar="COUNT")] = 10_000_000
     """Maximum unfinished tasks per key. Tasks above the limit are rejected. -1: no limit."""
