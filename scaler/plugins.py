@@ -98,6 +98,7 @@ EXTENSIONS = Plugins(
         "calls": "scaler.extensions.calls:EXTENSION",
         "costs": "scaler.extensions.costs:EXTENSION",
         "data_plane": "scaler.extensions.data_plane:EXTENSION",
+        "durability": "scaler.extensions.durability:EXTENSION",
         "environment": "scaler.extensions.environment:EXTENSION",
         "explain": "scaler.extensions.explain:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
@@ -167,6 +168,9 @@ class Extension:
     of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a web page module `package:NAME`,
     in the file page/NAME.js of the package; it can import all files of that folder by name.
 
+    keeper: called with the frame of a scheduler with a state_directory, returns an object like
+    `scaler.extensions.durability.steps.DurableSteps`.
+
     agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
     processor: called in each processor with its `ProcessorContext`, which also has such lists, and with a function that
     sends the agent a `Note`, or drops it if the agent is busy.
@@ -189,6 +193,7 @@ class Extension:
     tables: str = ""
     routes: str = ""
     page: str = ""
+    keeper: str = ""
     agent: str = ""
     processor: str = ""
     client: str = ""

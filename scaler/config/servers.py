@@ -137,8 +137,6 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     """Time without contact after which a worker counts as lost. Its tasks are then rescheduled on other workers."""
     object_retention_seconds: Annotated[v.SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
     """How long to keep the objects of a lost client, in case the client reconnects."""
-    session_retention_seconds: Annotated[v.Seconds, Setting(metavar="SECONDS")] = 604_800.0
-    """How long to keep an unused durable session after its last task has ended."""
     event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"
     """Event loop: Python's own (builtin) or uvloop."""
     policy_engine_type: Annotated[v.Name, Setting("-et", metavar="NAME")] = "simple"

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform, Send
+from scaler.scheduler.core.durability import Durability
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Additions, Explainer, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
@@ -92,6 +93,10 @@ class SchedulerPart:
         """Return the object that counts resources, or None. The first object returned by an extension is used."""
         return None
 
+    def durability(self) -> Durability | None:
+        """Return the recovery of a restarted scheduler, or None. As for `stores`."""
+        return None
+
     def add_to_status(self, _reader: Reader) -> Additions:
         """Return additions to a status, limited to data that the reader may see. Called for each status."""
         return Additions()
@@ -99,7 +104,7 @@ class SchedulerPart:
 
 def sent_to(client: ClientRecord, message: Message) -> list[Command]:
     """Return the commands that send to a client, through its worker if it is inside a task. Empty if it is absent."""
-    if client.is_recovered or client.is_detached:
+    if client.is_absent:
         return []
     return [Send(client.id, message) if client.via is None else Send(client.via.id, message, client.id)]
 

@@ -1061,6 +1061,8 @@ class SessionRow:
 class ListSessions(Inquiry):
     """Asks for the durable sessions of the client's key, or from an admin, all. Answered by SessionsListed."""
 
+    extension = "durability"
+
 
 @message(59, from_scheduler=CLIENTS, batch=True)
 class SessionsListed(Reply):
@@ -1074,6 +1076,8 @@ UNFINISHED = 255
 @message(60, to_scheduler=CLIENTS)
 class ListSessionTasks(Inquiry):
     """Asks for tasks of a durable session, in order of submission. Answered by SessionTasks."""
+
+    extension = "durability"
 
     session: f.PeerId
     first: f.Count64 = 0  # tasks to skip
@@ -1096,6 +1100,8 @@ class SessionTasks(Reply):
 @message(62, to_scheduler=CLIENTS)
 class EndSession(Inquiry):
     """Asks to cancel all tasks of a durable session. Answered by SessionEnded."""
+
+    extension = "durability"
 
     session: f.PeerId
     remove: bool  # also remove the session with its results

@@ -17,7 +17,7 @@ from scaler.protocol.messages import ReadTable, Reply, TableRead, Unanswered
 from scaler.scheduler.core.changes import Incident, Observed, Told
 from scaler.scheduler.core.cluster import ClusterState, Scaling
 from scaler.scheduler.core.commands import Perform
-from scaler.scheduler.core.rooms import Rooms, Subscriber, guard, switched_off
+from scaler.scheduler.core.rooms import Rooms, guard, switched_off
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.tables import rows_document
@@ -53,8 +53,8 @@ def _document(rows: Callable[..., Any], *args: Any) -> TableRead:
     return TableRead(rows_document(rows(*args)))
 
 
-def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) -> Rooms:
-    """Return the extensions for these settings. Raises UsageError if one cannot start. subscribers: come after them."""
+def make_rooms(config: SchedulerConfig) -> Rooms:
+    """Return the extensions for these settings. Raises UsageError if one cannot start."""
     parts: dict[str, Any] = {}
     tables: dict[str, Any] = {}
     for each in extensions(config.extensions):
@@ -66,7 +66,13 @@ def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) 
             except Exception as error:
                 raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
             tables |= {table.name: parts[each.name] for table in each.found}
-    return Rooms([*parts.values()], subscribers, {ReadTable: partial(answer_table, tables)})
+    return Rooms([*parts.values()], {ReadTable: partial(answer_table, tables)})
+
+
+def make_keeper(frame: Any) -> Any:
+    """Return the object that delays a scheduler's commands until its journal has their changes, or None."""
+    keepers = [each.keeper for each in extensions(frame.config.extensions) if each.keeper]
+    return part(keepers[0])(frame) if keepers and frame.config.state_directory else None
 
 
 def make_scaling(allocation: Allocation | None = None, changes: tuple[str, ...] = ()) -> Scaling:

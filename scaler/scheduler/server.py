@@ -46,31 +46,29 @@ from scaler.scheduler.core.commands import (
     AddRows,
     AskPolicy,
     Command,
+    DurabilitySaid,
     Expel,
     HoldObjects,
     Input,
     Perform,
     PolicyAnswered,
     Publish,
-    Recovered,
     Relayed,
     Send,
     SendToStorage,
     ShellObserved,
     Stop,
     StorageSaid,
-    WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.rooms import Performers, make_rooms, make_scaling, part, table_names
+from scaler.scheduler.rooms import Performers, make_keeper, make_rooms, make_scaling, part, table_names
 from scaler.scheduler.storage_link import StorageLink
 from scaler.scheduler.vitals import Vitals, collect_garbage
 from scaler.texts import escaped
 
 EMBEDDED_STORAGE = "scaler.object_storage.server:embed"
 MONITORS = "scaler.monitor.reports.port:Monitors"
-STATE = "scaler.scheduler.durable:keep_state"
 LOOK_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -137,8 +135,8 @@ class SchedulerServer:
         self._stop = stop
         policy = load_policy(config.policy_engine_type, config.policy_content)
         self._policy = PolicyCalls(policy, self.step)
-        self._kept = part(STATE)(self) if config.state_directory else None
-        self.rooms = make_rooms(config, [] if self._kept is None else [self._kept.subscriber])
+        self._kept = make_keeper(self)
+        self.rooms = make_rooms(config)
         scaling = make_scaling(policy.allocation, config.extensions)
         self._core = SchedulerCore(config, self.loop.time(), scaling, self.rooms)
         self._recorder = Recorder(config, recorded_bytes)
@@ -225,7 +223,7 @@ class SchedulerServer:
         """Return the bytes of the journal, and why the disk takes no new tasks, or an empty text."""
         if self._kept is None:
             return 0, ""
-        return self._kept.journal.size_bytes, self.state.journal.failure or self._kept.complaint
+        return self._kept.journal.size_bytes, self.state.durability.failure or self._kept.complaint
 
     # -- admission
 
@@ -331,7 +329,7 @@ class SchedulerServer:
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()
-            case Send() | WriteJournal() | HoldObjects():
+            case Send() | HoldObjects():
                 raise AssertionError("done before")
             case _:
                 assert_never(command)
@@ -401,9 +399,8 @@ def recorded_bytes(item: Input) -> int:
             return ROW_BYTES + len(text)
         case m.WorkerHeartbeat(processors=rows) | m.ManagerStatus(units=rows):
             return ROW_BYTES * (1 + len(rows))
-        case Recovered(client=client, submits=submits, results=results, values=values):
-            size = sum(_column_bytes(each.payloads) for each in results) + _column_bytes(values.values())
-            return size + sum(recorded_bytes(Received(client, submit)) for submit in submits)
+        case DurabilitySaid(_, size_bytes):
+            return ROW_BYTES + size_bytes
         case other:
             return ROW_BYTES + ID_BYTES * len(getattr(other, "ids", ()))
 

@@ -27,8 +27,6 @@ def check(state: ClusterState) -> None:
     assert {owner_of(identifier) for identifier in state.objects.missing} <= state.clients.keys(), (
         "a lost object's owner left"
     )
-    for task in state.held:
-        assert type(task.state) is Waiting, f"held task {task.id.hex()} is not waiting"
     _check_accounts(state, clients)
     _check_objects(state, clients)
     for queue in state.ready.queues.values():
@@ -40,15 +38,18 @@ def check(state: ClusterState) -> None:
 
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
+    sessions = getattr(state.durability, "sessions", {})
+    assert sessions.keys() == {client.id for client in clients if client.is_durable}, "sessions are those of clients"
     for client in state.clients.values():
         assert not client.terminated, f"client {client.name} is terminated and still listed"
         assert client.via is None or client.via.id in state.workers, f"client {client.name} lives in a lost worker"
         numbers = [batch.number for batch in client.unacknowledged]
         assert numbers == sorted(set(numbers)), f"client {client.name} has Finished numbers out of order"
-        if client.session is not None:
-            labels = client.session.labels.keys()
+        if client.is_durable:
+            session = sessions[client.id]
+            labels = session.labels.keys()
             assert labels >= client.tasks.keys() | client.retained.keys(), f"{client.name} has a task without a label"
-            assert labels >= client.session.owed.keys(), f"{client.name} owes the result of an unknown task"
+            assert labels >= session.owed.keys(), f"{client.name} owes the result of an unknown task"
     for client in clients:
         for spec, group in client.groups.items():
             assert group.spec == spec, "a group is filed under its spec"
@@ -69,13 +70,13 @@ def _check_departed(state: ClusterState) -> None:
 
 def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
     tasks, size_bytes = Counter[KeyAccount](), Counter[KeyAccount]()
-    objects = state.objects
+    objects, sessions = state.objects, getattr(state.durability, "sessions", {})
     for client in clients:
         account = client.account
         tasks[account] += len(client.tasks)
         size_bytes[account] += sum(map(spec_bytes, client.groups))
         size_bytes[account] += sum(ENTRY_BYTES + len(each.payload) for each in client.retained.values())
-        size_bytes[account] += 0 if client.session is None else client.session.size_bytes
+        size_bytes[account] += sessions[client.id].size_bytes if client.is_durable else 0
         for task in client.tasks.values():
             size_bytes[account] += len(task.payload) + REFERENCE_BYTES * len(task.references)
         if not client.terminated:
@@ -221,13 +222,13 @@ def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Tas
         uses.update(reference for reference in references if reference not in client.tasks)
         missing = sum(reference in client.tasks for reference in references)
         if type(task.state) is Waiting:
-            missing += (task in held) + (task in state.held)
+            missing += (task in held) + (task in state.durability.held)
             assert 0 < task.state.missing == missing, f"{name} misses {missing}, not {task.state.missing}"
         elif type(task.state) is Ready:
             assert missing == 0, f"{name} is beyond waiting and misses {missing}"
     sent = {identifier for batch in client.unacknowledged for identifier in batch.ids}
     for key, retained in client.retained.items():
-        kept = client.session is not None or key in sent
+        kept = client.is_durable or key in sent
         assert retained.unacknowledged == kept, f"{key.hex()} is unacknowledged, or is not"
         assert retained.uses == uses[key], f"{key.hex()} counts {retained.uses} uses, has {uses[key]}"
         assert retained.uses or retained.unacknowledged, f"{key.hex()} is retained for nothing"

@@ -23,8 +23,11 @@ from scaler.scheduler.core.commands import Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.rooms import make_rooms, make_scaling
 from scaler.testing.invariants import check
+from scaler.testing.simulation.stepping import built_in
 
-_RECORDS = {kind.__name__: kind for kind in (*get_args(Input), *get_args(Observed), Outcome, Wanted, Identity, Role)}
+_OF_DURABILITY = [kind for each in built_in("durability") for kind in each.durability().inputs]
+_KINDS = *get_args(Input), *get_args(Observed), Outcome, Wanted, Identity, Role, *_OF_DURABILITY
+_RECORDS = {kind.__name__: kind for kind in _KINDS}
 _NO_HEAD = "its first line is not the head of a black box"
 
 

@@ -24,9 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_lists_every_key_with_its_default_and_meaning() -> None:
     text = " ".join(run("scaler_worker_manager", "baremetal_native", "-h").stdout.split())
-    assert (
-        "-wtqs COUNT, --per-worker-task-queue-size COUNT Maximum number of tasks queued behind a worker's" in text
-    )
+    assert "-wtqs COUNT, --per-worker-task-queue-size COUNT Maximum number of tasks queued behind a worker's" in text
     assert "[default: 1000]" in text
     assert "CPUs minus 1, at least 1" in text
 

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from scaler.extensions.durability.ledger import Ledger, from_bytes, to_bytes
 from scaler.ids import IdFactory, content_id
 from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
 from scaler.monitor.reports.status import ServerStatus, status
@@ -21,14 +22,14 @@ from scaler.protocol import messages as m
 from scaler.scheduler.core.commands import (
     Command,
     Input,
+    Perform,
     Send,
     SendToStorage,
     StorageConnected,
     StorageSaid,
-    WriteJournal,
 )
 from scaler.scheduler.core.state import Assigned, Recalled
-from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
+from tests.extensions.durability.journaled import Journaled
 from tests.properties.cluster_model import (
     Model,
     ModelClient,
@@ -122,7 +123,8 @@ def has_work(machine: SchedulerAndPeers) -> bool:
 class JudgedCluster(Cluster):
     """Calls the judge after every step."""
 
-    subscribers = (JournalSubscriber(),)
+    parts = (*Cluster.parts, Journaled)
+    extensions = ("explain", "resources", "scaling", "data_plane")
 
     def __init__(self, judge: Callable[[], None], limit: int) -> None:
         super().__init__(load_policy("simple", "scaling=vanilla"), max_number_of_tasks_waiting=limit)
@@ -136,10 +138,10 @@ class JudgedCluster(Cluster):
 
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = super().step_once(*inputs)
-        if commands and isinstance(commands[-1], WriteJournal):
-            for change in from_bytes(to_bytes(commands[-1].changes)):
+        if commands and isinstance(commands[-1], Perform):
+            for change in from_bytes(to_bytes(commands[-1].work)):
                 self._ledger.apply(change)
-        assert not any(isinstance(command, WriteJournal) for command in commands[:-1])
+        assert not any(isinstance(command, Perform) for command in commands[:-1])
         self._compare_with_journal()
         return commands
 

@@ -201,8 +201,6 @@ class Story:
                 peer, message = delivered(command)
                 text = self._message(message)
                 return [f"{self._peer(peer)} <- {text}"] if text else []
-            case core_commands.WriteJournal():
-                return []
             case core_commands.Expel(peer, reason):
                 return [f"{self._peer(peer)} is expelled: {reason.text}"]
             case core_commands.SendToStorage(message):

@@ -29,10 +29,10 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 from unittest import mock
 
+import scaler.extensions.durability.steps
 import scaler.journal.directory
 import scaler.journal.journal
 import scaler.object_storage.durable
-import scaler.scheduler.durable
 from scaler.journal.journal import Journal
 
 SIMULATED = "scaler-simulated-"
@@ -263,7 +263,7 @@ class Machine:
             (scaler.journal.directory, {"os": system}),
             (scaler.journal.journal, {name: each for name, each in shell.items() if name != "os"} | processes),
             (scaler.object_storage.durable, {**shell, **small, "MIN_FILE_BYTES": MIN_FILE_BYTES}),
-            (scaler.scheduler.durable, small),
+            (scaler.extensions.durability.steps, small),
         ]
         for module, replaced in patches:
             self._context.enter_context(mock.patch.multiple(module, **replaced))

@@ -19,16 +19,18 @@ from random import Random
 from typing import Any
 
 from scaler.errors import UsageError
+from scaler.extensions.durability.ledger import JournalChanged, Recovered
+from scaler.extensions.durability.steps import DurableSteps
 from scaler.net.connection import Closed, Opened
 from scaler.protocol.messages import Role
-from scaler.scheduler.core.commands import Command, Input, JournalChanged, Recovered, Send
+from scaler.scheduler.core.commands import Command, DurabilitySaid, Input, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.durable import DurableSteps
 from scaler.scheduler.rooms import make_scaling
 from scaler.testing.simulation.actors import SimulatedClient
 from scaler.testing.simulation.stepping import built_in
 from scaler.testing.simulation.world import Actor, SimulationReport
+from tests.extensions.durability.journaled import Journaled
 from tests.simulation.machine import Machine, SimulatedProcess
 from tests.simulation.storage import START_AGAIN_SECONDS, SimulatedStorage
 from tests.simulation.whole import StoringClient, WholeWorld
@@ -106,7 +108,8 @@ class RestartingWorld(WholeWorld):
         machine.lose_power()
         process = machine.start()
         found = process.run(partial(self._recover, machine))
-        assert not [item for item in found if isinstance(item, Recovered)], "the journal has clients that have left"
+        clients = [each for each in found if isinstance(each, DurabilitySaid) and isinstance(each.item, Recovered)]
+        assert not clients, "the journal has clients that have left"
         left = process.run(self._storage.on_disk)
         assert not left, f"the disk has objects of clients that have left: {[each.hex() for each in left]}"
 
@@ -174,7 +177,7 @@ class RestartingWorld(WholeWorld):
                 self._process.end()
                 self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
                 return
-        rooms = Rooms(built_in("resources", "data_plane"), [] if machine is None else [DurableSteps.subscriber])
+        rooms = Rooms([*built_in("resources", "data_plane"), Journaled(is_journaled=machine is not None)])
         self.core = SchedulerCore(self._config, self.now, make_scaling(), rooms)
         self._is_down = False
         self._inbox[:0] = found
@@ -186,7 +189,7 @@ class RestartingWorld(WholeWorld):
 
     def _recover(self, machine: Machine) -> list[Input]:
         def changed(failure: str, is_stuck: bool) -> None:
-            self._arrive(JournalChanged(failure, is_stuck))
+            self._arrive(DurabilitySaid(JournalChanged(failure, is_stuck)))
 
         self._durable = DurableSteps(machine.path / "scheduler", self._perform, changed)
         return self._durable.recover()

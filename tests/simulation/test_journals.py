@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.durability.ledger import Ledger
+from scaler.extensions.durability.steps import DurableSteps
 from scaler.journal import records
 from scaler.journal.directory import JournalDirectory, Segments
 from scaler.journal.records import JournalError
 from scaler.object_storage.durable import ObjectJournal
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.tasks import Tasks
-from scaler.scheduler.durable import DurableSteps
-from scaler.scheduler.journal import Ledger
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import run
@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "what a durable session had delivered is not kept": (
         PROGRAMS,
-        Fault(Tasks, "acknowledge", "if client.session is None:", "if True:", "is unacknowledged"),
+        Fault(Tasks, "acknowledge", "if not client.is_durable:", "if True:", "is unacknowledged"),
     ),
     "forgotten objects come back": (
         STEADY,

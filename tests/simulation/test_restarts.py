@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.scheduler.core.recovery import Recovery
+from scaler.extensions.durability.recovery import Recovery
 from scaler.scheduler.core.state import ResultBatch
 from scaler.worker.agent.base import RetainedResults
 from tests.short_forms import short_form
@@ -15,7 +15,7 @@ NOTICED = "started twice|started [23] times|still wait|more slots than it has|st
 
 FAULTS: dict[str, Fault] = {
     "a task that may start once does not wait for reports": Fault(
-        Recovery, "hold", "task.group.spec.retries == 0 and", "False and", NOTICED
+        Recovery, "_may_run", "return not is_known or", "return", NOTICED
     ),
     "an agent drops its results when the scheduler was restarted": Fault(
         RetainedResults, "take_all", "found = [done for done, _ in self._batches.values()]", "found = []", NOTICED
@@ -30,7 +30,7 @@ FAULTS: dict[str, Fault] = {
         Recovery, "_keep", "self.claims[identifier] = claim", "pass", NOTICED
     ),
     "a report that came before its client is not looked at": Fault(
-        Recovery, "hold", "if claim is not None and claim.is_known:", "if False:", NOTICED
+        Recovery, "hold", "if task.id in self.claims:", "if False:", NOTICED
     ),
 }
 """Each one makes a task start twice, or never end, when the scheduler and workers are killed."""

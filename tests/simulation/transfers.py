@@ -19,6 +19,7 @@ from functools import partial
 
 from scaler.config.servers import SchedulerConfig
 from scaler.extensions.data_plane.core import DataPlane
+from scaler.extensions.durability.core import DurabilityPart
 from scaler.ids import IdFactory
 from scaler.net.connection import Closed, Opened, Received
 from scaler.protocol.chunks import chunk_bytes, chunk_count
@@ -94,7 +95,7 @@ class LinkWorld:
         config = SchedulerConfig(
             bind_address="tcp://127.0.0.1:0", worker_timeout_seconds=FOREVER, client_timeout_seconds=FOREVER
         )
-        self.core = SchedulerCore(config, 0.0, make_scaling(), Rooms([DataPlane()]))
+        self.core = SchedulerCore(config, 0.0, make_scaling(), Rooms([DataPlane(), DurabilityPart()]))
         self.hosts: dict[int, Host] = {}
         self.sizes: dict[bytes, int] = {}
         self.unreachable: set[tuple[int, int]] = set()

@@ -34,8 +34,8 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Send, SendToStorage
+from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import PeerRecord, Task, Worker
 
 _BACKEND_PEER = bytes(8)

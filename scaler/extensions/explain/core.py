@@ -95,16 +95,16 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         text = _living(state, task, state.own_time(now))
     elif found := state.ended_task(task_id):
         text = _ended(*found, now)
-    elif task_id in state.journal.refused:
-        text = f"it was refused: {state.journal.refused[task_id].payload.decode()}"
+    elif task_id in state.durability.refused:
+        text = f"it was refused: {state.durability.refused[task_id].payload.decode()}"
     else:
         return UNKNOWN
-    return f"{text}; {state.journal.failure}" if state.journal.is_stuck else text  # its client does not know yet
+    return f"{text}; {state.durability.failure}" if state.durability.is_stuck else text  # its client does not know yet
 
 
 def _living(state: ClusterState, task: Task, now: float) -> str:
     match task.state:
-        case Waiting() if task in state.held:
+        case Waiting() if task in state.durability.held:
             return HELD
         case Waiting(missing=missing):
             tasks = task.group.client.tasks

@@ -32,7 +32,6 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
-from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.server import SchedulerServer
 from scaler.scheduler.tables import rows_document
@@ -156,7 +155,7 @@ class Answers:
                     self._frame.performers.answer(found, partial(asker.answer, question))
                 else:
                     asker.answer(question, found)
-            case _ if isinstance(question, SessionMessage):
+            case _ if type(question) in self._frame.rooms.takers:
                 self._frame.step([Received(client.id, question)])
             case _:
                 asker.answer(question, Unanswered(f"this scheduler lacks the extension {question.extension!r}"))

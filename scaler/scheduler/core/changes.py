@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from scaler.net.connection import Closed, Identity, Opened
 from scaler.protocol.failures import FailureTexts, failure_texts
 from scaler.protocol.messages import Finished, Hello, Outcome, RunGroup, Submit
-from scaler.scheduler.core.state import TERMINATED, Group, Label, PeerRecord, Ran, Task, TaskState
+from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, Task, TaskState
 
 NO_CALLS = (0, 0)
 """For tasks that are not chunks."""
@@ -291,29 +291,6 @@ class GivenBack(NamedTuple):
     task: bytes
 
 
-class Labelled(NamedTuple):
-    """Labels of a durable session's tasks, in order of submission. Only in snapshots."""
-
-    client: bytes
-    labels: Mapping[bytes, Label]
-
-
-Journaled = (
-    ClientJoined
-    | ClientLeft
-    | Submitted
-    | ResultsRetained
-    | ValueRetained
-    | FailedInput
-    | Dropped
-    | Dispatched
-    | GivenBack
-    | Labelled
-)
-"""Changes for a restarted scheduler: effects, not inputs, so that readers need no rules. Clients inside tasks are
-omitted, because they return with their workers.
-"""
-
 Change = (
     TasksStarted
     | GroupBegan
@@ -326,8 +303,18 @@ Change = (
     | Action
     | Expelled
     | Observed
-    | Journaled
+    | ClientJoined
+    | ClientLeft
+    | Submitted
+    | ResultsRetained
+    | ValueRetained
+    | FailedInput
+    | Dropped
+    | Dispatched
+    | GivenBack
 )
+"""The last ones are for a journal: effects, not inputs, so that a restarted scheduler needs no rules to read them.
+Clients inside tasks are omitted there, because they return with their workers."""
 
 OF_TASKS = frozenset((TasksStarted, TasksEnded, TaskRetried))
 

@@ -32,7 +32,6 @@ from scaler.scheduler.core.state import (
     Function,
     ManagerRecord,
     PeerRecord,
-    RetainedResult,
     Task,
     Worker,
     WorkerPool,
@@ -250,15 +249,6 @@ MAX_LABEL = 100
 
 
 @dataclass(slots=True)
-class JournalState:
-    failure: str = ""
-    """Why new tasks cannot be journaled and are rejected; empty if they can."""
-    is_stuck: bool = False
-    refused: dict[bytes, RetainedResult] = field(default_factory=dict)
-    """Recently refused tasks. Tasks that depend on one end for the same reason."""
-
-
-@dataclass(slots=True)
 class Counts:
     waiting: int = 0
     more: int = 0
@@ -288,7 +278,7 @@ class ClusterState:
         self.rooms = rooms
         self.changes = rooms.changes
         self.scaling = scaling
-        self.journal = JournalState()
+        self.durability = rooms.durability
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
@@ -297,8 +287,6 @@ class ClusterState:
         self.objects = ObjectTable(rooms.changes)
         self.ready = ReadyQueues()
         self.counts = Counts()
-        self.held: dict[Task, None] = {}
-        """Waiting resubmitted tasks that workers may have; see `recovery`."""
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
         """By name, client's key, and items of the needs; most recently used last."""
         self.pools: dict[Offers, WorkerPool] = {}

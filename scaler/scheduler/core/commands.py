@@ -10,20 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaler.net.connection import Identity, ListenerEvent
-from scaler.protocol.messages import Finished, Goodbye, Hello, Message, Refused, Submit
-from scaler.scheduler.core.changes import Change, Journaled, Observed
-from scaler.scheduler.core.state import Label
+from scaler.net.connection import ListenerEvent
+from scaler.protocol.messages import Goodbye, Message, Refused
+from scaler.scheduler.core.changes import Change, Observed
 
 
-class JournalChanged(NamedTuple):
-    """New tasks cannot be journaled and are rejected for this reason; empty: they can again.
+class DurabilitySaid(NamedTuple):
+    """An item from the shell of the extension `durability`. size_bytes: memory of its contents."""
 
-    is_stuck: nothing can be journaled, so all work waits.
-    """
-
-    failure: str
-    is_stuck: bool = False
+    item: Any
+    size_bytes: int = 0
 
 
 class PolicyAnswered(NamedTuple):
@@ -74,38 +70,12 @@ class ShellObserved(NamedTuple):
     observed: list[Observed]
 
 
-class Recovered(NamedTuple):
-    """One client from the journal. results: of ended tasks. submits: unfinished tasks.
-
-    values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. labels: labels
-    of a durable session, in order of submission.
-    """
-
-    client: bytes
-    hello: Hello
-    identity: Identity
-    submits: list[Submit]
-    results: list[Finished]
-    values: dict[bytes, bytes]
-    failed_inputs: dict[bytes, tuple[str, bytes]]
-    dispatched: dict[bytes, bytes]
-    labels: dict[bytes, Label]
-
-
-class ClientsGone(NamedTuple):
-    """Clients that left before the scheduler ended. The storage may not have been notified."""
-
-    ids: list[bytes]
-
-
 ShellInput = (
     PolicyAnswered
     | MonitoringChanged
     | StorageConnected
     | StorageSaid
-    | Recovered
-    | ClientsGone
-    | JournalChanged
+    | DurabilitySaid
     | ClockRead
     | ShellObserved
     | Relayed
@@ -153,12 +123,6 @@ class Publish(NamedTuple):
     changes: list[Change]
 
 
-class WriteJournal(NamedTuple):
-    """Write to the journal, and perform the step's other commands after the write. Always the last command."""
-
-    changes: list[Journaled]
-
-
 class AddRows(NamedTuple):
     """Add rows to a `LogTable`, in order of time."""
 
@@ -187,4 +151,4 @@ class Stop(NamedTuple):
     text: str
 
 
-Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | AddRows | Perform | HoldObjects | Stop
+Command = Send | Expel | SendToStorage | AskPolicy | Publish | AddRows | Perform | HoldObjects | Stop

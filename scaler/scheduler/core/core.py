@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from heapq import nlargest
 from typing import assert_never
 
@@ -23,12 +22,10 @@ from scaler.scheduler.core import commands
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState, Scaling
-from scaler.scheduler.core.commands import Command, Input, Recovered, Relayed, ShellInput
+from scaler.scheduler.core.commands import Command, Input, Relayed, ShellInput
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
@@ -58,19 +55,16 @@ class SchedulerCore:
         rooms = rooms or Rooms()
         self._scaling, self._stores = scaling, rooms.stores
         self.state = ClusterState(now, KeyAccounts(config), rooms, scaling)
-        self._config = config
+        self.config = config
         rooms.bind(self.state)
-        self._outbox = Outbox(self.state, rooms)
-        self._tasks = Tasks(self.state, self._outbox)
-        self._placement = Placement(self.state, self._tasks, self._outbox)
-        self._sessions = Sessions(self.state, self._tasks, self._outbox, config.session_retention_seconds)
-        touched = self._placement.touched
-        self._recovery = Recovery(self.state, self._tasks, self._outbox, config, touched, self._relayed)
-        self._tasks.claimed = self._recovery.done
-        limit = config.max_number_of_tasks_waiting
-        self._submission = Submission(self.state, self._tasks, self._outbox, self._recovery, self._sessions, limit)
-        self._stores.bound(self.state, self._outbox, config)
-        scaling.bound(self.state, self._placement, self._outbox)
+        self.outbox = Outbox(self.state, rooms)
+        self.tasks = Tasks(self.state, self.outbox)
+        self.placement = Placement(self.state, self.tasks, self.outbox)
+        self.submission = Submission(self.state, self.tasks, config.max_number_of_tasks_waiting)
+        self.durability = rooms.durability
+        self.durability.bound(self)
+        self._stores.bound(self.state, self.outbox, config)
+        scaling.bound(self.state, self.placement, self.outbox)
         self._resources = rooms.resources
         self._worker_numbers = Counter[str]()
         self._next_expiry = now
@@ -99,35 +93,35 @@ class SchedulerCore:
         if time >= self._next_expiry:
             self._next_expiry = time + EXPIRY_SECONDS
             self._expire(time)
-        if time >= self._recovery.next_at:
-            self._recovery.tick(time)
+        if time >= self.durability.next_at:
+            self.durability.tick(time)
         if time >= self._stores.next_at:
             self._stores.tick(time)
-        self._tasks.wake(time)
+        self.tasks.wake(time)
         if state.objects.withdrawn:
-            self._outbox.withdraw_functions()
+            self.outbox.withdraw_functions()
         if self._scaling.limited:
             self._scaling.limit_workers()
-        had_backlog = self._placement.has_backlog
-        self._has_more = self._placement.place(time)
-        if self._placement.has_backlog and not had_backlog:
+        had_backlog = self.placement.has_backlog
+        self._has_more = self.placement.place(time)
+        if self.placement.has_backlog and not had_backlog:
             self._scaling.hurry()
-        if state.overloaded or time >= self._placement.next_check:
-            self._placement.balance(time)
+        if state.overloaded or time >= self.placement.next_check:
+            self.placement.balance(time)
         if time >= self._scaling.next_at:
             self._scaling.plan(time)
-        return self._outbox.flush()
+        return self.outbox.flush()
 
     def next_step_at(self, now: float) -> float:
         """Return the time by which the core needs its next step without further inputs (clock of `step`)."""
         if self._has_more:
             return now
         soonest = now + TICK_SECONDS
-        check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.overloaded else ()
+        check_at = (self.placement.poll_again_at, self.placement.next_check) if self.state.overloaded else ()
         due_at = (
-            self._tasks.next_wake,
+            self.tasks.next_wake,
             self._scaling.next_at,
-            self._recovery.next_at,
+            self.durability.next_at,
             self._stores.again_at,
         )
         for at in (*due_at, *check_at):
@@ -143,13 +137,13 @@ class SchedulerCore:
         owner = self.state.accounts.owners.get(peer, identity.key)
         if owner != identity.key and LOCAL.key in (owner, identity.key):
             return TryAgain(f"{identity.key} cannot continue a session of {owner}")
-        is_new = here is None or (isinstance(here, ClientRecord) and here.is_recovered)
+        is_new = here is None or (isinstance(here, ClientRecord) and here.is_absent and not here.is_durable)
         text = self.state.accounts.refusal(peer, identity, self.state.own_time(now)) if is_new else ""
         if text:
             return Refused(messages.RefusalReason.LIMIT, text)
         if isinstance(hello.details, ClientDetails) and hello.details.session:
             now, name = self.state.own_time(now), hello.details.session
-            return self._sessions.refusal(peer, name, identity, now, is_its_own=hello.resume)
+            return self.durability.refusal(peer, name, identity, now, hello.resume)
         if isinstance(hello.details, StoreDetails) and self._stores.refusal:
             return Refused(messages.RefusalReason.ROLE, self._stores.refusal)
         if isinstance(hello.details, ManagerDetails):
@@ -173,7 +167,7 @@ class SchedulerCore:
                 if record is not None:
                     record.note_connection(now, is_broken=isinstance(item, Broken))
                 if isinstance(record, Worker):
-                    self._placement.update(record)
+                    self.placement.update(record)
             case Closed(peer, text, is_orderly):
                 kind = "left" if is_orderly else "lost"
                 self._forget_peer(peer, text or "closed its connection", now, kind, retain=False)
@@ -187,19 +181,14 @@ class SchedulerCore:
         match item:
             case commands.PolicyAnswered(wanted, complaint):
                 self._scaling.answered(wanted, complaint)
-            case Recovered():
-                self._recover(item, now)
-            case commands.ClientsGone(ids):
-                for gone in ids:
-                    self._forget_owner(gone)
             case commands.StorageConnected():
                 self._stores.storage_connected(self._gone_for_good())
             case commands.StorageSaid(message):
                 self._stores.storage_said(message)
-            case commands.JournalChanged():
-                self._journal_changed(item)
+            case commands.DurabilitySaid():
+                self.durability.said(item.item, now)
             case commands.MonitoringChanged(is_watched):
-                self._outbox.rooms.watch(is_watched)
+                self.outbox.rooms.watch(is_watched)
             case commands.ClockRead(unix_at_zero):
                 self.state.unix_at_zero = unix_at_zero
             case commands.ShellObserved(observed):
@@ -208,23 +197,15 @@ class SchedulerCore:
             case Relayed(sender):
                 worker = self.state.workers.get(sender)
                 if worker is None:
-                    self._protocol_error(sender, "sent Relay, which is not allowed")
+                    self.protocol_error(sender, "sent Relay, which is not allowed")
                 else:
                     worker.received(now)
-                    self._relayed(worker, item, now)
+                    self.relayed(worker, item, now)
             case _:
                 assert_never(item)
 
-    def _journal_changed(self, change: commands.JournalChanged) -> None:
-        state = self.state
-        if change.is_stuck and not state.journal.is_stuck:
-            for client in state.clients.values():
-                if client.via is None:
-                    self._outbox.answer(client, messages.Notice(change.failure))
-        state.journal.failure, state.journal.is_stuck = change
-
     def _opened(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> None:
-        if self._adopt(peer, hello, identity, now):
+        if self.durability.returned(peer, hello, identity, now):
             return
         self._forget_peer(peer, "opened a new session", now, "lost", retain=True)
         account = self.state.accounts.opened(peer, identity, now)
@@ -243,8 +224,8 @@ class SchedulerCore:
                     if hello.resume:
                         record.reports.expect()
                     self.state.workers[peer] = record
-                    self._outbox.send(peer, messages.Named(called))
-                    self._placement.add(record)
+                    self.outbox.send(peer, messages.Named(called))
+                    self.placement.add(record)
                     self._scaling.worker_joined(record, now)
                 case ManagerDetails():
                     record = self.state.managers[peer] = self._manager_joined(peer, details, now)
@@ -255,10 +236,10 @@ class SchedulerCore:
                         identity = identity._replace(is_admin=True)
                     record = ClientRecord(peer, title or name, now, None, identity, is_back=hello.resume)
                     if details is not None and details.session:
-                        record = self._sessions.attach(record, details.session, name, identity, now)
-                        self._came_back(record)
+                        record = self.durability.attach(record, details.session, name, identity, now)
+                        self.came_back(record)
                     is_new = peer not in self.state.clients
-                    self._client_joined(record, account)
+                    self.client_joined(record, account)
                     if is_new:
                         self.state.changes.add(ClientJoined, peer, hello, identity)
                 case StoreDetails():
@@ -269,7 +250,7 @@ class SchedulerCore:
             self.state.changes.pass_on(peer_incident("joined", record))
         except UsageError as error:
             self.state.accounts.closed(peer)
-            self._expel(peer, str(error))
+            self.expel(peer, str(error))
 
     def _manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
         if details.unit_slots < 1:
@@ -280,42 +261,12 @@ class SchedulerCore:
             self._give_up(earlier.id, f"another worker manager joined as {details.manager_id}", now)
         return self._scaling.manager_joined(peer, details, now)
 
-    def _recover(self, found: Recovered, now: float) -> None:
-        """Restore a client from the journal. The client may reconnect until its lease ends."""
-        details, hello = found.hello.details, found.hello
-        title = details.name if isinstance(details, ClientDetails) else ""
-        name = title or f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
-        client = ClientRecord(found.client, name, now, None, found.identity)
-        client.is_recovered = True
-        self._client_joined(client, self.state.accounts.joined(client.id, found.identity.key))
-        self._tasks.recover(client, found)
-        if isinstance(details, ClientDetails) and details.session:
-            self._sessions.recover(client, details.session, name, found, now)
-        again = self._recovery.recovered(client, found.dispatched)
-        for message in found.submits:
-            self._submission.submit(client, replace(message, again=again))
-
-    def _adopt(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> bool:
-        """Attach a returning client to its record from the journal. Returns False if it has no record."""
-        client = self.state.clients.get(peer)
-        if client is None or not client.is_recovered or client.account.key != identity.key:
-            return False
-        client.is_recovered = False
-        client.identity = identity._replace(is_admin=hello.role is messages.Role.ADMIN)
-        client.received(now)
-        self.state.accounts.opened(peer, identity, now)
-        self._came_back(client)
-        for message in client.unacknowledged:  # may not have arrived before
-            self._outbox.send_to_client(client, message)
-        self.state.changes.pass_on(peer_incident("joined", client))
-        return True
-
-    def _came_back(self, client: ClientRecord) -> None:
+    def came_back(self, client: ClientRecord) -> None:
         for identifier in self.state.objects.missing:
             if owner_of(identifier) == client.id:
-                self._outbox.ask_for(client, identifier)
+                self.outbox.ask_for(client, identifier)
 
-    def _client_joined(self, client: ClientRecord, account: KeyAccount) -> None:
+    def client_joined(self, client: ClientRecord, account: KeyAccount) -> None:
         client.account = self.state.objects.accounts[client.id] = account
         self.state.clients[client.id] = client
 
@@ -324,16 +275,16 @@ class SchedulerCore:
         if worker is not None:
             self._scaling.worker_given_up(worker)
         if peer in self.state.clients:  # may return and learn the state of its tasks
-            self._outbox.expel(peer, messages.Goodbye(why))
+            self.outbox.expel(peer, messages.Goodbye(why))
         else:
-            self._expel(peer, why)
+            self.expel(peer, why)
         self._forget_peer(peer, why, now, "lost", retain=True)
 
     def _forget_peer(self, peer: bytes, why: str, now: float, kind: str, retain: bool) -> None:
         self.state.accounts.closed(peer)
         match self.state.peer(peer):
             case ClientRecord() as client:
-                self._client_left(client, why, now, kind, retain)
+                self.client_left(client, why, now, kind, retain)
             case Worker() as worker:
                 self._worker_left(worker, why, now, kind)
             case ManagerRecord() as record:
@@ -344,32 +295,30 @@ class SchedulerCore:
                 self._stores.left(store)
                 self.state.changes.pass_on(peer_incident(kind, store, why))
 
-    def _client_left(
-        self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
-    ) -> None:
+    def client_left(self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False) -> None:
         """Forget a client, but keep a durable session. retain: keep its stored objects in case it returns."""
         self._tell_submitted()
-        if client.session is not None:
-            if not client.is_detached:
+        if client.is_durable:
+            if not client.is_absent:
                 self.state.changes.pass_on(peer_incident(kind, client, why))
-                self._sessions.detach(client, now)
+                self.durability.detach(client, now)
             return
         del self.state.clients[client.id]
         if retain:
-            self._recovery.client_given_up(client, why)
+            self.durability.client_given_up(client, why)
         else:
-            self._recovery.client_left(client.id)
-        self._tasks.client_left(client)
+            self.durability.client_left(client.id)
+        self.tasks.client_left(client)
         if client.via is None:
             self.state.changes.add(ClientLeft, client.id)
         self.state.objects.client_left(client.id, retain)
         if retain:
-            self._retained_until[client.id] = now + self._config.object_retention_seconds
+            self._retained_until[client.id] = now + self.config.object_retention_seconds
         else:
-            self._forget_owner(client.id)
+            self.forget_owner(client.id)
         self.state.changes.pass_on(peer_incident(kind, client, why))
 
-    def _forget_owner(self, client: bytes) -> None:
+    def forget_owner(self, client: bytes) -> None:
         self._gone[client] = None
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
@@ -380,35 +329,26 @@ class SchedulerCore:
         returned = self.state.clients.keys() | self._retained_until.keys()
         return [gone for gone in self._gone if gone not in returned]
 
-    def _remove_session(self, client: ClientRecord, why: str, now: float) -> None:
-        assert client.session is not None
-        if not client.is_detached:
-            self._expel(client.id, f"session {client.session.name!r} {why}")
-            self.state.accounts.closed(client.id)
-        client.account.size_bytes -= client.session.size_bytes
-        client.session = None
-        self._client_left(client, why, now)
-
     def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:
         del self.state.workers[worker.id]
-        self._placement.remove(worker)
+        self.placement.remove(worker)
         self._resources.left(worker)
         limit_seconds = self._scaling.worker_left(worker, now)
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
-            self._client_left(nested, f"its worker {worker.title} {why}", now)
-        self._recovery.worker_left(worker, why)
-        self._tasks.worker_lost(worker, why, not worker.draining, limit_seconds, now)
+            self.client_left(nested, f"its worker {worker.title} {why}", now)
+        self.durability.worker_left(worker, why)
+        self.tasks.worker_lost(worker, why, not worker.draining, limit_seconds, now)
         self._stores.forget_worker(worker)
-        self._outbox.discard(worker)
+        self.outbox.discard(worker)
         self.state.changes.pass_on(peer_incident(kind, worker, why))
 
-    def _expel(self, peer: bytes, why: str, reason: messages.RefusalReason = messages.RefusalReason.EXPIRED) -> None:
-        self._outbox.expel(peer, Refused(reason, why))
+    def expel(self, peer: bytes, why: str, reason: messages.RefusalReason = messages.RefusalReason.EXPIRED) -> None:
+        self.outbox.expel(peer, Refused(reason, why))
 
     def _expire(self, now: float) -> None:
         """End sessions of peers that were silent or disconnected for too long, and run other periodic work."""
-        state, config = self.state, self._config
+        state, config = self.state, self.config
         for record in [
             *state.workers.values(),
             *state.clients.values(),
@@ -423,19 +363,17 @@ class SchedulerCore:
                 self._give_up(record.id, f"was gone for {now - record.broken_at:.1f} s", now)
             elif silent > config.worker_timeout_seconds:
                 self._give_up(record.id, f"was silent for {silent:.0f} s", now)
-        for session in self._sessions.expired(now):
-            self._remove_session(session, f"was unused for {config.session_retention_seconds:g} s", now)
         for owner in [owner for owner, until in self._retained_until.items() if until <= now]:
             del self._retained_until[owner]
-            self._recovery.client_left(owner)
-            self._forget_owner(owner)
+            self.durability.client_left(owner)
+            self.forget_owner(owner)
         releasing = [worker for worker in state.workers.values() if worker.results.released]
         if len(releasing) > MAX_RELEASING:
             releasing = nlargest(MAX_RELEASING, releasing, key=lambda worker: len(worker.results.released))
         for worker in releasing:
             released = worker.results.take_released()
             for first in range(0, len(released), MAX_NUMBERS):
-                self._outbox.send(worker.id, messages.ReleaseResults(released[first : first + MAX_NUMBERS]))
+                self.outbox.send(worker.id, messages.ReleaseResults(released[first : first + MAX_NUMBERS]))
         state.ready.drop_empty()
         self._publish_counted()
         state.accounts.expire(now)
@@ -452,7 +390,7 @@ class SchedulerCore:
             or state.rooms.stores.records.get(peer)
         )
         if record is None:
-            self._not_allowed(peer, message)
+            self.not_allowed(peer, message)
             return
         record.received(now)
         match record:
@@ -463,23 +401,21 @@ class SchedulerCore:
             case ManagerRecord():
                 if isinstance(message, messages.ManagerStatus):
                     self._scaling.manager_reported(record, message, now)
-                    self._outbox.send(peer, messages.HeartbeatEcho(message.sent_at))
+                    self.outbox.send(peer, messages.HeartbeatEcho(message.sent_at))
                 else:
-                    self._not_allowed(peer, message)
+                    self.not_allowed(peer, message)
             case _:
                 if not self._stores.received(record, message):
-                    self._not_allowed(peer, message)
+                    self.not_allowed(peer, message)
 
     def _client_sent(self, client: ClientRecord, message: Message) -> None:
         match message:
             case messages.Submit():
                 self._submit(client, message)
             case messages.AcknowledgeResults(number):
-                self._tasks.acknowledge(client, number)
-                if client.session is not None:
-                    self._sessions.send_owed(client)
-            case messages.Redeliver(ids) if client.session is not None:
-                self._sessions.redeliver(client, ids)
+                self.tasks.acknowledge(client, number)
+                if client.is_durable:
+                    self.durability.send_owed(client)
             case messages.Cancel(ids):
                 self._cancel(client, ids)
             case messages.Release() | messages.Pin() | messages.PersistResults():
@@ -487,7 +423,7 @@ class SchedulerCore:
             case messages.CallsReported():
                 self._give_to_room(client, message)
             case messages.ObjectsRestored():
-                self._tasks.restored(client, message, self.state.own_time(self.state.now))
+                self.tasks.restored(client, message, self.state.own_time(self.state.now))
             case messages.Clear(other):
                 self._clear(client, other)
             case messages.Heartbeat():
@@ -495,14 +431,14 @@ class SchedulerCore:
             case messages.ShutdownCluster():
                 self._shutdown(client, message)
             case messages.RestartWorkers():
-                self._outbox.send_to_client(client, self._restart(client, message))
-            case _ if isinstance(message, SessionMessage):
-                self._session_message(client, message)
+                self.outbox.send_to_client(client, self._restart(client, message))
+            case _ if type(message) in self.outbox.rooms.takers:
+                self._give_to_room(client, message)
             case messages.Inquiry():
                 # From a client inside a task. The shell answers clients with a connection.
-                self._outbox.answer(client, self._answer(client, message))
+                self.outbox.answer(client, self._answer(client, message))
             case _:
-                self._not_allowed(client.id, message)
+                self.not_allowed(client.id, message)
 
     def _note_objects(
         self, client: ClientRecord, message: messages.Release | messages.Pin | messages.PersistResults
@@ -521,49 +457,41 @@ class SchedulerCore:
                     self._stores.persist(identifier)
 
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
-        if client.session is not None and (wrong := self._sessions.make_way(client, message)):
-            self._protocol_error(client.id, wrong)
+        if client.is_durable and (wrong := self.durability.make_way(client, message)):
+            self.protocol_error(client.id, wrong)
         # While the disk fails, tasks are rejected, and only functions are journaled.
-        journaled = messages.Submit(message.functions, []) if self.state.journal.failure else message
+        journaled = messages.Submit(message.functions, []) if self.durability.failure else message
         if client.via is None and (journaled.functions or journaled.groups):
             self.state.changes.add(Submitted, client.id, journaled)
-        for text in self._submission.submit(client, message):
-            self._protocol_error(client.id, text)
-        if client.session is not None:
-            self._sessions.send_owed(client)
+        for text in self.submission.submit(client, message):
+            self.protocol_error(client.id, text)
+        if client.is_durable:
+            self.durability.send_owed(client)
         if client.via is None and self.state.accounts.is_flooded(client.account):
             why = "max_bytes_per_client is exceeded twofold: it keeps submitting without reading its results"
-            self._expel(client.id, why, messages.RefusalReason.LIMIT)
-            self._client_left(client, why, self.state.own_time(self.state.now), "lost")
+            self.expel(client.id, why, messages.RefusalReason.LIMIT)
+            self.client_left(client, why, self.state.own_time(self.state.now), "lost")
             self.state.accounts.closed(client.id)
-
-    def _session_message(self, client: ClientRecord, message: SessionMessage) -> None:
-        now = self.state.own_time(self.state.now)
-        if isinstance(message, messages.EndSession):
-            self._act("removed" if message.remove else "cancelled", client, f"durable session {message.session.hex()}")
-        removed = self._sessions.received(client, message, now)
-        if removed is not None:
-            self._remove_session(removed, f"was removed by {client.name}", now)
 
     def _cancel(self, client: ClientRecord, ids: list[bytes]) -> None:
         is_admin, clients = client.identity.is_admin, self.state.clients
         known = [task for task in ids if task in (clients.get(owner_of(task), client) if is_admin else client).tasks]
-        self._act("cancelled", client, "tasks", len(known))
-        self._tasks.cancel(client, ids)
-        self._recovery.cancelled(client, ids)
+        self.act("cancelled", client, "tasks", len(known))
+        self.tasks.cancel(client, ids)
+        self.durability.cancelled(client, ids)
         for task in ids if client.identity.is_admin else ():
-            self._tasks.cancel(self.state.clients.get(owner_of(task), client), [task])
+            self.tasks.cancel(self.state.clients.get(owner_of(task), client), [task])
 
     def _clear(self, client: ClientRecord, other: bytes) -> None:
         """Clear a client. other: the client to clear, for admins; empty: the sender."""
         of = client if other in (b"", client.id) else self.state.clients.get(other)
         if of is client or (of is not None and client.identity.is_admin):
-            self._act("cleared", client, f"{of.title} with {counted(len(of.tasks), 'unfinished task')}")
-            self._tasks.cancel(of, list(of.tasks))
+            self.act("cleared", client, f"{of.title} with {counted(len(of.tasks), 'unfinished task')}")
+            self.tasks.cancel(of, list(of.tasks))
             for identifier in self.state.objects.pinned_by(of.id):
                 self.state.objects.release(identifier, of.id)
 
-    def _act(self, kind: str, client: ClientRecord, text: str, count: int | None = None) -> None:
+    def act(self, kind: str, client: ClientRecord, text: str, count: int | None = None) -> None:
         """Record a client's action in the audit log, after its submissions. count: of tasks; 0 is not recorded."""
         if kind != "submitted":
             self._tell_submitted()
@@ -575,30 +503,30 @@ class SchedulerCore:
                 self.state.changes.add(Action, kind, client.via.id, f"{text} (inside a task)", count or 0, key)
 
     def _tell_submitted(self) -> None:
-        submitted = self._submission.submitted
+        submitted = self.submission.submitted
         for (client, name), count in submitted.items():
-            self._act("submitted", client, name, count)
+            self.act("submitted", client, name, count)
         submitted.clear()
 
     def _shutdown(self, client: ClientRecord, asked: messages.ShutdownCluster) -> None:
-        if self._config.protected and not client.identity.is_admin:
+        if self.config.protected and not client.identity.is_admin:
             text = (
                 "the scheduler is protected: shutting it down requires an admin's credential, or a scheduler "
                 "started with protected=False"
             )
-            self._outbox.send_to_client(client, messages.ShutdownReply(False, text, number=asked.number))
-            self._act("refused", client, "to shut the cluster down: it is protected")
+            self.outbox.send_to_client(client, messages.ShutdownReply(False, text, number=asked.number))
+            self.act("refused", client, "to shut the cluster down: it is protected")
             return
         text = f"client {client.name} shut the cluster down"
-        self._act("shut down", client, "the cluster")
-        self._outbox.send_to_client(client, messages.ShutdownReply(True, text, number=asked.number))
+        self.act("shut down", client, "the cluster")
+        self.outbox.send_to_client(client, messages.ShutdownReply(True, text, number=asked.number))
         for peer in [*self.state.workers, *self.state.managers]:
-            self._outbox.send(peer, messages.Shutdown(text))
-        self._outbox.add(commands.Stop(text))
+            self.outbox.send(peer, messages.Shutdown(text))
+        self.outbox.add(commands.Stop(text))
 
     def _restart(self, client: ClientRecord, asked: messages.RestartWorkers) -> messages.WorkersRestarted:
         if client.identity.has_key and not client.identity.is_admin:
-            self._act("refused", client, "to restart workers: requires an admin's credential")
+            self.act("refused", client, "to restart workers: requires an admin's credential")
             text = "workers are shared with other keys: restarting them requires an admin's credential"
             return messages.WorkersRestarted([], text, number=asked.number)
         text = f"client {client.name} restarts its worker"
@@ -609,40 +537,41 @@ class SchedulerCore:
                 continue
             ending.append(identifier)
             if not worker.draining:
-                self._placement.drain(worker, text)
+                self.placement.drain(worker, text)
             if not asked.graceful:
-                self._outbox.send(identifier, messages.Shutdown(text))
+                self.outbox.send(identifier, messages.Shutdown(text))
         return messages.WorkersRestarted(ending, "", number=asked.number)
 
     def _worker_sent(self, worker: Worker, message: Message, now: float) -> None:
         match message:
             case messages.Done():
-                self._tasks.done(worker, message, now)
-                self._placement.touched[worker] = None
+                self.tasks.done(worker, message, now)
+                self.placement.touched[worker] = None
                 if worker.progress.failures_in_row:
                     self._quarantine(worker)
             case messages.WorkerReport() | messages.Returned() | messages.Suspended():
-                self._recovery.take(worker, message, now)
+                self.placement.touched[worker] = None
+                self.durability.take(worker, message, now)
             case messages.WorkerHeartbeat():
                 self.state.counts.add(worker.reports.heartbeat, message)
                 worker.keep_heartbeat(message, now)
                 self._scaling.heartbeat(worker, message)
                 self._give_to_room(worker, message)
             case messages.RelayClosed(nested):
-                self._recovery.relay_closed(nested)
+                self.durability.relay_closed(nested)
                 client = self.state.clients.get(nested)
                 if client is not None and client.via is worker:
-                    self._client_left(client, "its task's process ended", now)
+                    self.client_left(client, "its task's process ended", now)
             case messages.Output(task):
                 client = self.state.clients.get(owner_of(task))
                 if client is not None:
-                    self._outbox.send_to_client(client, message)
+                    self.outbox.send_to_client(client, message)
                 self._give_to_room(worker, message)
             case messages.Started():
-                self._tasks.started(worker, message)
+                self.tasks.started(worker, message)
             case messages.Drain(reason):
                 # The agent is about to exit, and waits for confirmation that it gets no more tasks.
-                self._placement.drain(worker, reason, leaving=True)
+                self.placement.drain(worker, reason, leaving=True)
             case messages.UseStore(store):
                 self._stores.use(worker, store, now)
             case messages.Goodbye(reason):
@@ -651,11 +580,11 @@ class SchedulerCore:
                 self._give_to_room(worker, message)
 
     def _give_to_room(self, peer: PeerRecord, message: Message) -> None:
-        for take in self._outbox.rooms.takers.get(type(message), ()):
-            self._outbox.extend(take(peer, message, self.state))
+        for take in self.outbox.rooms.takers.get(type(message), ()):
+            self.outbox.extend(take(peer, message, self.state))
 
     def _answer(self, client: ClientRecord, question: messages.Inquiry) -> messages.Reply:
-        answerer = self._outbox.rooms.answerers.get(type(question))
+        answerer = self.outbox.rooms.answerers.get(type(question))
         found = None if answerer is None else answerer(question, client, self.state)
         if not isinstance(found, messages.Reply):  # the shell reads files for clients with a connection
             is_missing = answerer is None and question.extension
@@ -664,10 +593,10 @@ class SchedulerCore:
         found.number = question.number
         return found
 
-    def _relayed(self, worker: Worker, relay: Relayed, now: float) -> None:
+    def relayed(self, worker: Worker, relay: Relayed, now: float) -> None:
         """Apply a message of a client inside a task of this worker. The client joins with its first message."""
         client = self.state.peer(relay.client)
-        if client is None and self._recovery.relayed(worker, relay):
+        if client is None and self.durability.relayed(worker, relay):
             return
         try:
             message = relay.message
@@ -683,11 +612,11 @@ class SchedulerCore:
                 if self.state.accounts.owners.get(relay.client, key) != key:
                     raise ProtocolError("a message for a client whose task is not on this worker")
                 client = ClientRecord(relay.client, f"in a task on {worker.name}", now, worker)
-                self._client_joined(client, self.state.accounts.joined(relay.client, key))
+                self.client_joined(client, self.state.accounts.joined(relay.client, key))
             elif not isinstance(client, ClientRecord) or client.via is not worker:
                 raise ProtocolError("a message for a client that belongs to another worker or process")
         except ProtocolError as error:
-            self._protocol_error(worker.id, f"relayed {error}")
+            self.protocol_error(worker.id, f"relayed {error}")
             return
         client.received(now)
         running = worker.tasks.get(relay.task)
@@ -702,13 +631,13 @@ class SchedulerCore:
         if all(other.progress.failures_in_row or other.draining for other in self.state.workers.values()):
             return
         why = f"{counted(worker.progress.failures_in_row, 'task')} in a row ended with a failure of the worker"
-        self._placement.drain(worker, f"quarantined: {why}", quarantined=True)
+        self.placement.drain(worker, f"quarantined: {why}", quarantined=True)
         self.state.changes.pass_on(peer_incident("quarantined", worker, why))
 
-    def _not_allowed(self, peer: bytes, message: Message) -> None:
-        self._protocol_error(peer, f"sent {type(message).__name__}, which is not allowed")
+    def not_allowed(self, peer: bytes, message: Message) -> None:
+        self.protocol_error(peer, f"sent {type(message).__name__}, which is not allowed")
 
-    def _protocol_error(self, peer: bytes, text: str) -> None:
+    def protocol_error(self, peer: bytes, text: str) -> None:
         """Publish a peer's mistake: the first at once, later ones as a count every REPEAT_SECONDS."""
         until, count, _ = self._wrong.get(peer, (self.state.now, 0, ""))
         if self.state.now < until:
@@ -721,4 +650,4 @@ class SchedulerCore:
         for peer in [peer for peer, (until, _, _) in self._wrong.items() if until <= self.state.now]:
             _, count, text = self._wrong.pop(peer)
             if count:
-                self._protocol_error(peer, f"{text} (and {count - 1} more like this)" if count > 1 else text)
+                self.protocol_error(peer, f"{text} (and {count - 1} more like this)" if count > 1 else text)

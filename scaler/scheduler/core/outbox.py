@@ -120,7 +120,7 @@ class Outbox:
 
     def send_to_client(self, client: ClientRecord, message: Message, kind: type[Send] = Send) -> None:
         """Send to a client, through its worker if the client is inside a task. Does nothing if the client is absent."""
-        if client.is_recovered or client.is_detached:
+        if client.is_absent:
             return
         if client.via is None:
             self._commands.append(kind(client.id, message))

@@ -13,6 +13,7 @@ from scaler.net.connection import LinkFigures
 from scaler.protocol.messages import Inquiry, Unanswered
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
+from scaler.scheduler.core.durability import Durability
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.state import Group
 from scaler.scheduler.core.stores import Stores
@@ -133,16 +134,15 @@ class Rooms:
     def __init__(
         self,
         parts: Sequence[Any] = (),
-        subscribers: Sequence[Subscriber] = (),
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
     ) -> None:
-        """subscribers: receive changes only, and their commands are last. answerers: for questions about the core."""
+        """answerers: for questions about the core."""
         self._parts = parts
-        self._subscribers = subscribers
+        self.durability: Durability = next(self._provided("durability"), None) or Durability()
         self._publisher = Publisher()
-        self.changes = Changes([self._publisher, *parts, *subscribers])
+        self.changes = Changes([self._publisher, *parts, self.durability])
         self.takers: dict[type, list[Callable[[Any, Any, Any], Iterable[Command]]]] = {}
-        for part in parts:
+        for part in (*parts, self.durability):
             for kind in part.messages:
                 self.takers.setdefault(kind, []).append(part.on_message)
         self.stores: Stores = next(self._provided("stores"), None) or Stores()
@@ -194,7 +194,7 @@ class Rooms:
             if collected:
                 found = subscriber.on_changes(collected.copy(), now)
                 collected.clear()
-                if subscriber in self._subscribers:
+                if subscriber is self.durability:
                     last += found
                 else:
                     commands += found

@@ -34,7 +34,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
-from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount
+from scaler.scheduler.core.accounts import KeyAccount
 from scaler.scheduler.core.resources import Claims, offers_of
 
 UNKNOWN_DURATION_SECONDS = 0.05
@@ -450,65 +450,6 @@ class RetainedResult:
 
 
 @dataclass(slots=True, eq=False)
-class Label:
-    """A session's record of a task. attempt: the last attempt, once the task has ended."""
-
-    function: str
-    key: bytes = b""
-    tag: bytes = b""
-    attempt: int = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return ENTRY_BYTES + len(self.function) + len(self.key) + len(self.tag)
-
-
-def label_of(columns: TaskGroup, row: int) -> tuple[bytes, bytes]:
-    key, tag = columns.labels[row] if columns.labels and columns.labels[row] else (b"", b"")
-    return key, tag
-
-
-def note_label(labels: dict[bytes, Label], columns: TaskGroup, row: int, *, runs: bool = True) -> int:
-    """Record a label, keeping the first key and the last tag. runs: False for a repetition. Returns the bytes added."""
-    task, (key, tag) = columns.ids[row], label_of(columns, row)
-    label = labels.get(task)
-    if label is None:
-        label = labels[task] = Label(columns.spec.name, key, tag)
-        return label.size_bytes
-    if key and label.key not in (b"", key):
-        return 0
-    before = label.size_bytes
-    label.key, label.tag = label.key or key, tag or label.tag
-    if runs:
-        label.function = columns.spec.name
-    return label.size_bytes - before
-
-
-@dataclass(slots=True, eq=False)
-class DurableSession:
-    """Durable part of a client. used_at: core time when a client last left or a task last ended."""
-
-    name: str
-    used_at: float
-    client: str = ""
-    labels: dict[bytes, Label] = field(default_factory=dict)
-    owed: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
-    """Tasks whose requested results have not been sent yet."""
-    unasked: set[bytes] = field(default_factory=set)
-    """Tasks that were unfinished when the client connected and that the client has not submitted."""
-    awaited: int = 0
-    """Number of the last Finished with requested results. The next one is sent after its acknowledgement."""
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(label.size_bytes for label in self.labels.values())
-
-    def ended(self, task: bytes, attempt: int, now: float) -> None:
-        self.labels[task].attempt = attempt
-        self.used_at = now
-
-
-@dataclass(slots=True, eq=False)
 class PeerRecord:
     """Identity and liveness of a peer. Times are core time."""
 
@@ -559,26 +500,18 @@ class ClientRecord(PeerRecord):
     failed: int = 0
     cancelled: int = 0
     terminated: bool = False
-    is_recovered: bool = False
+    is_absent: bool = False
+    """Without connection: messages to it are dropped. Set only by the extension `durability`."""
     is_back: bool = False
     """It had an earlier session, with this scheduler or its predecessor."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
-    session: DurableSession | None = None
-    is_detached: bool = False
+    is_durable: bool = False
+    """Its tasks and results outlive its connection. Set only by the extension `durability`."""
 
-    def attach(self, where: str) -> None:
-        assert self.session is not None
-        self.is_detached, self.session.client, self.session.unasked = False, where, set(self.tasks)
-        self.name = f"session {self.session.name} ({where})"
-
-    def detach(self, now: float) -> None:
-        assert self.session is not None
-        self.is_detached, self.session.used_at = True, now
-        self.name = f"session {self.session.name} (detached)"
-        self.number = self.session.awaited = 0
-        self.session.owed.clear()
-        self.unacknowledged.clear()
+    @property
+    def is_detached(self) -> bool:
+        return self.is_absent and self.is_durable
 
 
 @dataclass(slots=True, eq=False)

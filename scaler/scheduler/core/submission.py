@@ -6,24 +6,19 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs, without_pin
-from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
+from scaler.protocol.messages import STORED_REFERENCE_BYTES, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, spec_bytes
 from scaler.scheduler.core.changes import GroupBegan
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.recovery import ATTEMPTS_BETWEEN_SESSIONS, MAX_SESSIONS, Recovery
+from scaler.scheduler.core.durability import ATTEMPTS_BETWEEN_SESSIONS, MAX_SESSIONS
 from scaler.scheduler.core.resources import ResourceRules
-from scaler.scheduler.core.sessions import Sessions
 from scaler.scheduler.core.state import (
     TERMINATED,
     ClientRecord,
-    DurableSession,
     Function,
     Group,
-    RetainedResult,
     Task,
     Timing,
-    note_label,
 )
 from scaler.scheduler.core.tasks import Tasks
 
@@ -33,27 +28,15 @@ MAX_FUNCTIONS = 10_000
 """Function names with task counts, in addition to the names of live tasks."""
 MAX_DEFINITIONS = 4
 """Functions of one name whose durations are shown together: the most recently submitted ones."""
-MAX_REFUSED_KEPT = 10_000
-"""Refused tasks kept for all clients because a client may reference one before it receives the refusal."""
 
 
 class Submission:
     """Processes submissions. `waiting_limit`: most tasks that may be Waiting or Ready; -1: no limit."""
 
-    def __init__(
-        self,
-        state: ClusterState,
-        tasks: Tasks,
-        outbox: Outbox,
-        recovery: Recovery,
-        sessions: Sessions,
-        waiting_limit: int,
-    ) -> None:
+    def __init__(self, state: ClusterState, tasks: Tasks, waiting_limit: int) -> None:
         self._state = state
-        self._outbox = outbox
         self._tasks = tasks
-        self._recovery = recovery
-        self._sessions = sessions
+        self._durability = state.durability
         self._resources: ResourceRules = state.rooms.resources
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}
@@ -72,14 +55,14 @@ class Submission:
                 _note(wrong, f"function id {show(identifier)} does not match the function sent with it")
         referencing: list[Task] = []
         # A program that continues a session after a restart may submit tasks that workers already have.
-        claims = self._recovery.claims if client.session is not None else {}
+        claims = self._durability.claims if client.is_durable else ()
         is_again = message.again > 0
         if is_again:
             client.attempt_base = message.again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS
         for columns in message.groups:
             if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
                 self._take_in(client, columns, referencing, wrong, claims, is_again=is_again)
-                if columns.labels and client.session is None:
+                if columns.labels and not client.is_durable:
                     _note(wrong, "its tasks have keys or tags, but it has no durable session")
             else:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
@@ -89,7 +72,9 @@ class Submission:
         for task in referencing:
             self._tasks.resolve(task, is_held=is_again or task.id in claims)
         if held:
-            self._recovery.hold(client, held, self._state.own_time(self._state.now))
+            for task in held:
+                task.attempt = max(task.attempt, client.attempt_base)
+            self._durability.hold(held, self._state.own_time(self._state.now))
         self._tasks.acknowledge(client, message.acknowledged)
         return wrong
 
@@ -105,7 +90,7 @@ class Submission:
     ) -> None:
         """Create the tasks of one group. referencing: collects the tasks that are not queued yet because they have
         references, are resubmitted or claimed, or failed in a chunk."""
-        account, session, accounts = client.account, client.session, self._state.accounts
+        account, accounts = client.account, self._state.accounts
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         capacity = self._capacity(group, len(referencing))
@@ -119,7 +104,7 @@ class Submission:
         payloads = _shared(columns.payloads) if references else columns.payloads
         for index, (identifier, payload) in enumerate(zip(columns.ids, payloads, strict=True)):
             if identifier in tasks or identifier in retained:
-                self._sessions.repeated(client, columns, index)
+                self._durability.repeated(client, columns, index)
                 continue  # executed and answered once
             if identifier[:10] != own:
                 _note(wrong, f"task id {identifier.hex()} is not this client's")
@@ -137,9 +122,9 @@ class Submission:
             for earlier in departed:
                 if identifier in earlier.tasks:
                     task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)
-            if session is not None:
-                left -= _label(session, task, columns, index)
             tasks[identifier] = task
+            if client.is_durable:
+                left -= self._durability.label(client, columns, index)
             if task.references or is_again or identifier in claims:
                 referencing.append(task)
             else:
@@ -160,7 +145,7 @@ class Submission:
     def _capacity(self, group: Group, more: int) -> int:
         """Return how many tasks may be added. more: waiting tasks that are not counted yet."""
         client = group.client
-        if self._state.journal.failure and client.via is None:  # nested tasks are not journaled
+        if self._durability.failure and client.via is None:  # nested tasks are not journaled
             return 0
         if group.needs.is_counted and self._resources.refusal(group.needs):
             return 0
@@ -181,29 +166,24 @@ class Submission:
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
         """Reject tasks at submission. Tasks refused by a failed journal are answered at once and not retained."""
-        client, session = group.client, group.client.session
-        disk_failure = self._state.journal.failure if client.via is None else ""
+        client = group.client
+        is_refused = self._durability.failure and client.via is None
         refused, rejected = list[bytes](), list[Task]()
         for row in rows:
             identifier = columns.ids[row]
             if identifier in client.tasks or identifier in client.retained:
-                self._sessions.repeated(client, columns, row)
-            elif disk_failure:
+                self._durability.repeated(client, columns, row)
+            elif is_refused:
                 refused.append(identifier)
             else:
                 task = client.tasks[identifier] = Task(identifier, group, b"", (), TERMINATED)
-                if session is not None:
-                    client.account.size_bytes += note_label(session.labels, columns, row)
+                if client.is_durable:
+                    client.account.size_bytes += self._durability.label(client, columns, row)
                 rejected.append(task)
         self._count(group, len(rejected), columns)
         self._tasks.reject(rejected, why)
-        self._outbox.finish_unretained(client, refused, Outcome.REJECTED, disk_failure.encode())
-        kept = self._state.journal.refused
-        for identifier in refused:
-            kept[identifier] = RetainedResult(Outcome.REJECTED, disk_failure.encode())
-            kept[identifier].failed_input = group.spec.name, identifier
-        while len(kept) > MAX_REFUSED_KEPT:
-            del kept[next(iter(kept))]
+        if refused:
+            self._durability.refuse(client, group.spec.name, refused)
 
     def _count(self, group: Group, tasks: int, columns: TaskGroup) -> int:
         more = group.note_calls(columns) if columns.calls else 0
@@ -252,13 +232,6 @@ class Submission:
             del functions[next(iter(functions))]
         rank = -spec.priority, -depth
         return Group(client, spec, spec.registered, spec_bytes(spec), needs, rank, depth, timing, function)
-
-
-def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) -> int:
-    """Record a task's label, and continue the attempt numbers of earlier runs. Returns the bytes added."""
-    size_bytes = note_label(session.labels, columns, row)
-    task.attempt = max(task.attempt, session.labels[task.id].attempt)
-    return size_bytes
 
 
 def _shared(payloads: Iterable[bytes]) -> Iterator[bytes]:

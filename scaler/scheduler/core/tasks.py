@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice, repeat
 from typing import Any
 
@@ -58,7 +58,6 @@ from scaler.scheduler.core.changes import (
     ValueRetained,
 )
 from scaler.scheduler.core.cluster import ClusterState, calls_of, recount
-from scaler.scheduler.core.commands import Recovered
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     NO_BATCH,
@@ -131,10 +130,6 @@ class Tasks:
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
-        self.recovers_until = 0.0
-        """Until then, another worker may report a later attempt of a resubmitted task."""
-        self.claimed: Callable[[Worker, Done, int, ResultBatch], bool] = lambda *_: False
-        """Handles a result that matches no task on its worker. Returns False if the result is useless."""
 
     # -- in
 
@@ -164,7 +159,7 @@ class Tasks:
             if not is_task(reference):
                 self._objects.use(reference)
                 continue
-            retained = client.retained.get(reference) or self._state.journal.refused.get(reference)
+            retained = client.retained.get(reference) or self._state.durability.refused.get(reference)
             if retained is None:
                 failed = failed or _NOT_RETAINED
             else:
@@ -324,7 +319,7 @@ class Tasks:
         for index, identifier, attempt, reported, result, duration_us, cpu_us, peak_bytes, inputs_us in columns:
             task = worker_tasks.get(identifier)
             if task is None or task.attempt != attempt:
-                if self.claimed(worker, message, index, batch):
+                if self._state.durability.done(worker, message, index, batch):
                     continue
                 if self._is_result(identifier, attempt, result) and not self._has_attempt(identifier, attempt):
                     self.drop_late(result, worker)
@@ -591,7 +586,7 @@ class Tasks:
         self._note_given_back(task)
         if task.group.client.attempt_base:
             task.attempt = max(task.attempt, task.group.client.attempt_base)
-            delay = max(delay, self.recovers_until - now)
+            delay = max(delay, self._state.durability.recovers_until - now)
         if task.attempt >= MAX_ATTEMPT:
             self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent that many times".encode())
         elif task.references and self._lacks_inputs(task):
@@ -717,8 +712,8 @@ class Tasks:
             if not client.tasks:
                 del self._state.departed[client]
         else:
-            if client.session is not None:
-                client.session.ended(task.id, task.attempt, self._state.own_time(self._state.now))
+            if client.is_durable:
+                self._state.durability.ended(task)
             batch = self._batch
             batch.left += 1
             retained = client.retained[task.id] = RetainedResult(outcome, payload, batch)
@@ -747,7 +742,6 @@ class Tasks:
             self._ready.drop(task)
         elif type(state) is Waiting or type(state) is Delayed:
             self._state.counts.waiting -= 1
-            self._state.held.pop(task, None)
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
         """Count a failed or cancelled task. Report a failed one for replay, unless only an input failed."""
@@ -825,7 +819,7 @@ class Tasks:
                 retained = client.retained.get(identifier)
                 if retained is None:
                     continue
-                if client.session is None:
+                if not client.is_durable:
                     retained.unacknowledged = False
                     if not retained.uses:
                         unused.append(identifier)
@@ -834,21 +828,6 @@ class Tasks:
                     retained.batch = NO_BATCH
             if unused:
                 self.drop_results(client, unused)
-
-    def recover(self, client: ClientRecord, found: Recovered) -> None:
-        """Restore the results that the journal has of a client. The client resubmits its tasks afterwards."""
-        for message in found.results:
-            client.number += 1
-            message.number = client.number
-            client.unacknowledged.append(message)
-            for identifier, outcome, delivered in zip(message.ids, message.outcomes, message.payloads, strict=True):
-                payload = found.values.get(identifier, delivered)
-                retained = client.retained[identifier] = RetainedResult(outcome, payload)
-                client.account.size_bytes += ENTRY_BYTES + len(payload)
-                if outcome:
-                    retained.failed_input = found.failed_inputs[identifier]
-                if is_stored(payload):
-                    self._objects.use(payload[1:17], pinned=identifier not in found.values)
 
     # -- cancel
 

@@ -42,7 +42,8 @@ class SteppedCore:
         check_every: interval in steps at which all invariants of the core are checked, 0 for never.
         """
         self.now = 0.0
-        self.core = SchedulerCore(config, self.now, make_scaling(allocation), rooms or Rooms(built_in("resources")))
+        rooms = rooms or Rooms(built_in("durability", "resources"))
+        self.core = SchedulerCore(config, self.now, make_scaling(allocation), rooms)
         self._step_seconds = step_seconds
         self._check_every = check_every
         self._actions: list[tuple[float, int, Callable[[], None]]] = []

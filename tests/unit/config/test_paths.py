@@ -18,6 +18,7 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, sc
 from scaler.config.setting import LoggingConfig, SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig, settings_model
 from scaler.errors import ConfigError, UsageError
+from scaler.extensions.durability.steps import journal_directory
 from scaler.extensions.failures.bundle import read_bundle
 from scaler.monitor.web.page import load_token, tls_of
 from scaler.net.access import Access
@@ -26,7 +27,6 @@ from scaler.object_storage.server import SpillSpace, spill_space
 from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
 from scaler.protocol.messages import Role, Server
-from scaler.scheduler.durable import journal_directory
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory, default_directory
 from scaler.worker_manager.kubernetes.backend import pod_template

@@ -23,16 +23,16 @@ import pytest
 import scaler.journal.directory as directory
 from scaler._version import __version__
 from scaler.errors import UsageError
+from scaler.extensions.durability.ledger import to_bytes
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal
 from scaler.journal.records import HEADER_BYTES, JournalError
 from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.scheduler.core.changes import ClientLeft
-from scaler.scheduler.journal import to_bytes
 from tests.waiting import soon
 
 SEGMENT_BYTES = 16 * 1024
-COMPACTOR = "scaler.scheduler.durable"
+COMPACTOR = "scaler.extensions.durability.steps"
 LEFT = to_bytes([ClientLeft(b"nothing.")])
 
 

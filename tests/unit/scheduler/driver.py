@@ -48,7 +48,7 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
+from scaler.scheduler.core.rooms import Now, Rooms
 from scaler.scheduler.rooms import make_scaling
 from scaler.testing.invariants import check
 from scaler.testing.simulation.stepping import built_in
@@ -103,12 +103,11 @@ class Cluster(SchedulerPart):
 
     _steps = 0
 
-    subscribers: ClassVar[tuple[Subscriber, ...]] = ()
-    """Receive changes in addition to the cluster."""
     changes: ClassVar[tuple[type, ...]] = (Action,)
     """Participates in the core like an extension."""
     parts: Sequence[Callable[[], Any]] = (Remembering,)
-    """Creates parts of extensions, in addition to `explain`, `resources`, `scaling`, and `data_plane`."""
+    """Creates parts of extensions, in addition to `extensions`."""
+    extensions: Sequence[str] = ("explain", "resources", "scaling", "data_plane", "durability")
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
@@ -116,8 +115,7 @@ class Cluster(SchedulerPart):
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
         self.rooms = Rooms(
-            [self, *built_in("explain", "resources", "scaling", "data_plane"), *(make() for make in self.parts)],
-            self.subscribers,
+            [self, *built_in(*self.extensions), *(make() for make in self.parts)],
             ANSWERERS,
         )
         self.scaling = make_scaling(policy.allocation)

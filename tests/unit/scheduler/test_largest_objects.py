@@ -13,8 +13,8 @@ from scaler.net.connection import Identity
 from scaler.protocol.messages import FindObjects, ObjectsFound, ObjectsHeld, stored_reference
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
 from scaler.testing.store_invariants import check_directory
+from tests.extensions.durability.test_recovery import Restarted
 from tests.unit.scheduler.driver import Cluster
-from tests.unit.scheduler.test_recovery import Restarted
 from tests.unit.scheduler.test_stores import MB, SIZE, Hosts, hosts_with_result
 
 

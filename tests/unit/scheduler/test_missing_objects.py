@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.durability.ledger import Recovered
+from scaler.extensions.durability.sessions import Label
 from scaler.extensions.explain.core import explain
 from scaler.ids import IdFactory
 from scaler.net.connection import LOCAL
@@ -19,8 +21,7 @@ from scaler.protocol.messages import (
     Submit,
     TaskGroup,
 )
-from scaler.scheduler.core.commands import Recovered
-from scaler.scheduler.core.state import Label
+from scaler.scheduler.core.commands import DurabilitySaid
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 
@@ -100,7 +101,7 @@ def test_reconnecting_client_is_asked_for_missing_objects(session: str) -> None:
     hello = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails("client", session))
     labels = {task: Label("function")} if session else {}
     submits = [Submit([(FUNCTION, CODE)], [group])]
-    cluster.step(Recovered(peer, hello, LOCAL, submits, [], {}, {}, {}, labels))
+    cluster.step(DurabilitySaid(Recovered(peer, hello, LOCAL, submits, [], {}, {}, {}, labels)))
     cluster.worker("worker")
     cluster.wait(3.0, alive=["worker"])
     assert cluster.on("worker") == [task]

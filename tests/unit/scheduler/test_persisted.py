@@ -15,7 +15,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.commands import StorageConnected
-from tests.unit.scheduler.test_durability import JournaledCluster
+from tests.extensions.durability.test_durability import JournaledCluster
 from tests.unit.scheduler.test_stores import SIZE, Hosts
 
 

@@ -1,7 +1,7 @@
 """Durable sessions: clients whose tasks and results outlive their connection. Pure.
 
-A durable session is a `ClientRecord` that stays *detached* when its client leaves: its tasks continue, and their
-results are retained. A client with the same peer id, which is derived from the names of session and key, continues the
+A durable session is a `ClientRecord` that stays, absent, when its client leaves: its tasks continue, and their results
+are retained. A client with the same peer id, which is derived from the names of session and key, continues the
 session. That client has futures for the tasks that it resubmits or requests.
 
 Invariants: a task's result is retained until its session is removed or expires. A successful task never runs again.
@@ -11,34 +11,35 @@ Every task of a session has a label, which counts in the account of its key. Req
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from scaler.ids import is_task, owner_of
 from scaler.net.connection import Identity, TryAgain
-from scaler.protocol import messages
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     UNFINISHED,
+    EndSession,
     Finished,
+    ListSessions,
+    ListSessionTasks,
     Outcome,
+    Redeliver,
     RefusalReason,
     Refused,
+    SessionEnded,
+    SessionRow,
+    SessionsListed,
+    SessionTasks,
     Submit,
     TaskGroup,
 )
-from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import Recovered
-from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.state import (
-    TAKEOVER_SECONDS,
-    ClientRecord,
-    DurableSession,
-    RetainedResult,
-    label_of,
-    note_label,
-)
-from scaler.scheduler.core.tasks import Tasks
+from scaler.scheduler.core.accounts import ENTRY_BYTES
+from scaler.scheduler.core.durability import Durability
+from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, RetainedResult, Task
 
 MAX_SESSIONS = 10_000
 MAX_LABEL_BYTES = 2048
@@ -48,32 +49,85 @@ MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
 _GONE = b"its durable session does not have this task any more"
+_ROW_BYTES = 64
+_MAX_ROWS = 4096
+_GONE = b"its durable session does not have this task any more"
 
-SessionMessage = messages.ListSessions | messages.ListSessionTasks | messages.EndSession
+
+@dataclass(slots=True, eq=False)
+class Label:
+    """A session's record of a task. attempt: the last attempt, once the task has ended."""
+
+    function: str
+    key: bytes = b""
+    tag: bytes = b""
+    attempt: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return ENTRY_BYTES + len(self.function) + len(self.key) + len(self.tag)
 
 
-class Sessions:
-    """Rules of durable sessions. retention_seconds: how long an unused session is kept."""
+def label_of(columns: TaskGroup, row: int) -> tuple[bytes, bytes]:
+    key, tag = columns.labels[row] if columns.labels and columns.labels[row] else (b"", b"")
+    return key, tag
 
-    def __init__(self, state: ClusterState, tasks: Tasks, outbox: Outbox, retention_seconds: float) -> None:
-        self._state = state
-        self._tasks = tasks
-        self._outbox = outbox
-        self._retention_seconds = retention_seconds
+
+def note_label(labels: dict[bytes, Label], columns: TaskGroup, row: int, *, runs: bool = True) -> int:
+    """Record a label, keeping the first key and the last tag. runs: False for a repetition. Returns the bytes added."""
+    task, (key, tag) = columns.ids[row], label_of(columns, row)
+    label = labels.get(task)
+    if label is None:
+        label = labels[task] = Label(columns.spec.name, key, tag)
+        return label.size_bytes
+    if key and label.key not in (b"", key):
+        return 0
+    before = label.size_bytes
+    label.key, label.tag = label.key or key, tag or label.tag
+    if runs:
+        label.function = columns.spec.name
+    return label.size_bytes - before
+
+
+@dataclass(slots=True, eq=False)
+class DurableSession:
+    """Durable part of a client. used_at: core time when a client last left or a task last ended."""
+
+    name: str
+    used_at: float
+    client: str = ""
+    labels: dict[bytes, Label] = field(default_factory=dict)
+    owed: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    """Tasks whose requested results have not been sent yet."""
+    unasked: set[bytes] = field(default_factory=set)
+    """Tasks that were unfinished when the client connected and that the client has not submitted."""
+    awaited: int = 0
+    """Number of the last Finished with requested results. The next one is sent after its acknowledgement."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(label.size_bytes for label in self.labels.values())
+
+
+class Sessions(Durability):
+    """Rules of durable sessions, by the id of their client's record."""
+
+    messages = ListSessions, ListSessionTasks, EndSession, Redeliver
+
+    retention_seconds: float
+    """How long an unused session is kept."""
+    sessions: dict[bytes, DurableSession]
 
     # -- clients come and go
 
     def refusal(
-        self, peer: bytes, name: str, identity: Identity, now: float, *, is_its_own: bool
+        self, peer: bytes, name: str, identity: Identity, now: float, is_its_own: bool
     ) -> Refused | TryAgain | None:
         """Return why a client may not use this session, or None. is_its_own: the client returns to its own session."""
         record = self._state.clients.get(peer)
-        if record is None or record.session is None:
-            names = [
-                each.session.name
-                for each in self._state.clients.values()
-                if each.session and each.account.key == identity.key
-            ]
+        if record is None or not record.is_durable:
+            clients = self._state.clients
+            names = [each.name for id_, each in self.sessions.items() if clients[id_].account.key == identity.key]
             if len(name.encode()) > MAX_LABEL_BYTES:
                 return Refused(RefusalReason.LIMIT, f"the name of a session has at most {MAX_LABEL_BYTES} bytes")
             if len(names) >= MAX_SESSIONS:
@@ -84,7 +138,7 @@ class Sessions:
             return None
         if record.account.key != identity.key:
             return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} belongs to another client")
-        used_by = "" if is_its_own else _user_of(record, now)
+        used_by = "" if is_its_own else self._user_of(record, now)
         if not used_by:
             return None
         if record.defends_its_name(now):
@@ -93,91 +147,108 @@ class Sessions:
         return TryAgain(used_by)
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
-        """Return the record of a continued session, or `client` for a new one. where: host and pid of the client."""
         known = self._state.clients.get(client.id)
-        if known is None or known.session is None:
-            client.session = DurableSession(name, now)
+        if known is None or not known.is_durable:
+            client.is_durable = True
+            session = self.sessions[client.id] = DurableSession(name, now)
         else:
             known.identity = identity
             known.note_connection(now, is_broken=False)
-            client = known
-        client.attach(where)
+            client, session = known, self.sessions[client.id]
+        client.is_absent, session.client, session.unasked = False, where, set(client.tasks)
+        client.name = f"session {name} ({where})"
         self._state.rooms.stores.persist_results_of(client.id)
         return client
 
     def detach(self, client: ClientRecord, now: float) -> None:
-        client.detach(now)
+        self._detached(client, now)
         objects = self._state.objects
         for identifier in list(objects.pins.get(client.id, ())):  # tasks and retained results keep what they use
             objects.release(identifier, client.id)
 
-    def recover(self, client: ClientRecord, name: str, where: str, found: Recovered, now: float) -> None:
-        """Restore the session of a client from the journal. where: host and pid of its last user."""
-        client.is_recovered = False
-        client.session = DurableSession(name, now, where, found.labels)
-        client.account.size_bytes += client.session.size_bytes
-        client.detach(now)
+    def _detached(self, client: ClientRecord, now: float) -> None:
+        session = self.sessions[client.id]
+        client.is_absent, session.used_at = True, now
+        client.name = f"session {session.name} (detached)"
+        client.number = session.awaited = 0
+        session.owed.clear()
+        client.unacknowledged.clear()
+
+    def restore(self, client: ClientRecord, name: str, labels: dict[bytes, Label], now: float) -> None:
+        """Restore the session of a client from the journal."""
+        client.is_durable = True
+        session = self.sessions[client.id] = DurableSession(name, now, client.name, labels)
+        client.account.size_bytes += session.size_bytes
+        self._detached(client, now)
         self._state.rooms.stores.persist_results_of(client.id)
 
-    def expired(self, now: float) -> list[ClientRecord]:
-        """Return the detached sessions without unfinished tasks that were unused for too long."""
-        return [
-            client
-            for client in self._state.clients.values()
-            if client.session is not None
-            and client.is_detached
-            and not client.tasks
-            and now - client.session.used_at > self._retention_seconds
-        ]
+    def expire(self, now: float) -> None:
+        """Remove detached sessions without unfinished tasks that were unused for too long."""
+        for peer, session in list(self.sessions.items()):
+            client = self._state.clients[peer]
+            if client.is_absent and not client.tasks and now - session.used_at > self.retention_seconds:
+                self._remove(client, f"was unused for {self.retention_seconds:g} s", now)
+
+    def _remove(self, client: ClientRecord, why: str, now: float) -> None:
+        session = self.sessions.pop(client.id)
+        if not client.is_absent:
+            self._core.expel(client.id, f"session {session.name!r} {why}")
+            self._state.accounts.closed(client.id)
+        client.account.size_bytes -= session.size_bytes
+        client.is_durable = False
+        self._core.client_left(client, why, now)
 
     # -- messages
 
-    def received(self, client: ClientRecord, message: SessionMessage, now: float) -> ClientRecord | None:
-        """Process a client's message. Returns a session to remove, if any."""
+    def on_message(self, client: Any, message: Any, _state: Any) -> tuple[()]:
+        now = self._state.own_time(self._state.now)
         match message:
-            case messages.ListSessions():
+            case ListSessions():
                 rows = [self._row(each, now) for each in self._visible_to(client)]
-                self._outbox.answer(client, messages.SessionsListed(rows, number=message.number))
-            case messages.ListSessionTasks():
+                self._outbox.answer(client, SessionsListed(rows, number=message.number))
+            case ListSessionTasks():
                 self._outbox.answer(client, self._tasks_of(client, message))
-            case messages.EndSession():
-                return self._end(client, message, now)
-        return None
+            case EndSession():
+                self._end(client, message, now)
+            case Redeliver(ids) if client.is_durable:
+                self._redeliver(client, ids)
+            case _:
+                self._core.not_allowed(client.id, message)
+        return ()
 
     def _visible_to(self, client: ClientRecord) -> Iterable[ClientRecord]:
         return (
             each
             for each in self._state.clients.values()
-            if each.session is not None and client.identity.may_see(each.account.key)
+            if each.is_durable and client.identity.may_see(each.account.key)
         )
 
     def _session(self, client: ClientRecord, identifier: bytes) -> ClientRecord | None:
         return next((each for each in self._visible_to(client) if each.id == identifier), None)
 
-    def _row(self, client: ClientRecord, now: float) -> messages.SessionRow:
-        session = client.session
-        assert session is not None
+    def _row(self, client: ClientRecord, now: float) -> SessionRow:
+        session = self.sessions[client.id]
         results = client.retained.values()
-        return messages.SessionRow(
+        return SessionRow(
             id=client.id,
             name=session.name,
             key=client.account.key,
-            attached=not client.is_detached,
+            attached=not client.is_absent,
             client=session.client,
             unfinished=len(client.tasks),
             ended=len(results),
             failed=sum(result.outcome != Outcome.SUCCESS for result in results),
             size_bytes=sum(len(result.payload) for result in results)
             + sum(len(task.payload) for task in client.tasks.values()),
-            idle_seconds=0.0 if not client.is_detached else max(0.0, now - session.used_at),
+            idle_seconds=0.0 if not client.is_absent else max(0.0, now - session.used_at),
         )
 
-    def _tasks_of(self, client: ClientRecord, asked: messages.ListSessionTasks) -> messages.SessionTasks:
+    def _tasks_of(self, client: ClientRecord, asked: ListSessionTasks) -> SessionTasks:
         found, first = self._session(client, asked.session), asked.first
-        answer = messages.SessionTasks(asked.session, first, 0, [], [], [], [], [], number=asked.number)
-        if found is None or found.session is None:
+        answer = SessionTasks(asked.session, first, 0, [], [], [], [], [], number=asked.number)
+        if found is None:
             return answer
-        labels = found.session.labels
+        labels = self.sessions[found.id].labels
         answer.total, size = len(labels), 0
         for task, label in islice(labels.items(), first, first + _MAX_ROWS):
             result = found.retained.get(task)
@@ -191,18 +262,27 @@ class Sessions:
                 break
         return answer
 
-    def _end(self, client: ClientRecord, asked: messages.EndSession, now: float) -> ClientRecord | None:
+    def _end(self, client: ClientRecord, asked: EndSession, now: float) -> None:
         found, remove = self._session(client, asked.session), asked.remove
-        reply = messages.SessionEnded(asked.session, 0, number=asked.number)
-        if found is None or found.session is None:
+        self._core.act("removed" if remove else "cancelled", client, f"durable session {asked.session.hex()}")
+        reply = SessionEnded(asked.session, 0, number=asked.number)
+        if found is None:
             reply.error = "no such session"
-        elif remove and found is not client and (used_by := _user_of(found, now)):
+        elif remove and found is not client and (used_by := self._user_of(found, now)):
             reply.error = used_by
         else:
             reply.cancelled = len(found.tasks)
             self._tasks.cancel(found, list(found.tasks))
         self._outbox.send_to_client(client, reply)
-        return found if remove and not reply.error else None
+        if found is not None and remove and not reply.error:
+            self._remove(found, f"was removed by {client.name}", now)
+
+    def _user_of(self, record: ClientRecord, now: float) -> str:
+        """Name the client that uses a session; empty if another client may take over or remove the session."""
+        session = self.sessions[record.id]
+        if record.is_absent or record.broken_at is not None or now - record.last_message_at >= TAKEOVER_SECONDS:
+            return ""
+        return f"session {session.name!r} is in use by {session.client}: stop that client first"
 
     # -- tasks that come again, and their results
 
@@ -213,8 +293,7 @@ class Sessions:
         Returns an error about the labels of the message, which are dropped in that case. Nothing is dropped while the
         journal accepts no new tasks.
         """
-        assert client.session is not None
-        wrong, is_full, unasked = "", bool(self._state.journal.failure), client.session.unasked
+        wrong, is_full, unasked = "", bool(self.failure), self.sessions[client.id].unasked
         coming = [each.ids for each in client.unacknowledged if each.number > message.acknowledged] if unasked else []
         for columns in message.groups:
             if any(len(label) not in (0, 2) or sum(map(len, label)) > MAX_LABEL_BYTES for label in columns.labels):
@@ -234,9 +313,9 @@ class Sessions:
 
     def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:
         """Answer a repeated task: its client gets the result now or when the task ends."""
-        session, task = client.session, columns.ids[row]
-        if session is None:
+        if not client.is_durable:
             return
+        session, task = self.sessions[client.id], columns.ids[row]
         if collision := self._collision(client, task, label_of(columns, row)[0]):
             self._outbox.finish_unretained(client, [task], Outcome.REJECTED, collision.encode())
         else:
@@ -247,30 +326,38 @@ class Sessions:
             if owner_of(reference) == client.id and not is_task(reference):
                 self._state.objects.pin(reference, client.id)  # released by the client
 
-    @staticmethod
-    def _collision(client: ClientRecord, task: bytes, key: bytes) -> str:
-        assert client.session is not None
-        known = client.session.labels[task].key
+    def label(self, client: ClientRecord, columns: TaskGroup, row: int) -> int:
+        """Record a task, and continue the attempt numbers of its earlier runs. Returns the bytes added."""
+        labels, task = self.sessions[client.id].labels, client.tasks[columns.ids[row]]
+        size_bytes = note_label(labels, columns, row)
+        task.attempt = max(task.attempt, labels[task.id].attempt)
+        return size_bytes
+
+    def ended(self, task: Task) -> None:
+        session = self.sessions[task.group.client.id]
+        session.labels[task.id].attempt = task.attempt
+        session.used_at = self._state.own_time(self._state.now)
+
+    def _collision(self, client: ClientRecord, task: bytes, key: bytes) -> str:
+        known = self.sessions[client.id].labels[task].key
         if not key or known in (b"", key):
             return ""
         keys = " and ".join(repr(each.decode("utf-8", "replace")) for each in (known, key))
         return f"the keys {keys} have the same digest: change one of them"
 
-    def redeliver(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
-        assert client.session is not None
+    def _redeliver(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
         gone: list[bytes] = []
         for task in ids:
             if task in client.retained:
-                client.session.owed[task] = None
+                self.sessions[client.id].owed[task] = None
             elif task not in client.tasks:
                 gone.append(task)
         self._outbox.finish_unretained(client, gone, Outcome.OBJECT_LOST, _GONE)
         self.send_owed(client)
 
     def send_owed(self, client: ClientRecord) -> None:
-        """Send the next requested results, unless the client must first acknowledge earlier ones."""
-        session, unacknowledged = client.session, client.unacknowledged
-        if session is None or not session.owed or (unacknowledged and unacknowledged[0].number <= session.awaited):
+        session, unacknowledged = self.sessions[client.id], client.unacknowledged
+        if not session.owed or (unacknowledged and unacknowledged[0].number <= session.awaited):
             return
         left = MAX_REDELIVERED_BYTES
         while session.owed and left > 0:
@@ -292,12 +379,3 @@ def _add(message: Finished, task: bytes, result: RetainedResult) -> None:
     message.outcomes.append(result.outcome)
     message.payloads.append(result.payload)
     message.duration_us.append(0)
-
-
-def _user_of(record: ClientRecord, now: float) -> str:
-    """Name the client that uses a session; empty if another client may take over or remove the session."""
-    session = record.session
-    assert session is not None
-    if record.is_detached or record.broken_at is not None or now - record.last_message_at >= TAKEOVER_SECONDS:
-        return ""
-    return f"session {session.name!r} is in use by {session.client}: stop that client first"

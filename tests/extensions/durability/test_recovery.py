@@ -20,7 +20,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerReport,
 )
-from scaler.scheduler.core.recovery import RECOVERY_SECONDS
+from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 AFTER = RECOVERY_SECONDS + 0.25
@@ -214,7 +214,7 @@ def test_consumed_inner_value_is_not_recomputed(cluster: Restarted) -> None:
     cluster.wait(1.0, alive=["w", "idle", "client"])
     assert cluster.outcome("client", last) is Outcome.SUCCESS
     assert cluster.runs("idle") == []
-    assert not cluster.state.held
+    assert not cluster.state.durability.held
 
 
 def test_inner_value_is_recomputed_when_its_consumer_is_lost(cluster: Restarted) -> None:

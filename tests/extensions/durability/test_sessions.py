@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from scaler.extensions.durability import sessions
 from scaler.ids import result_id
 from scaler.net.connection import Identity
 from scaler.protocol.messages import (
@@ -24,7 +25,6 @@ from scaler.protocol.messages import (
     SessionTasks,
     stored_reference,
 )
-from scaler.scheduler.core import sessions
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import SendToStorage
 from tests.unit.scheduler.driver import VALUE, Cluster
@@ -35,7 +35,8 @@ M = TypeVar("M", bound=Message)
 
 
 def with_session(session_retention_seconds: float = 604_800.0) -> Cluster:
-    cluster = Cluster(session_retention_seconds=session_retention_seconds)
+    cluster = Cluster()
+    cluster.rooms.durability.retention_seconds = session_retention_seconds  # type: ignore[attr-defined]
     cluster.worker("w", slots=4)
     cluster.client("s", session=NAME, identity=ALICE)
     return cluster

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from scaler.extensions.durability.steps import DurableSteps
 from scaler.net.connection import LOCAL, Opened
 from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Heartbeat, Hello, Role
 from scaler.scheduler.core.changes import ClientJoined
-from scaler.scheduler.core.commands import Command, Send, SendAnswer, WriteJournal
-from scaler.scheduler.durable import DurableSteps
+from scaler.scheduler.core.commands import Command, Perform, Send, SendAnswer
 from tests.waiting import soon
 
 CLIENT, OTHER = b"client..", b"other..."
 HELLO = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails())
-WRITE = WriteJournal([ClientJoined(CLIENT, HELLO, LOCAL)])
+WRITE = Perform("durability", [ClientJoined(CLIENT, HELLO, LOCAL)])
 
 
 class Disk:
@@ -131,7 +131,7 @@ def test_disk_failure_and_recovery_are_reported_without_loss(tmp_path: Path, mon
 
     async def next_one() -> None:
         steps = DurableSteps(tmp_path, lambda _: None, lambda *_: None)
-        assert [type(each).__name__ for each in steps.recover()] == ["ClientsGone", "Recovered"]
+        assert [type(each.item).__name__ for each in steps.recover()] == ["ClientsGone", "Recovered"]
         steps.close()
 
     asyncio.run(next_one())
@@ -141,7 +141,7 @@ def test_reports_a_hung_disk_while_answering(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Disk(monkeypatch)
-    monkeypatch.setattr("scaler.scheduler.durable.HANG_SECONDS", 0.02)
+    monkeypatch.setattr("scaler.extensions.durability.steps.HANG_SECONDS", 0.02)
     text = f"state_directory: the disk of {tmp_path} has not responded for 0 s; all new work waits"
 
     async def test(steps: Steps) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TypeVar, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from scaler.errors import ProtocolError
+from scaler.extensions.durability.sessions import Label, note_label
 from scaler.ids import ID_BYTES, owner_of
 from scaler.journal.records import unreadable
 from scaler.net.connection import Identity
@@ -26,15 +27,10 @@ from scaler.scheduler.core.changes import (
     Dropped,
     FailedInput,
     GivenBack,
-    Journaled,
-    Labelled,
     ResultsRetained,
     Submitted,
     ValueRetained,
 )
-from scaler.scheduler.core.commands import ClientsGone, Command, Recovered, WriteJournal
-from scaler.scheduler.core.rooms import Now
-from scaler.scheduler.core.state import Label, note_label
 
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
@@ -42,6 +38,61 @@ MAX_LEFT = 1_000
 """Departed clients that are remembered, to repeat to the storage that their objects are unused."""
 _MAX_LABELS = 4096
 M = TypeVar("M", bound=m.Message)
+
+
+class Labelled(NamedTuple):
+    """Labels of a durable session's tasks, in order of submission. Only in snapshots."""
+
+    client: bytes
+    labels: Mapping[bytes, Label]
+
+
+Journaled = (
+    ClientJoined
+    | ClientLeft
+    | Submitted
+    | ResultsRetained
+    | ValueRetained
+    | FailedInput
+    | Dropped
+    | Dispatched
+    | GivenBack
+    | Labelled
+)
+
+
+class JournalChanged(NamedTuple):
+    """New tasks cannot be journaled and are rejected for this reason; empty: they can again.
+
+    is_stuck: nothing can be journaled, so all work waits.
+    """
+
+    failure: str
+    is_stuck: bool = False
+
+
+class Recovered(NamedTuple):
+    """One client from the journal. results: of ended tasks. submits: unfinished tasks.
+
+    values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. labels: labels
+    of a durable session, in order of submission.
+    """
+
+    client: bytes
+    hello: m.Hello
+    identity: Identity
+    submits: list[m.Submit]
+    results: list[m.Finished]
+    values: dict[bytes, bytes]
+    failed_inputs: dict[bytes, tuple[str, bytes]]
+    dispatched: dict[bytes, bytes]
+    labels: dict[bytes, Label]
+
+
+class ClientsGone(NamedTuple):
+    """Clients that left before the scheduler ended. The storage may not have been notified."""
+
+    ids: list[bytes]
 
 
 def to_bytes(changes: Iterable[Journaled]) -> bytes:
@@ -120,24 +171,6 @@ _READERS: dict[type[Journaled], Callable[[bytes, bytes], Journaled]] = {
 KINDS = (*_READERS,)
 """A type's index is its number in files, so new types must be appended."""
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
-
-
-class JournalSubscriber:
-    changes = KINDS
-
-    def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
-        """Return one record, merging consecutive Dropped changes."""
-        record: list[Journaled] = []
-        dropped: list[bytes] | None = None
-        for change in changes:
-            if not isinstance(change, Dropped):
-                record.append(change)
-                dropped = None
-            elif dropped is None:
-                record.append(Dropped(dropped := [*change.ids]))
-            else:
-                dropped += change.ids
-        return [WriteJournal(record)]
 
 
 @dataclass(slots=True)

@@ -8,23 +8,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scaler.extensions.durability.ledger import JournalChanged, Ledger, Recovered, to_bytes
 from scaler.grammar import counted
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal, run_compaction
 from scaler.net.connection import Opened
 from scaler.paths import local_path
 from scaler.protocol.messages import PROTOCOL_VERSION
+from scaler.recorder import ROW_BYTES
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
+    DurabilitySaid,
     Expel,
     Input,
-    JournalChanged,
+    Perform,
     Send,
     SendAnswer,
-    WriteJournal,
 )
-from scaler.scheduler.journal import JournalSubscriber, Ledger, to_bytes
 
 if TYPE_CHECKING:  # compaction does without
     from scaler.scheduler.server import SchedulerServer
@@ -39,8 +40,6 @@ _log = logging.getLogger(__name__)
 class DurableSteps:
     """Delays commands until the disk has confirmed the changes behind them. Answers depend on no change."""
 
-    subscriber = JournalSubscriber()
-
     def __init__(
         self, path: Path, perform: Callable[[Sequence[Command]], None], on_failure: Callable[[str, bool], None]
     ) -> None:
@@ -49,7 +48,7 @@ class DurableSteps:
         perform: performs commands. on_failure: called with the reason why the disk takes no new tasks (empty: it does
         again), and whether it takes nothing at all.
         """
-        self.journal = Journal(path, "scaler.scheduler.durable", self._on_change, content=PROTOCOL_VERSION)
+        self.journal = Journal(path, "scaler.extensions.durability.steps", self._on_change, content=PROTOCOL_VERSION)
         self._path = path
         self._perform = perform
         self._on_failure = on_failure
@@ -58,7 +57,7 @@ class DurableSteps:
         self._held: deque[tuple[int, list[Command]]] = deque()
         """Commands of recent steps, each with the record that must be durable first."""
 
-    def recover(self) -> list[Input]:
+    def recover(self) -> list[DurabilitySaid]:
         """Return the clients in the journal, and recently departed ones. Call once, before the first `add`.
 
         Raises JournalError if the journal is damaged, and UsageError if the disk fails. A full disk is reported to
@@ -77,7 +76,7 @@ class DurableSteps:
                 counted(len(found), "client"),
                 self._path,
             )
-        return [ledger.gone(), *found]
+        return [DurabilitySaid(ledger.gone()), *(DurabilitySaid(each, _size_of(each)) for each in found)]
 
     @property
     def complaint(self) -> str:
@@ -93,8 +92,8 @@ class DurableSteps:
             for item in inputs:
                 if type(item) is Opened:
                     self._forget(item.peer)
-        if commands and isinstance(last := commands[-1], WriteJournal):
-            self.journal.append(to_bytes(last.changes))
+        if commands and isinstance(last := commands[-1], Perform) and last.extension == "durability":
+            self.journal.append(to_bytes(last.work))
             del commands[-1]
         if self._held or self.journal.durable < self.journal.written:
             answers = [each for each in commands if type(each) in _AT_ONCE]
@@ -129,13 +128,21 @@ class DurableSteps:
         self._on_change()
 
 
+def _size_of(found: Recovered) -> int:
+    payloads = [each.payloads for each in found.results]
+    payloads += [group.payloads for submit in found.submits for group in submit.groups]
+    functions = [payload for submit in found.submits for _, payload in submit.functions]
+    columns = [*payloads, functions, [*found.values.values()]]
+    return sum(ROW_BYTES * len(column) + sum(map(len, column)) for column in columns)
+
+
 def journal_directory(state_directory: str) -> Path:
     return local_path(state_directory) / "scheduler"
 
 
 def keep_state(frame: SchedulerServer) -> DurableSteps:
     path = journal_directory(frame.config.state_directory)
-    return DurableSteps(path, frame.perform, lambda *change: frame.step([JournalChanged(*change)]))
+    return DurableSteps(path, frame.perform, lambda *change: frame.step([DurabilitySaid(JournalChanged(*change))]))
 
 
 def compact(path: Path, number: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 import pytest
 
+from scaler.extensions.durability.ledger import JournalChanged, Ledger, from_bytes, to_bytes
 from scaler.extensions.explain.core import explain
 from scaler.net.connection import ANYONE, LOCAL, Identity, TryAgain
 from scaler.net.versions import own_hello
@@ -25,25 +28,34 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.commands import (
     AddRows,
     Command,
+    DurabilitySaid,
     Input,
-    JournalChanged,
+    Perform,
     SendAnswer,
     SendToStorage,
-    WriteJournal,
 )
-from scaler.scheduler.core.recovery import RECOVERY_SECONDS
+from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Waiting
-from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
+from tests.extensions.durability.journaled import Journaled
 from tests.unit.scheduler.driver import VALUE, Cluster
 
 ALICE = Identity("alice")
 AFTER = RECOVERY_SECONDS + 0.25
 
 
+def is_record(command: Command) -> TypeGuard[Perform]:
+    return isinstance(command, Perform) and command.extension == "durability"
+
+
+def journal_changed(*change: Any, **changes: Any) -> DurabilitySaid:
+    return DurabilitySaid(JournalChanged(*change, **changes))
+
+
 class JournaledCluster(Cluster):
     """Retains its journal records. Each record is the last command of its step, even after timer commands."""
 
-    subscribers = (JournalSubscriber(),)
+    parts = (*Cluster.parts, Journaled)
+    extensions = ("explain", "resources", "scaling", "data_plane")
     next_at = 0.0
 
     def __init__(self) -> None:
@@ -52,8 +64,8 @@ class JournaledCluster(Cluster):
 
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = super().step_once(*inputs)
-        assert not any(isinstance(each, WriteJournal) for each in commands[:-1])
-        self.records += [to_bytes(each.changes) for each in commands if isinstance(each, WriteJournal)]
+        assert not any(is_record(each) for each in commands[:-1])
+        self.records += [to_bytes(each.work) for each in commands if is_record(each)]
         return commands
 
     def on_time(self, _now: object) -> list[Command]:
@@ -67,7 +79,7 @@ class JournaledCluster(Cluster):
         after.records = list(self.records)
         after._factories = self._factories
         ledger = self.ledger()
-        after.step(ledger.gone(), *ledger.recovered())
+        after.step(*map(DurabilitySaid, [ledger.gone(), *ledger.recovered()]))
         return after
 
     def ledger(self) -> Ledger:
@@ -203,7 +215,7 @@ def test_new_tasks_are_refused_while_the_journal_fails_but_results_arrive(
 ) -> None:
     (before,) = cluster.submit("client")
     cluster.worker("worker")
-    cluster.step(JournalChanged("state_directory: cannot write to /x: No space left on device"))
+    cluster.step(journal_changed("state_directory: cannot write to /x: No space left on device"))
     (refused,) = cluster.submit("client", name="another")
     assert cluster.outcomes("client")[refused] == (
         Outcome.REJECTED,
@@ -211,7 +223,7 @@ def test_new_tasks_are_refused_while_the_journal_fails_but_results_arrive(
     )
     cluster.finish("worker", before)
     assert cluster.outcomes("client")[before] == (Outcome.SUCCESS, VALUE)
-    cluster.step(JournalChanged(""))
+    cluster.step(journal_changed(""))
     (later,) = cluster.submit("client")
     after = cluster.killed()
     assert after.state.living_task(later)
@@ -221,9 +233,9 @@ def test_new_tasks_are_refused_while_the_journal_fails_but_results_arrive(
 def test_dependent_of_a_refused_task_fails_even_after_room_returns(
     cluster: JournaledCluster,
 ) -> None:
-    cluster.step(JournalChanged("full"))
+    cluster.step(journal_changed("full"))
     (refused,) = cluster.submit("client", name="load")
-    cluster.step(JournalChanged(""))
+    cluster.step(journal_changed(""))
     (needs,) = cluster.submit("client", references=[(refused,)])
     (needs_that,) = cluster.submit("client", references=[(needs,)])
     assert cluster.outcomes("client") == dict.fromkeys((refused, needs, needs_that), (Outcome.REJECTED, b"full"))
@@ -243,15 +255,15 @@ def test_clients_learn_once_that_all_work_waits_for_the_disk(
         assert isinstance(answer.message, Explained)
         return answer.message.text
 
-    cluster.step(JournalChanged("full"))
+    cluster.step(journal_changed("full"))
     assert "full" not in explanation()
     for _ in range(2):
-        cluster.step(JournalChanged("full: all work waits", is_stuck=True))
+        cluster.step(journal_changed("full: all work waits", is_stuck=True))
     assert [each for each in cluster.said if isinstance(each[1], Notice)] == [
         ("client", Notice("full: all work waits"))
     ]
     assert explanation().endswith("; full: all work waits")
-    cluster.step(JournalChanged(""))
+    cluster.step(journal_changed(""))
     assert "full" not in explanation()
 
 

@@ -1,58 +1,44 @@
-"""Recovery of a restarted scheduler from the reports of its peers and its journal. Pure.
+"""Recovery of a restarted scheduler from the reports of its peers, one of which is its journal. Pure.
 
-Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. A resubmitted task
-is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has not
-been resubmitted yet is a *claim*. Once task and claim are both here, the scheduler adopts the task: it is assigned to
-that worker in that attempt, or gets its result. The journal resubmits the tasks of its clients, and claims those with
-retries=0 that were sent to a worker. A dropped client also leaves claims, in case it returns.
+Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. The journal does
+both: it resubmits the tasks of its clients, and reports which retries=0 tasks were sent to which worker. A resubmitted
+task is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has
+not been resubmitted yet is a *claim*. Once task and claim are both here, the scheduler adopts the task: it is assigned
+to that worker in that attempt, or gets its result. A dropped client also leaves claims, in case it returns.
 
-Held tasks are released after RECOVERY_SECONDS, with two exceptions. A task with retries=0 may have run if a worker to
-which it was sent has not reported. A client is *exact* if claims name these tasks: it was given up in its first
-session, or is in the journal. Tasks with retries=0 of other clients may all have run. A worker that does not report
-within its lease has killed such tasks itself, so they end as lost then. A task whose value only other tasks need stays
-held until one of them waits for the value.
+Held tasks are released after RECOVERY_SECONDS, with two exceptions:
+
+- A task with retries=0 that may have been sent to a worker that has not reported waits for this worker. A worker that
+  does not report within its lease has killed such tasks itself, so they end as lost then. Without a journal, this
+  applies to all such tasks.
+- A task whose value only other tasks need stays held until one of them waits for the value.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from scaler.ids import owner_of
 from scaler.protocol.messages import Done, Outcome, Recall, Returned, Suspended, WorkerReport, is_stored
-from scaler.scheduler.core.accounts import Rules
-from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Relayed
-from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.durability import MAX_SESSIONS, RECOVERY_SECONDS, REMEDY, UNREPORTED, Durability
 from scaler.scheduler.core.state import ClientRecord, ResultBatch, Task, Terminated, Waiting, Worker
-from scaler.scheduler.core.tasks import Tasks
 
-RECOVERY_SECONDS = 1.5
-"""Seconds after the start in which workers may report before resubmitted tasks are placed."""
 SETTLE_SECONDS = 0.1
 """Seconds for which late resubmissions are held, because their dependents follow in the next messages."""
 SWEEP_SECONDS = 0.25
-ATTEMPTS_BETWEEN_SESSIONS = 1024
-MAX_SESSIONS = 60
-"""Attempts of tasks resubmitted for the n-th time begin at n % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS.
-
-Their result ids therefore differ from results of attempts that earlier schedulers dispatched.
-"""
-_UNREPORTED = (
-    "the scheduler was restarted or its client was out of contact, and no worker has reported the task; retries=0, and "
-    "the task may have run"
-)
-_REMEDY = "; set [scheduler] state_directory, so that a restarted scheduler knows which tasks it had sent to workers"
+_LATER = math.inf
+"""Release time of held tasks to which an exception in the module docstring applies."""
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """State of a task that its client has not resubmitted yet.
+    """An attempt of a task that its client has not resubmitted yet, or its result.
 
-    worker: has the task or reported its result; None: no worker has it now. Without worker and result, the task may
-    have started on a worker that has not reported.
+    worker: has the task or reported its result; None: no worker has it now, and `result` is set.
     """
 
     worker: Worker | None
@@ -62,80 +48,55 @@ class Claim:
     devices: tuple[int, ...] = ()
     result: Done | None = None
     batch: ResultBatch | None = None
-    relays: list[Relayed] = field(default_factory=list)
-    sent_to: bytes = b""
-
-    @property
-    def is_known(self) -> bool:
-        return self.worker is not None or self.result is not None
 
 
-class Recovery:
+class Recovery(Durability):
     """Claims and held tasks; both are empty outside of recovery."""
 
-    def __init__(
-        self,
-        state: ClusterState,
-        tasks: Tasks,
-        outbox: Outbox,
-        config: Rules,
-        touched: dict[Worker, None],
-        relayed: Callable[[Worker, Relayed, float], None],
-    ) -> None:
-        """touched: collects the workers whose tasks change. relayed: processes a message of a nested client."""
-        self._state = state
-        self._tasks = tasks
-        self._outbox = outbox
-        self._touched = touched
-        self._relayed = relayed
-        self._opens_at = tasks.recovers_until = state.now + RECOVERY_SECONDS
-        self._fenced_at = state.now + config.worker_timeout_seconds
-        self._dropped_at = state.now + config.client_timeout_seconds
-        self._lost_text = (_UNREPORTED if config.state_directory else _UNREPORTED + _REMEDY).encode()
-        self.claims: dict[bytes, Claim] = {}
-        self._stashed: dict[bytes, Claim] = {}
+    claims: dict[bytes, Claim]
+    held: dict[Task, float]
+    """Release time by task, in order of dependency."""
+
+    def __init__(self) -> None:
+        self.claims = {}
+        self.held = {}
+        self._relays: dict[bytes, list[Relayed]] = {}
+        """Messages of nested clients whose first task is a claim."""
         self._kept: dict[bytes, bool] = {}
-        """Clients that are in the journal or were dropped. Their claims are kept until they leave. The value: whether
-        the client is exact."""
+        """Clients that are in the journal or were dropped, until they leave. Their claims are kept. The value: whether
+        it is known which of their tasks with retries=0 may have run."""
+        self._sent: dict[bytes, bytes] = {}
+        """Worker by journaled retries=0 task that was sent to it."""
         self._reported: set[bytes] = set()
         """Workers that reconnected from an earlier scheduler within their lease."""
-        self._batches: deque[tuple[float, list[Task]]] = deque()
-        self._later: dict[Task, None] = {}
-        """Held tasks past their release time that wait because of an exception in the module docstring."""
-        self._unreported: dict[Task, None] = {}
-        """Held tasks with retries=0 of clients that are not exact. They run nowhere unless a worker reports them."""
-        self.next_at = math.inf
+
+    def bound(self, core: Any) -> None:
+        super().bound(core)
+        self._opens_at = self.recovers_until = self._state.now + RECOVERY_SECONDS
+        self._fenced_at = self._state.now + core.config.worker_timeout_seconds
+        self._dropped_at = self._state.now + core.config.client_timeout_seconds
+        self._unreported = (UNREPORTED if core.config.state_directory else f"{UNREPORTED}{REMEDY}").encode()
 
     # -- clients
 
     def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, bytes]) -> int:
         """Prepare for a journaled client. Returns `again` for its Submit. dispatched: worker by retries=0 task."""
         self._kept[client.id] = True
-        self.claims.update((task, Claim(None, 0, once=True, sent_to=worker)) for task, worker in dispatched.items())
+        if dispatched:
+            self._sent.update(dispatched)
+            self.next_at = min(self.next_at, self._fenced_at)
         return 1 + int(self._state.now) % (MAX_SESSIONS - 1)
 
-    def hold(self, client: ClientRecord, tasks: list[Task], now: float) -> None:
-        """Hold new resubmitted tasks, which are `Waiting` with one extra missing dependency."""
-        held: list[Task] = []
+    def hold(self, tasks: list[Task], now: float) -> None:
+        at = max(self._opens_at, now + SETTLE_SECONDS)
         for task in tasks:
-            task.attempt = max(task.attempt, client.attempt_base)
             if not task.is_queued:
                 continue  # an input has failed
-            self._state.held[task] = None
-            claim = self.claims.get(task.id)
-            if claim is not None and claim.is_known:
-                del self.claims[task.id]
-                self._apply(task, claim, now)
-            if task not in self._state.held:
-                continue
-            if task.group.spec.retries == 0 and not self._kept.get(client.id):
-                self._unreported[task] = None
-                self.next_at = min(self.next_at, self._fenced_at)
-            else:
-                held.append(task)
-        if held:
-            self._batches.append((max(self._opens_at, now + SETTLE_SECONDS), held))
-            self.next_at = min(self.next_at, self._batches[0][0])
+            may_run = self._may_run(task)
+            self.held[task] = _LATER if may_run else at
+            self.next_at = min(self.next_at, self._fenced_at if may_run else at)
+            if task.id in self.claims:
+                self._apply(task, self.claims.pop(task.id), now)
 
     def cancelled(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
         for identifier in ids:
@@ -148,24 +109,21 @@ class Recovery:
         lost = f"its client {why}; retries=0, and the task may have run".encode()
         for task in client.tasks.values():
             if task.group.spec.retries == 0 and not task.is_queued:
-                self.claims[task.id] = Claim(None, 1, once=True, result=_row(task.id, Outcome.WORKER_LOST, lost))
+                self._claim_result(task.id, Outcome.WORKER_LOST, lost)
         pins = self._state.objects.pins.get(client.id, {})
         for identifier, retained in client.retained.items():
             if retained.unacknowledged and (not is_stored(retained.payload) or retained.payload[1:17] in pins):
-                result = _row(identifier, retained.outcome, retained.payload)
-                self.claims[identifier] = Claim(None, 1, once=True, result=result)
+                self._claim_result(identifier, retained.outcome, retained.payload)
 
     def client_left(self, peer: bytes) -> None:
         self._kept.pop(peer, None)
-        if self.claims:
-            for identifier in [each for each in self.claims if owner_of(each) == peer]:
-                self._drop(identifier)
+        for identifier in [each for each in self.claims if owner_of(each) == peer]:
+            self._drop(identifier)
 
     # -- workers
 
     def take(self, worker: Worker, message: WorkerReport | Returned | Suspended, now: float) -> None:
         """Process a worker's message about its attempts, both for tasks and for claims."""
-        self._touched[worker] = None
         match message:
             case WorkerReport():
                 self._reported_all(worker, message, now)
@@ -173,7 +131,8 @@ class Recovery:
                 self._tasks.returned(worker, message, now)
                 for identifier, attempt, goes_on in zip(ids, attempts, started, strict=True):
                     if not goes_on and self._claim_of(worker, identifier, attempt) is not None:
-                        self._forget_relays(self.claims.pop(identifier))
+                        del self.claims[identifier]
+                        self._take_relays(identifier)
             case Suspended(ids, attempts, suspended):
                 self._tasks.suspended(worker, message)
                 for identifier, attempt, is_suspended in zip(ids, attempts, suspended, strict=True):
@@ -198,6 +157,8 @@ class Recovery:
             task = self._state.living_task(identifier)
             if task is not None and task.is_queued and identifier in self.claims:
                 self._apply(task, self.claims.pop(identifier), now)
+        if self._sent:  # the worker may have lacked tasks that were sent to it
+            self.next_at = min(self.next_at, max(self._opens_at, now + SETTLE_SECONDS))
         # The worker starts its unlisted tasks after the first answer, even an empty one.
         if unstarted.ids:
             unstarted.ids += answer.ids
@@ -209,12 +170,12 @@ class Recovery:
     def _keep(self, identifier: bytes, claim: Claim, now: float) -> bool:
         """Keep a worker's claim. Returns False if its task is on another worker or has ended."""
         task, other = self._state.living_task(identifier), self.claims.get(identifier)
-        is_beaten = other is not None and other.is_known and (other.worker is None or other.attempt >= claim.attempt)
+        is_beaten = other is not None and (other.worker is None or other.attempt >= claim.attempt)
         if is_beaten or (task is not None and not task.is_queued):
             return False
         if self._is_late(identifier, self._dropped_at, now, is_here=False):
             return False
-        if other is not None and other.is_known:
+        if other is not None:
             self._drop(identifier)
         self.claims[identifier] = claim
         self.next_at = min(self.next_at, self._dropped_at)
@@ -226,7 +187,6 @@ class Recovery:
         return is_unknown and now >= until and (owner_of(identifier) in self._state.clients) == is_here
 
     def done(self, worker: Worker, message: Done, index: int, batch: ResultBatch) -> bool:
-        """Keep a row of a Done if it is the result of a claim. Returns whether it is."""
         identifier, attempt = message.ids[index], message.attempts[index]
         claim = self._claim_of(worker, identifier, attempt)
         if claim is None:
@@ -238,18 +198,17 @@ class Recovery:
         return True
 
     def relayed(self, worker: Worker, relay: Relayed) -> bool:
-        """Keep a nested client's message if its task is still a claim. Returns whether it is."""
-        claim = self._stashed.get(relay.client) or self.claims.get(relay.task)
-        if claim is None or claim.worker is not worker:
-            return False
-        self._stashed[relay.client] = claim
-        claim.relays.append(relay)
+        relays = self._relays.get(relay.client)
+        if relays is None:
+            claim = self.claims.get(relay.task)
+            if claim is None or claim.worker is not worker:
+                return False
+            relays = self._relays[relay.client] = []
+        relays.append(relay)
         return True
 
-    def relay_closed(self, peer: bytes) -> None:
-        claim = self._stashed.pop(peer, None)
-        if claim is not None:
-            claim.relays = [relay for relay in claim.relays if relay.client != peer]
+    def relay_closed(self, nested: bytes) -> None:
+        self._relays.pop(nested, None)
 
     def worker_left(self, worker: Worker, why: str) -> None:
         """Reduce a lost worker's claims to results and to tasks that may have run and must not be repeated."""
@@ -257,74 +216,70 @@ class Recovery:
             if claim.worker is not worker:
                 continue
             claim.worker, claim.batch = None, None
-            self._forget_relays(claim)
-            if claim.result is None:
-                text = f"worker {worker.title} {why}; retries=0, and the task may have run".encode()
-                claim.result = _row(identifier, Outcome.WORKER_LOST, text) if claim.once else None
+            self._take_relays(identifier)
             if claim.result is None:
                 del self.claims[identifier]
+                if claim.once:
+                    text = f"worker {worker.title} {why}; retries=0, and the task may have run"
+                    self._claim_result(identifier, Outcome.WORKER_LOST, text.encode())
 
     # -- time
 
     def tick(self, now: float) -> None:
         """Release held tasks that are due, and drop claims of clients that have not returned."""
-        if now >= self._fenced_at:
-            unreported, self._unreported = self._unreported, {}
-            for task in unreported:
-                if task in self._state.held:
-                    self._lose(task)
-        due, self._later = list(self._later), {}
-        while self._batches and self._batches[0][0] <= now:
-            due += self._batches.popleft()[1]
-        if due:
-            self._open(due, now)
         if now >= self._dropped_at:
             clients = self._state.clients
             for identifier, claim in list(self.claims.items()):
                 owner = owner_of(identifier)
                 if owner not in self._kept and (owner not in clients or not claim.once):
                     self._drop(identifier)
-        self.next_at = self._batches[0][0] if self._batches else math.inf
-        if self._unreported:
-            self.next_at = min(self.next_at, self._fenced_at)
-        if self._later:
-            self.next_at = min(self.next_at, now + SWEEP_SECONDS)
+        sweep_at = self._open([task for task, at in self.held.items() if at <= now or at == _LATER], now)
+        if now >= self._fenced_at:
+            self._sent.clear()
+        self.next_at = min([sweep_at, *self.held.values()])
         if self.claims and now < self._dropped_at:
             self.next_at = min(self.next_at, self._dropped_at)
+        if self._sent or (self.held and now < self._fenced_at):
+            self.next_at = min(self.next_at, self._fenced_at)
 
-    def _open(self, tasks: list[Task], now: float) -> None:
-        """Release held tasks that are needed and may run. tasks: in order of dependency."""
+    def _open(self, tasks: list[Task], now: float) -> float:
+        """Release held tasks that are needed and may run. tasks: in order of dependency. Returns when to try again."""
         opened: list[Task] = []
+        again_at = math.inf
         for task in reversed(tasks):
-            if task not in self._state.held:
-                continue
-            claim = self.claims.get(task.id)
-            if claim is not None and claim.sent_to and claim.sent_to not in self._reported:
+            self.held[task] = _LATER
+            if type(task.state) is not Waiting:  # an input has failed, or it was cancelled
+                del self.held[task]
+            elif self._may_run(task):
                 if now >= self._fenced_at:
-                    self._lose(task)
-                else:
-                    self._later[task] = None
+                    del self.held[task]
+                    self._tasks.end(task, Outcome.WORKER_LOST, self._unreported)
             elif self._is_needed(task):
-                self.claims.pop(task.id, None)
                 opened.append(task)
+                self.held[task] = now
             elif any(type(each.state) is not Terminated for each in task.dependents or ()):
-                self._later[task] = None
-            else:
-                self._unhold(task)
-                self._tasks.end(task, Outcome.SUCCESS, b"")  # all tasks that needed its value have ended
-        self._later = dict.fromkeys(reversed(self._later))
+                again_at = now + SWEEP_SECONDS
+            else:  # all tasks that needed its value have ended
+                del self.held[task]
+                self._tasks.end(task, Outcome.SUCCESS, b"")
         for task in reversed(opened):
-            if task in self._state.held:
-                self._unhold(task)
+            del self.held[task]
+            if type(task.state) is Waiting:
                 self._tasks.release_hold(task)
+        return again_at
+
+    def _may_run(self, task: Task) -> bool:
+        """Return whether a task with retries=0 may have been sent to a worker that has not reported."""
+        if task.group.spec.retries:
+            return False
+        sent_to = self._sent.get(task.id)
+        is_known = self._kept.get(task.group.client.id)
+        return not is_known or (sent_to is not None and sent_to not in self._reported)
 
     def _is_needed(self, task: Task) -> bool:
         if task.group.spec.deliver or not task.dependents:
             return True
-        later, unreported = self._later, self._unreported
-        return any(
-            type(each.state) is Waiting and each not in later and each not in unreported for each in task.dependents
-        )
+        return any(type(each.state) is Waiting and self.held.get(each) != _LATER for each in task.dependents)
 
     # -- one task
 
@@ -332,39 +287,35 @@ class Recovery:
         worker, result = claim.worker, claim.result
         if worker is None or self._state.workers.get(worker.id) is not worker:
             if result is not None:
-                self._unhold(task)
+                self.held.pop(task, None)
                 self._tasks.end(task, result.outcomes[0], result.payloads[0], result.duration_us[0])
             return
         if not task.group.needs.fits(worker.offers):
+            self._take_relays(task.id)
             self._reject(worker, task.id, claim.attempt)
             return
-        self._unhold(task)
+        self.held.pop(task, None)
         self._tasks.adopt(task, worker, claim.attempt, claim.devices, now)
-        self._touched[worker] = None
+        self._core.placement.touched[worker] = None
         if claim.suspended:
             worker.block(task, is_blocked=True)
         if result is not None:
             assert claim.batch is not None, "the result came with a Done"
             self._tasks.done(worker, result, now, claim.batch)
-        for relay in self._forget_relays(claim):
-            self._relayed(worker, relay, now)
-
-    def _unhold(self, task: Task) -> None:
-        self._state.held.pop(task, None)
-        self._unreported.pop(task, None)
-
-    def _lose(self, task: Task) -> None:
-        self.claims.pop(task.id, None)
-        self._unhold(task)
-        self._tasks.end(task, Outcome.WORKER_LOST, self._lost_text)
+        for relay in self._take_relays(task.id):
+            self._core.relayed(worker, relay, now)
 
     def _claim_of(self, worker: Worker, identifier: bytes, attempt: int) -> Claim | None:
         claim = self.claims.get(identifier)
         return claim if claim is not None and claim.worker is worker and claim.attempt == attempt else None
 
+    def _claim_result(self, identifier: bytes, outcome: int, payload: bytes) -> None:
+        row = Done([identifier], [1], [outcome], [payload], [0])
+        self.claims[identifier] = Claim(None, 1, once=True, result=row)
+
     def _drop(self, identifier: bytes) -> None:
         claim = self.claims.pop(identifier)
-        self._forget_relays(claim)
+        self._take_relays(identifier)
         if claim.batch is not None:
             claim.batch.settle()
         if claim.worker is None:
@@ -374,15 +325,9 @@ class Recovery:
         else:
             self._tasks.drop_late(claim.result.payloads[0], claim.worker)
 
-    def _forget_relays(self, claim: Claim) -> list[Relayed]:
-        relays, claim.relays = claim.relays, []
-        for relay in relays:
-            self._stashed.pop(relay.client, None)
-        return relays
+    def _take_relays(self, task: bytes) -> list[Relayed]:
+        nested = [client for client, relays in self._relays.items() if relays[0].task == task]
+        return [relay for client in nested for relay in self._relays.pop(client)]
 
     def _reject(self, worker: Worker, identifier: bytes, attempt: int) -> None:
         self._outbox.send(worker.id, Recall([identifier], [attempt], True))
-
-
-def _row(identifier: bytes, outcome: int, payload: bytes) -> Done:
-    return Done([identifier], [1], [outcome], [payload], [0])

@@ -1,0 +1,166 @@
+"""Interface of the extension `durability`, and what the core does without it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Any
+
+from scaler.net.connection import Identity, TryAgain
+from scaler.protocol.messages import (
+    Done,
+    Hello,
+    Message,
+    Outcome,
+    Recall,
+    RefusalReason,
+    Refused,
+    Returned,
+    Submit,
+    Suspended,
+    TaskGroup,
+    WorkerReport,
+)
+from scaler.scheduler.core.commands import Command, Relayed
+from scaler.scheduler.core.state import ClientRecord, PeerRecord, ResultBatch, RetainedResult, Task, Worker
+
+RECOVERY_SECONDS = 1.5
+"""Seconds after the start in which workers and stores may report before resubmitted tasks are placed."""
+ATTEMPTS_BETWEEN_SESSIONS = 1024
+MAX_SESSIONS = 60
+"""Attempts of tasks resubmitted for the n-th time begin at n % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS.
+
+Their result ids therefore differ from results of attempts that earlier schedulers dispatched.
+"""
+UNREPORTED = (
+    "the scheduler was restarted or its client was out of contact, and no worker has reported the task; retries=0, and "
+    "the task may have run"
+)
+REMEDY = "; set [scheduler] state_directory, so that a restarted scheduler knows which tasks it had sent to workers"
+_NO_SESSIONS = "this scheduler has no durable sessions: its extension durability is switched off"
+
+
+class Durability:
+    """Recovery of a restarted scheduler, the journal's view of the changes, and durable sessions.
+
+    The core uses this class if there is no such extension. It recalls attempts that workers report from an earlier
+    scheduler, and resubmitted tasks run again. If they have retries=0, they end as lost, because they may have run.
+    Times are core time.
+    """
+
+    changes: Collection[type] = ()
+    """Types of changes that `on_changes` receives. Its commands are the last ones of a step."""
+    messages: Collection[type[Message]] = ()
+    """Messages of clients that `on_message` receives."""
+    inputs: Collection[type] = ()
+    """Types of the items that `said` receives, and of their parts."""
+    next_at = math.inf
+    """Time of the next `tick`."""
+    recovers_until = 0.0
+    """Until then, another worker may report a later attempt of a resubmitted task."""
+    claims: Container[bytes] = ()
+    """Unknown tasks that workers have or had."""
+    held: Container[Task] = ()
+    """Waiting resubmitted tasks that workers may have."""
+    failure = ""
+    """Why new tasks cannot be journaled and are rejected; empty if they can."""
+    is_stuck = False
+    """Nothing can be journaled, so all work waits."""
+    refused: Mapping[bytes, RetainedResult] = {}
+    """Tasks refused because of `failure`. Tasks that depend on one end for the same reason."""
+
+    def bound(self, core: Any) -> None:
+        """Called once, before the first step, with the `SchedulerCore`."""
+        self._core = core
+        self._state = core.state
+        self._tasks = core.tasks
+        self._outbox = core.outbox
+
+    def tick(self, now: float) -> None: ...
+
+    def on_changes(self, _changes: Sequence[Any], _now: Any) -> Iterable[Command]:
+        return ()
+
+    def said(self, item: Any, now: float) -> None:
+        """Process what the shell of the extension says."""
+
+    # -- resubmitted tasks and reported attempts
+
+    def hold(self, tasks: list[Task], _now: float) -> None:
+        """Hold new resubmitted tasks, which are `Waiting` with one extra missing dependency."""
+        for task in tasks:
+            if task.is_queued and task.group.spec.retries:
+                self._tasks.release_hold(task)
+            elif task.is_queued:  # no input has failed
+                self._tasks.end(task, Outcome.WORKER_LOST, f"{UNREPORTED}{REMEDY}".encode())
+
+    def take(self, worker: Worker, message: WorkerReport | Returned | Suspended, now: float) -> None:
+        """Process a worker's message about its attempts."""
+        match message:
+            case WorkerReport(ids, attempts):
+                worker.reports.came()
+                self._outbox.send(worker.id, Recall(ids, attempts, True))
+            case Returned():
+                self._tasks.returned(worker, message, now)
+            case Suspended():
+                self._tasks.suspended(worker, message)
+
+    def done(self, _worker: Worker, _message: Done, _index: int, _batch: ResultBatch) -> bool:
+        """Keep a row of a Done that matches no task on its worker. Returns False if the result is useless."""
+        return False
+
+    def relayed(self, _worker: Worker, _relay: Relayed) -> bool:
+        """Keep a message of an unknown nested client if its task is not resubmitted yet. Returns whether it is kept."""
+        return False
+
+    def relay_closed(self, nested: bytes) -> None: ...
+    def worker_left(self, worker: Worker, why: str) -> None: ...
+    def cancelled(self, client: ClientRecord, ids: Iterable[bytes]) -> None: ...
+
+    # -- clients
+
+    def client_given_up(self, client: ClientRecord, why: str) -> None:
+        """Called for a lost client that may return, while its record is complete."""
+
+    def client_left(self, peer: bytes) -> None: ...
+    def returned(self, _peer: bytes, _hello: Hello, _identity: Identity, _now: float) -> bool:
+        """Attach a client to its record from an earlier scheduler. Returns False if it has none."""
+        return False
+
+    # -- durable sessions
+
+    def refusal(
+        self, _peer: bytes, _name: str, _identity: Identity, _now: float, _is_its_own: bool
+    ) -> Refused | TryAgain | None:
+        """Return why a client may not use this session, or None. is_its_own: the client returns to its own session."""
+        return Refused(RefusalReason.LIMIT, _NO_SESSIONS)
+
+    def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
+        """Return the record of a continued session, or `client` for a new one. where: host and pid of the client.
+
+        Only this hook sets `is_durable`. The next ones are called for such clients, `repeated` for all."""
+        raise NotImplementedError
+
+    def detach(self, client: ClientRecord, now: float) -> None: ...
+    def on_message(self, peer: PeerRecord, message: Any, state: Any) -> Iterable[Command]:
+        raise NotImplementedError
+
+    def make_way(self, client: ClientRecord, message: Submit) -> str:
+        """Prepare for a Submit before it is journaled. Returns an error about its labels, which are dropped then."""
+        raise NotImplementedError
+
+    def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:
+        """Answer a repeated task."""
+
+    def label(self, client: ClientRecord, columns: TaskGroup, row: int) -> int:
+        """Record a task. Returns the bytes added."""
+        raise NotImplementedError
+
+    def ended(self, task: Task) -> None: ...
+    def send_owed(self, client: ClientRecord) -> None:
+        """Send the next requested results, unless the client must first acknowledge earlier ones."""
+
+    # -- a failing disk
+
+    def refuse(self, client: ClientRecord, function: str, ids: list[bytes]) -> None:
+        """Answer new tasks while `failure` is set."""
