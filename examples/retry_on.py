@@ -1,6 +1,6 @@
 """Retry a task when it raises a transient exception, such as a network error.
 
-If a task's process or worker dies, the task is always retried; after its own exceptions, only if retry_on lists them.
+If its process or worker dies, a task is retried automatically; after its own exceptions, only if retry_on lists them.
 
 Prints::
 
