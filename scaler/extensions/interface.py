@@ -20,7 +20,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform, Send
 from scaler.scheduler.core.durability import Durability
 from scaler.scheduler.core.resources import ResourceRules
-from scaler.scheduler.core.rooms import Additions, Explainer, Now, Reader, Remembered
+from scaler.scheduler.core.rooms import Additions, Explainer, Now, Paced, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.scheduler.core.stores import Stores
 
@@ -87,6 +87,10 @@ class SchedulerPart:
 
     def explainer(self) -> Explainer | None:
         """Return the texts about waiting tasks, or None. The first object returned by an extension is used."""
+        return None
+
+    def paces(self) -> Paced | None:
+        """Return the object that receives measurements of workers, or None. The first object returned is used."""
         return None
 
     def resources(self) -> ResourceRules | None:

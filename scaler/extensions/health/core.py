@@ -13,6 +13,7 @@ from heapq import nlargest
 from itertools import chain
 from typing import NamedTuple
 
+from scaler.extensions.health.paces import Pace, WorkerPaces
 from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import called, counted, sized
 from scaler.median import median
@@ -22,7 +23,7 @@ from scaler.net.connection import LinkFigures
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.rooms import Additions, Reader
-from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Pace, Timing, Worker
+from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Timing, Worker
 from scaler.scheduler.tables import table
 
 MIN_TASKS = 5
@@ -243,11 +244,15 @@ class WorkerHealth(SchedulerPart):
     """Judges all workers inside the scheduler, because the paces of all workers would not fit into a status."""
 
     def __init__(self, _config: object = None) -> None:
-        pass
+        self._paces = WorkerPaces()
+
+    def paces(self) -> WorkerPaces:
+        return self._paces
 
     def add_to_status(self, reader: Reader) -> Additions:
         workers = list(self.cluster.workers.values())
-        judged = judge([_figures(worker) for worker in workers], self._names(reader))
+        paces = self._paces.by_worker
+        judged = judge([_figures(worker, paces.get(worker.id, {})) for worker in workers], self._names(reader))
         found = {worker.id.hex(): health for worker, health in zip(workers, judged, strict=True)}
         columns = {"workers": {worker: _columns(health) for worker, health in found.items()}}
         ranks = {worker: health.worst for worker, health in found.items()}
@@ -263,13 +268,13 @@ class WorkerHealth(SchedulerPart):
         return {timing: record.name for record in records if reader.sees(record.key) for timing in record.timings}
 
 
-def _figures(worker: Worker) -> WorkerFigures:
+def _figures(worker: Worker, paces: Mapping[Timing, Pace]) -> WorkerFigures:
     in_row = worker.progress.failures_in_row / QUARANTINE_FAILURES
     beat = worker.reports.heartbeat
     if beat is None:
-        return WorkerFigures(worker.paces, in_row)
+        return WorkerFigures(paces, in_row)
     machine = beat.memory_percent, beat.cpu_granted_percent, beat.disk_free_bytes, beat.disk_bytes
-    return WorkerFigures(worker.paces, in_row, worker.reports.round_trips, *machine)
+    return WorkerFigures(paces, in_row, worker.reports.round_trips, *machine)
 
 
 def _columns(health: Health) -> dict[str, object]:

@@ -184,7 +184,7 @@ class Elastic(Scaling):
                 continue
             away_since = self._away_since[manager_id] = before.get(manager_id, now)
             is_idle = not worker.tasks and not worker.draining
-            if is_idle and seconds and now - max(away_since, worker.idle_since) >= seconds:
+            if is_idle and seconds and now - max(away_since, worker.progress.at) >= seconds:
                 text = f"its worker manager {manager_id} is out of contact, and it has had no work for {seconds:g} s"
                 self._placement.drain(worker, text)
 

@@ -188,7 +188,7 @@ class ManagerUnits(ManagerRecord):
         staying = self.staying
         count = max(0, len(staying) + len(pending) - units)
         pending.sort(key=attrgetter("age_seconds"))
-        staying.sort(key=lambda worker: (len(worker.tasks), worker.idle_since))
+        staying.sort(key=lambda worker: (len(worker.tasks), worker.progress.at))
         return [unit.unit_id for unit in pending[:count]], staying[: max(0, count - len(pending))]
 
     def desire(self, wanted: Wanted) -> Desired | None:
@@ -239,7 +239,7 @@ class ManagerUnits(ManagerRecord):
             offers=self.offers,
             units_running=len(staying),
             pending_ages=tuple(unit.age_seconds + now - self.status_at for unit in self.pending),
-            idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
+            idle_seconds=tuple(now - worker.progress.at for worker in staying if not worker.tasks),
             startup_seconds=self.startup_seconds,
             queue_seconds=self.queue_seconds,
             dispatch_seconds=self.dispatch_seconds,

@@ -258,7 +258,7 @@ def _worker(state: ClusterState, worker: Worker, added: Additions, sees: Sees) -
         free=max(worker.slots - worker.busy, 0),
         sent=worker.sent,
         draining=worker.draining,
-        quarantined=worker.quarantined,
+        quarantined=worker.progress.is_quarantined,
         connected=worker.broken_at is None,
         **added.columns["workers"].get(worker.id.hex(), {}),
     )

@@ -333,6 +333,7 @@ class SchedulerCore:
         del self.state.workers[worker.id]
         self.placement.remove(worker)
         self._resources.left(worker)
+        self.state.rooms.paces.left(worker.id)
         limit_seconds = self._scaling.worker_left(worker, now)
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:

@@ -154,7 +154,7 @@ class Placement:
         """Dispatch ready tasks to workers with credit. Returns True if another step could place more."""
         for worker in self.touched:
             if not worker.tasks:
-                worker.note_idle(now)
+                worker.progress.note_idle(now)
             self.update(worker)
         self.touched.clear()
         budget = MAX_PLACED_PER_STEP

@@ -15,7 +15,7 @@ from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDec
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.durability import Durability
 from scaler.scheduler.core.resources import ResourceRules
-from scaler.scheduler.core.state import Group
+from scaler.scheduler.core.state import Group, Timing
 from scaler.scheduler.core.stores import Stores
 
 P = ParamSpec("P")
@@ -87,6 +87,19 @@ class Explainer:
         return ""
 
 
+class Paced:
+    """Receives measurements of workers, for the extension `health`. The default ignores them."""
+
+    def measured(self, worker: bytes, timing: Timing, tasks: float, ran_us: float, usual_us: float) -> None:
+        """Take the measurements of one batch; see `Timing.refresh`."""
+
+    def failed(self, worker: bytes, timing: Timing, *, has_run: bool) -> None:
+        """Count a failed task. has_run: it raised an exception, so its duration is measured."""
+
+    def left(self, worker: bytes) -> None:
+        """Forget a worker."""
+
+
 class Subscriber(Protocol):
     """Receives all changes of its types at the end of each step."""
 
@@ -151,6 +164,7 @@ class Rooms:
     remembered: tuple[Remembered, ...] = ()
     explainer: Any = Explainer()
     resources: Any = ResourceRules()
+    paces: Paced = Paced()
 
     def bind(self, cluster: Any) -> None:
         for part in self._parts:
@@ -158,6 +172,7 @@ class Rooms:
         self.remembered = tuple(self._provided("remembered"))
         self.explainer = next(self._provided("explainer"), self.explainer)
         self.resources = next(self._provided("resources"), self.resources)
+        self.paces = next(self._provided("paces"), self.paces)
 
     def spending(self) -> Any:
         return next(self._provided("spending"), None)

@@ -43,10 +43,6 @@ BUCKETS = 65
 """Buckets by bit length of a duration in microseconds (64 bits)."""
 MOST_WEIGHT = 512
 """Tasks in a histogram after which all counts are halved."""
-MOST_PACED = 128
-"""Tasks in a pace after which all counts are halved."""
-MAX_PACES = 32
-"""Functions per worker whose pace is kept: the most recently started ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,19 +75,11 @@ class Timing:
             self.longest_us = microseconds
         return self
 
-    def refresh(self, paces: Paces) -> None:
-        """Evaluate a batch. paces: paces of the worker that ran it."""
+    def refresh(self) -> tuple[float, float, float]:
+        """Evaluate a batch. Returns its tasks, their time (microseconds), and the time that they usually take."""
         tasks, batch_us = self.measured - self.taken, self.total_us - self.taken_us
-        pace = paces.get(self) or paces.begin(self)
-        pace.tasks += tasks
-        pace.ran_us += batch_us
         # Use the mean before the batch, which excludes the batch's own tasks; the first batch has no other reference.
-        pace.usual_us += tasks * self.seconds * 1e6 if self.taken else batch_us
-        if pace.tasks >= MOST_PACED:
-            pace.tasks /= 2
-            pace.failed /= 2
-            pace.ran_us /= 2
-            pace.usual_us /= 2
+        usual_us = tasks * self.seconds * 1e6 if self.taken else batch_us
         self.seconds = self.total_us * 1e-6 / self.measured
         if self.measured >= MOST_WEIGHT:
             self.counts = [count / 2 for count in self.counts]
@@ -100,35 +88,7 @@ class Timing:
             self.measured /= 2
             self.halved += 1
         self.taken, self.taken_us = self.measured, self.total_us
-
-
-@dataclass(slots=True)
-class Pace:
-    """Recent tasks of one function on one worker, compared per batch with the mean of all workers at the time."""
-
-    tasks: float = 0
-    failed: float = 0
-    ran_us: float = 0
-    usual_us: float = 0
-    """Time that the completed attempts would have taken by the mean of all workers."""
-
-    @property
-    def ratio(self) -> float:
-        return self.ran_us / self.usual_us if self.usual_us > 0 else 0.0
-
-
-class Paces(OrderedDict[Timing, Pace]):
-    def begin(self, timing: Timing) -> Pace:
-        pace = self[timing] = Pace()
-        if len(self) > MAX_PACES:
-            self.popitem(last=False)
-        return pace
-
-    def fail(self, timing: Timing, *, has_run: bool) -> None:
-        """Count a failed task. has_run: it raised an exception, so its duration is measured."""
-        pace = self.get(timing) or self.begin(timing)
-        pace.failed += 1
-        pace.tasks += not has_run
+        return tasks, batch_us, usual_us
 
 
 PROOF_SECONDS = 1.0
@@ -561,18 +521,23 @@ class Reports:
 
 @dataclass(slots=True, eq=False)
 class WorkerProgress:
-    """Whether a worker's tasks end. at: time of the last results, or of the first task after it was idle."""
+    """Whether a worker's tasks end. at: time of the last results, or since which the worker has had no task, or again
+    a task."""
 
     at: float
     checks_without: int = 0
     is_stalled: bool = False
     """Gets no prefetch until a task ends."""
     failures_in_row: int = 0
+    is_quarantined: bool = False
     has_begun: bool = False
     """Some task has run. Until then, processors may still be starting."""
 
     def begin(self) -> None:
         self.has_begun = True
+
+    def note_idle(self, now: float) -> None:
+        self.at = now
 
     def note(self, now: float, healthy: bool) -> None:
         """Record results. healthy: a task's own code ran to its end, so the worker works."""
@@ -623,10 +588,7 @@ class Worker(PeerRecord):
     draining: bool = False
     is_leaving: bool = False
     """The agent requested the drain, and terminates itself."""
-    quarantined: bool = False
-    paces: Paces = field(default_factory=Paces)
     progress: WorkerProgress = field(init=False)
-    idle_since: float = field(init=False)
     reports: Reports = field(init=False)
 
     def __post_init__(self) -> None:
@@ -640,7 +602,6 @@ class Worker(PeerRecord):
         self.terminated = Terminated(self.name)
         self.progress = WorkerProgress(self.last_message_at)
         self.reports = Reports(self.last_message_at)
-        self.idle_since = self.last_message_at
 
     def __repr__(self) -> str:
         return f"<Worker {self.name}>"
@@ -752,13 +713,10 @@ class Worker(PeerRecord):
         if side is not None:
             side[self] = None
 
-    def note_idle(self, now: float) -> None:
-        self.idle_since = now
-
     def drain(self, *, quarantined: bool = False, leaving: bool = False) -> None:
         self.draining = True
         self.is_leaving = self.is_leaving or leaving
-        self.quarantined = self.quarantined or quarantined
+        self.progress.is_quarantined = self.progress.is_quarantined or quarantined
 
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
         self.reports.add(heartbeat, now, self.sent - len(self.tasks))

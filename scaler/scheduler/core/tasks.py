@@ -126,6 +126,7 @@ class Tasks:
         self._ready = state.ready
         self._stores = state.rooms.stores
         self._outbox = outbox
+        self._paces = state.rooms.paces
         self._batch = NO_BATCH
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
@@ -335,7 +336,7 @@ class Tasks:
                 own_us = max(0, duration_us - inputs_us) if inputs_us else duration_us
                 measured[group.timing.add(own_us)] = None
             if outcome in _FAILED:
-                worker.paces.fail(group.timing, has_run=outcome <= _RAN)
+                self._paces.failed(worker.id, group.timing, has_run=outcome <= _RAN)
             if outcome in _FINAL:
                 self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
                 if task.dependents is not None:
@@ -344,7 +345,7 @@ class Tasks:
                 costs = duration_us, cpu_us, peak_bytes
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
         for timing in measured:
-            timing.refresh(worker.paces)
+            self._paces.measured(worker.id, timing, *timing.refresh())
         self._batch, self._outbox.called = NO_BATCH, {}
         batch.settle()
         worker.progress.note(now, healthy)

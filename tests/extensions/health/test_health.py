@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from scaler.extensions.health.core import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
+from scaler.extensions.health.paces import MOST_PACED, Pace, Paces
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
-from scaler.scheduler.core.state import MOST_PACED, Pace, Paces, Timing
+from scaler.scheduler.core.state import Timing
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
@@ -98,8 +99,8 @@ def test_recovered_worker_is_forgiven() -> None:
     timing, usual, recovering = Timing(), Paces(), Paces()
     for seconds in [5] * 100 + [1] * 10 * MOST_PACED:
         for _ in range(3):
-            timing.add(1_000_000).refresh(usual)
-        timing.add(seconds * 1_000_000).refresh(recovering)
+            usual.measure(timing, *timing.add(1_000_000).refresh())
+        recovering.measure(timing, *timing.add(seconds * 1_000_000).refresh())
     assert recovering[timing].ratio < 1.1
 
 
@@ -132,5 +133,5 @@ def test_failures_possibly_caused_by_a_worker_count(outcome: Outcome, counts: bo
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client, name="f")
     cluster.finish(worker, *cluster.on(worker), outcome=outcome)
-    paces = cluster.state.workers[cluster.peer(worker)].paces
+    paces = cluster.rooms.paces.by_worker.get(cluster.peer(worker), {})
     assert sum(pace.failed for pace in paces.values()) == counts

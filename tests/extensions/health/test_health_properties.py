@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.extensions.health.core import Health, WorkerFigures, judge
-from scaler.scheduler.core.state import Paces, Timing
+from scaler.extensions.health.paces import Paces
+from scaler.scheduler.core.state import Timing
 
 SPREADS = st.floats(0.0, 1.0)
 """Standard deviation of log durations: with 1, the longest of a thousand takes twenty times the median."""
@@ -26,7 +27,7 @@ def judged(seed: int, spread: float, factors: Sequence[float], rounds: int, fail
                 timing.add(int(factor * draw.lognormvariate(10.0, spread)))
                 if draw.random() < failing:
                     paces.fail(timing, has_run=True)
-            timing.refresh(paces)
+            paces.measure(timing, *timing.refresh())
     return judge([WorkerFigures(paces) for paces in workers], {timing: "f"})
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from scaler.extensions.scaling.demand import TaskTimes, forecast, remaining_seconds
 from scaler.monitor.reports.quantiles import spread
-from scaler.scheduler.core.state import MOST_WEIGHT, Paces, Timing
+from scaler.scheduler.core.state import MOST_WEIGHT, Timing
 
 
 def timing(*seconds: float) -> Timing:
     made = Timing()
     for each in seconds:
-        made.add(int(each * 1e6)).refresh(Paces())
+        made.add(int(each * 1e6)).refresh()
     return made
 
 

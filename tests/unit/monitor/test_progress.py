@@ -13,7 +13,7 @@ from scaler.monitor.cluster_rows import FunctionRow
 from scaler.monitor.model import Model
 from scaler.monitor.progress import MIN_ENDED, STALL_SECONDS
 from scaler.monitor.reports.quantiles import spread
-from scaler.scheduler.core.state import Paces, Timing
+from scaler.scheduler.core.state import Timing
 
 Finish = tuple[float, float]
 """The model's predicted end of the tasks, and its error."""
@@ -102,7 +102,7 @@ def run(slots: int, tasks: int, sigma: float, seed: int) -> tuple[list[Finish], 
     begun_at, known = watched.at + 1, 0
     for at in range(int(max(free)) + 1):
         while ended[known][0] <= at:
-            timing.add(int(ended[known][1] * 1e6)).refresh(Paces())
+            timing.add(int(ended[known][1] * 1e6)).refresh()
             known += 1
         begun = bisect_right(starts, at)
         watched.measure(*spread([timing]))
