@@ -21,7 +21,7 @@ UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorSettings(SettingsModel):
-    """Processors and hosts. Not for types that run tasks elsewhere (symphony, aws_hpc in mode offload)."""
+    """Processors and hosts. Not for types that run tasks at a service."""
 
     host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
     """Name that groups workers on one machine into a separate host with its own object store. Without a name, all

@@ -97,8 +97,8 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     """Maximum tasks that the manager's workers run at once; -1: no limit."""
 
     unit_price: Annotated[Price | None, Setting(default_text="the type's default, else 0", metavar="PRICE")] = None
-    """Hourly price of one unit (process, container, machine, or job), for the scheduler's spend_limit; 0: free. In mode
-    offload of aws_hpc, a unit is one task."""
+    """Hourly price of one unit (process, container, machine, or job), or of a task that is a job, for the scheduler's
+    spend_limit; 0: free."""
 
     def offer_gpus(self, count: int) -> None:
         """Add the capability gpu unless the user has set one. For `__post_init__` only."""
