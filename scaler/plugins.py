@@ -169,7 +169,8 @@ class Extension:
     in the file page/NAME.js of the package; it can import all files of that folder by name.
 
     keeper: called with the frame of a scheduler with a state_directory, returns an object like
-    `scaler.extensions.durability.steps.DurableSteps`.
+    `scaler.extensions.durability.steps.DurableSteps`. session: called with a name, a ClientLoop, and a serializer,
+    returns the durable session of a client.
 
     agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
     processor: called in each processor with its `ProcessorContext`, which also has such lists, and with a function that
@@ -194,6 +195,7 @@ class Extension:
     routes: str = ""
     page: str = ""
     keeper: str = ""
+    session: str = ""
     agent: str = ""
     processor: str = ""
     client: str = ""

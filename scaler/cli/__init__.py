@@ -34,7 +34,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler explain": (f"{_SHOW}explain",),
     "scaler logs": (f"{_SHOW}logs",),
     "scaler replay": ("scaler.extensions.failures.bundle:replay_bundle",),
-    "scaler sessions": ("scaler.client.commands:sessions",),
+    "scaler sessions": ("scaler.extensions.durability.command:sessions",),
     "scaler trace": ("scaler.extensions.timeline.command:trace_file",),
     "scaler audit": (f"{_SHOW}show_alias",),
     "scaler objects": (f"{_SHOW}show_alias",),

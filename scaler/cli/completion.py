@@ -8,16 +8,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from shlex import quote
 
 from scaler.cli import COMMANDS, SUBCOMMANDS, run_command
-from scaler.client.commands import SESSION_VERBS
 from scaler.config.commands import VERBS
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.errors import UsageError
 from scaler.monitor.tables import TABLES
-from scaler.plugins import WORKER_MANAGERS, worker_manager_type
+from scaler.plugins import EXTENSIONS, WORKER_MANAGERS, worker_manager_type
 from scaler.security.commands import KEY_VERBS
 
 SHELLS = ("bash", "zsh", "fish")
@@ -52,14 +51,16 @@ def script(shell: str) -> str:
 def words_by_place() -> dict[str, list[str]]:
     """Return the words that may follow a command, a subcommand such as `scaler init`, and a flag after these."""
     kinds = WORKER_MANAGERS.names()
+    has_sessions = EXTENSIONS.reference("durability") is not None
+    sessions = import_module("scaler.extensions.durability.command").SESSION_VERBS if has_sessions else {}
     first = {
         "scaler": [*(name.removeprefix("scaler ") for name in SUBCOMMANDS), _TOML],
         "scaler init": kinds,
         "scaler completion": [*SHELLS],
         "scaler keys": [*KEY_VERBS],
         **{f"scaler keys {verb}": [] for verb in KEY_VERBS},
-        "scaler sessions": [*SESSION_VERBS],
-        **{f"scaler sessions {verb}": [] for verb in SESSION_VERBS},
+        "scaler sessions": [*sessions],
+        **{f"scaler sessions {verb}": [] for verb in sessions},
         "scaler show": [*TABLES],
         "scaler trace": [_FILE],
         "scaler_worker_manager": kinds,

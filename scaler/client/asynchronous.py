@@ -120,7 +120,6 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
     send_object = asked(Client.send_object)
     upload = asked(Client.upload)
     persist = asked(Client.persist)
-    futures = asked(Client.futures)
     explain = asked(Client.explain)
     who_has = asked(Client.who_has)
     objects = asked(Client.objects)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any
 
 from scaler.client.connect import is_inside_task, room, runs_in_process, say_unfinished, uploaded_code
-from scaler.client.durable import NamedSession
 from scaler.client.functions import TemplateTable
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
@@ -90,6 +89,7 @@ class Client(ClusterQuestions):
         n_workers: int | None = None,
     ) -> None:
         _check(timeout_seconds, name, session)
+        open_session = None if session is None else part_of("durability", "session", "session")
         self._name = name
         self._serializer = None if serializer is None else bind_serializer(serializer)
         self._options = Options(profiling=profiling, stream_output=stream_output)
@@ -109,7 +109,7 @@ class Client(ClusterQuestions):
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer, uploaded_code() if self._is_nested else b"")
-        self._session = None if session is None else NamedSession(session, self._loop, self._serializer)
+        self._session = None if open_session is None else open_session(session, self._loop, self._serializer)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
         self._is_closed = False
 
@@ -213,24 +213,6 @@ class Client(ClusterQuestions):
             future.is_persisted = True  # first: a result that is stored from now on is copied then
         if stored := [future.stored for future in checked if future.stored is not None]:
             self._loop.persist(stored)
-
-    def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:
-        """Return the futures of this client's durable session, including futures of earlier programs.
-
-        Args:
-            name: only tasks with this name.
-            key: only the task with this key.
-            tag: only tasks with this tag.
-
-        Returns:
-            Futures in the order of submission. This client's serializer loads their results.
-
-        Raises:
-            UsageError: The client has no session.
-            UnreachableError: The scheduler does not answer.
-        """
-        self._check_open()
-        return self._durable("futures").find(name, key, tag)
 
     # -- many futures
 

@@ -13,6 +13,7 @@ class ExtendedCalls:
     imap_unordered = ExtensionMethod("maps")
     executor = ExtensionMethod("maps")
     get = ExtensionMethod("graphs")
+    cache = ExtensionMethod("durability")
 
 
 class AsyncExtendedCalls:
@@ -26,6 +27,7 @@ class AsyncExtendedCalls:
 
 class ExtendedQuestions:
     bundle = ExtensionMethod("failures", "questions")
+    futures = ExtensionMethod("durability", "questions")
     replay = ExtensionMethod("failures", "questions")
     history = ExtensionMethod("history", "questions")
     logs = ExtensionMethod("logs", "questions")
@@ -34,6 +36,7 @@ class ExtendedQuestions:
 
 class AsyncExtendedQuestions:
     bundle = ExtensionMethod("failures", "questions", _ASKED)
+    futures = ExtensionMethod("durability", "questions", _ASKED)
     replay = ExtensionMethod("failures", "questions", _ASKED)
     history = ExtensionMethod("history", "questions", _ASKED)
     logs = ExtensionMethod("logs", "questions", _ASKED)

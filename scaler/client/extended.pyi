@@ -1,6 +1,8 @@
 from abc import ABCMeta
 
 from scaler.client.asynchronous import asked
+from scaler.extensions.durability.cached import CachedCalls
+from scaler.extensions.durability.client import SessionCalls
 from scaler.extensions.failures.bundle import FailureCalls
 from scaler.extensions.graphs.asynchronous import AsyncGraphCalls
 from scaler.extensions.graphs.calls import GraphCalls
@@ -10,12 +12,13 @@ from scaler.extensions.maps.asynchronous import AsyncMapCalls
 from scaler.extensions.maps.calls import MapCalls
 from scaler.extensions.profiles.client import ProfileCalls
 
-class ExtendedCalls(MapCalls, GraphCalls, metaclass=ABCMeta): ...
+class ExtendedCalls(MapCalls, GraphCalls, CachedCalls, metaclass=ABCMeta): ...
 class AsyncExtendedCalls(AsyncMapCalls, AsyncGraphCalls, metaclass=ABCMeta): ...
-class ExtendedQuestions(FailureCalls, HistoryCalls, LogCalls, ProfileCalls, metaclass=ABCMeta): ...
+class ExtendedQuestions(FailureCalls, SessionCalls, HistoryCalls, LogCalls, ProfileCalls, metaclass=ABCMeta): ...
 
 class AsyncExtendedQuestions:
     bundle = asked(ExtendedQuestions.bundle)
+    futures = asked(ExtendedQuestions.futures)
     replay = asked(ExtendedQuestions.replay)
     history = asked(ExtendedQuestions.history)
     logs = asked(ExtendedQuestions.logs)

@@ -17,7 +17,6 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from scaler.client import tasks
-from scaler.client.cached import CachedResults, Call
 from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable, Profile
@@ -66,16 +65,6 @@ class InProcessTable(FutureTable):
         return True
 
 
-class Uncached(CachedResults):
-    """Runs each call, because there is no storage to keep results."""
-
-    def __init__(self, futures: FutureTable) -> None:
-        self._futures = futures
-
-    def submit(self, template: tasks.TaskTemplate, _function: object, calls: Sequence[Call]) -> list[TaskFuture]:
-        return [self._futures.submit(template, *call) for call in calls]
-
-
 class InProcessLoop(ClientLoop):
     def __init__(self, timeout_seconds: float) -> None:
         self.address = "this process"
@@ -90,7 +79,6 @@ class InProcessLoop(ClientLoop):
         )
         self.futures.run_task = self._run_task
         self.calls = ClientCalls(1)
-        self.cached = Uncached(self.futures)
         self._functions: WeakKeyDictionary[tasks.FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
         self._objects: WeakKeyDictionary[tasks.RemoteReference, Parts] = WeakKeyDictionary()
 

@@ -20,12 +20,11 @@ from typing import TypeVar, cast
 
 from scaler import errors
 from scaler.client import tasks as t
-from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved
 from scaler.client.reachability import Contact
-from scaler.client.results import StoredResults
+from scaler.client.results import StoredResults, Wanted
 from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
@@ -82,7 +81,8 @@ class ClientLoop:
 
         connect, connect_storage: called in the client's loop with its peer id. blocked: see FutureTable. submitted: see
         SlotWatch. may_rest: whether the program is only waiting for its tasks. session_id: peer id of a durable
-        session. cache_owner: see CachedResults. ended: called after the connection ends, perhaps repeatedly.
+        session. cache_owner: prefix of the ids of cached results of the client's key. ended: called after the
+        connection ends, perhaps repeatedly.
         """
         self.address = address
         self._name = name
@@ -98,7 +98,8 @@ class ClientLoop:
             timeout_seconds=timeout_seconds,
         )
         self.transfers = ObjectTransfers(self.futures, self._loop, self._call, connect_storage)
-        self.cached = CachedResults(cache_owner, self.futures, self._loop, self.transfers)
+        self.cache_owner = cache_owner
+        self.wanted: Wanted = {}
         self._connect = connect
         self._submitted, self._may_rest = submitted, may_rest
         self._rest: asyncio.TimerHandle | None = None
@@ -118,7 +119,7 @@ class ClientLoop:
         self._trimmed = 0
         """Number of releases when freed memory was last returned to the system."""
         self._trim_at = 0.0
-        self._results = StoredResults(self.futures, self.cached, self._loop, self.transfers, self._answer)
+        self._results = StoredResults(self.futures, self.wanted, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns())
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
@@ -403,7 +404,7 @@ class ClientLoop:
     def _load(self, message: m.Finished) -> list[Resolved]:
         resolved: list[Resolved] = []
         pending = cast("dict[bytes, TaskFuture]", self.futures.session.pending)
-        to_cache = self.cached.wanted
+        wanted = self.wanted
         outcomes, payloads, durations = message.outcomes, message.payloads, message.duration_us
         has_profiles = bool(message.cpu_us)
         for index, identifier in enumerate(message.ids):
@@ -420,8 +421,8 @@ class ClientLoop:
             if m.is_stored(payload):
                 self._results.ended(future, outcomes[index], payload, profile, template.serializer)
                 continue
-            if to_cache and (digest := self.cached.take(identifier, outcomes[index])):
-                self._loop.create_task(self.cached.put(digest, [*parts_of(payload)]))
+            if wanted and (keep := wanted.pop(identifier, None)) is not None and outcomes[index] == _SUCCESS:
+                self._loop.create_task(keep([*parts_of(payload)]))
             outcome, serializer = outcomes[index], template.serializer
             if outcome == _SUCCESS and (serializer is not None or _GLOBAL in payload):
                 future.keep(payload := bytes(payload), serializer)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from scaler.client.cached import CachedResults
 from scaler.client.future import Unloaded, end_of
 from scaler.client.futures import FutureTable, Profile
 from scaler.client.task_future import TaskFuture, load_outcome
@@ -38,6 +38,8 @@ MAX_RUNS_AGAIN = 3
 _SUCCESS = Outcome.SUCCESS
 
 _Loaded = tuple[object, BaseException | None]
+Wanted = dict[bytes, Callable[[list[memoryview]], Coroutine[Any, Any, None]]]
+"""By task: receives the parts of its result if it succeeds, in the client's loop."""
 
 
 class StoredResults:
@@ -46,13 +48,13 @@ class StoredResults:
     def __init__(
         self,
         futures: FutureTable,
-        cached: CachedResults,
+        wanted: Wanted,
         loop: asyncio.AbstractEventLoop,
         transfers: ObjectTransfers,
         answer: Callable[[ObjectsRestored | PersistResults], object],
     ) -> None:
         self._futures = futures
-        self._cached = cached
+        self._wanted = wanted
         self._loop = loop
         self._transfers = transfers
         self._answer = answer
@@ -98,7 +100,7 @@ class StoredResults:
             self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
 
     def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:
-        if future._waiting is not None or future._callbacks is not None or self._cached.wanted:
+        if future._waiting is not None or future._callbacks is not None or self._wanted:
             return False
         return future.has_users or (is_at_host(payload) and not self._futures.is_read_next(future.task_id))
 
@@ -190,8 +192,9 @@ class StoredResults:
     ) -> _Loaded:
         try:
             parts = await self._get_parts(stored.id)
-            if digest := self._cached.take(future.task_id, outcome):
-                await self._cached.put(digest, [*parts])  # before loading: the user may write to the loaded value
+            keep = self._wanted.pop(future.task_id, None)
+            if keep is not None and outcome == _SUCCESS:
+                await keep([*parts])  # before loading: the user may write to the loaded value
             if outcome == _SUCCESS:
                 return Unloaded(partial(load_outcome, outcome, parts[0], serializer, parts)), None
             return load_outcome(outcome, parts[0], serializer)

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar, Unpack
 
-from scaler.client.cached import Call
 from scaler.client.connect import processor
-from scaler.client.durable import NamedSession
 from scaler.client.extended import ExtendedCalls
 from scaler.client.functions import TemplateTable, check_arguments
 from scaler.client.future import ScalerFuture
@@ -23,10 +21,12 @@ from scaler.client.options import (
 )
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, UsageError
+from scaler.plugins import part_of
 from scaler.serialization import Serializer
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.exceptions import hide_frames, hiding_frames
 
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 DISCONNECTED = "the client was disconnected"
 
 
@@ -51,7 +51,7 @@ class TaskCalls(ArgumentOnly):
     _given: OptionKeywords = {}  # noqa: RUF012 (never changed)
     """Options of a view."""
     _options: Options
-    _session: NamedSession | None
+    _session: Any
     _loop: ClientLoop
     _futures: FutureTable
     _templates: TemplateTable
@@ -156,21 +156,6 @@ class TaskCalls(ArgumentOnly):
             carried = with_tag(carried, tag)
         return self._submit(fn, tuple(args), dict(kwargs or {}), carried, key, tag)
 
-    def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)`, or return the result of an equal call that a client of this key has cached.
-
-        The object storage keeps the result, up to its `cache_limit_bytes`, even after this client disconnects. Calls
-        are equal if the values of the arguments, the code of the function, and all code it refers to outside of
-        installed packages are equal. The function must depend on nothing else. Exceptions are not cached.
-
-        Returns:
-            The future of the call, already finished if the result was cached.
-
-        Raises:
-            UsageError: An argument is a future, or was sent with `send_object`.
-        """
-        return self._cached(fn, [(args, kwargs)], self._options)[0]
-
     def _submit(
         self,
         fn: Callable[..., Any],
@@ -190,18 +175,17 @@ class TaskCalls(ArgumentOnly):
             template.shapes.add(shape)
         if key is None and (tag is None or self._session is None):
             return self._futures.submit(template, args, kwargs)
-        return self._durable("keys").submit(template, args, kwargs, key, tag)
+        found: TaskFuture = self._durable("keys").submit(template, args, kwargs, key, tag)
+        return found
 
-    def _durable(self, what: str) -> NamedSession:
+    def _durable(self, what: str) -> Any:
         if self._session is None:
             raise UsageError(f"{what} need a durable session: create the client with Client(session=...)")
         return self._session
 
     def _cached(self, fn: Callable[..., Any], calls: Sequence[Call], options: Options) -> list[TaskFuture]:
-        self._check_open()
-        if self._is_nested:
-            raise UsageError("a client inside a task cannot cache: cache the call that submits the task")
-        return self._loop.cached.submit(self._templates.template(fn, options, b""), fn, calls)
+        found: list[TaskFuture] = part_of("durability", "client", "cache")._cached(self, fn, calls, options)
+        return found
 
     def _parent(self) -> bytes:
         context = processor() if self._is_inside_task else None

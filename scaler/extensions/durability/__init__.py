@@ -26,5 +26,8 @@ EXTENSION = Extension(
     "durability",
     settings="scaler.extensions.durability:DurabilitySettings",
     scheduler="scaler.extensions.durability.core:DurabilityPart",
+    client="scaler.extensions.durability.cached:CachedCalls",
+    questions="scaler.extensions.durability.client:SessionCalls",
+    session="scaler.extensions.durability.client:NamedSession",
     keeper="scaler.extensions.durability.steps:keep_state",
 )

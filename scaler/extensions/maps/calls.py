@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from scaler.client.cached import Call
 from scaler.client.gathering import show_progress
 from scaler.client.options import OptionKeywords, Options, chunk_size_of
-from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
+from scaler.client.task_calls import Call, TaskCalls, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
 from scaler.extensions.maps.results import ResultIterator, iterate, results_of, side_by_side
 from scaler.extensions.maps.window import UNBOUNDED
@@ -164,4 +163,5 @@ def submit_each(
     if keys is None:
         return client._cached(fn, calls, options)
     template = client._templates.template(fn, options, client._parent())
-    return client._durable("keys").submit_each(template, calls, list(keys))
+    found: list[TaskFuture] = client._durable("keys").submit_each(template, calls, list(keys))
+    return found

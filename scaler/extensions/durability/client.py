@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from scaler.client.cached import Call
 from scaler.client.future import ScalerFuture
 from scaler.client.loop import ClientLoop
 from scaler.client.options import checked_label
+from scaler.client.task_calls import Call, TaskCalls, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Stage, TasksAdopted, TaskTemplate
 from scaler.errors import UsageError
@@ -17,6 +17,28 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, keyed_task_id
 from scaler.protocol.messages import ListSessionTasks, SessionTasks, Spec
 from scaler.serialization import Serializer
+
+
+@hiding_frames_of_methods()
+class SessionCalls(TaskCalls):
+    def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:
+        """Return the futures of this client's durable session, including futures of earlier programs.
+
+        Args:
+            name: only tasks with this name.
+            key: only the task with this key.
+            tag: only tasks with this tag.
+
+        Returns:
+            Futures in the order of submission. This client's serializer loads their results.
+
+        Raises:
+            UsageError: The client has no session.
+            UnreachableError: The scheduler does not answer.
+        """
+        self._check_open()
+        session: NamedSession = self._durable("futures")
+        return session.find(name, key, tag)
 
 
 class NamedSession:

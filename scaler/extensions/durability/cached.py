@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from scaler.client.code_digest import code_digest
-from scaler.client.future import Unloaded
-from scaler.client.futures import FutureTable
+from scaler.client.future import ScalerFuture, Unloaded
+from scaler.client.loop import ClientLoop
+from scaler.client.options import Options
+from scaler.client.task_calls import Call, TaskCalls, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.client.tasks import ObjectUpload, TasksAdded, TaskSettled, TaskTemplate, UploadEnded
-from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ScalerError, UsageError
+from scaler.extensions.durability.code_digest import code_digest
 from scaler.ids import cached_id, content_id
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer
@@ -27,23 +28,42 @@ LOOK_UP_SECONDS = 2.0
 """Time (seconds) after which a look-up without an answer counts as a miss."""
 
 StoredParts = list[memoryview]
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@hiding_frames_of_methods()
+class CachedCalls(TaskCalls):
+    def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
+        """Call `fn(*args, **kwargs)`, or return the result of an equal call that a client of this key has cached.
+
+        The object storage keeps the result, up to its `cache_limit_bytes`, even after this client disconnects. Calls
+        are equal if the values of the arguments, the code of the function, and all code it refers to outside of
+        installed packages are equal. The function must depend on nothing else. Exceptions are not cached.
+
+        Returns:
+            The future of the call, already finished if the result was cached.
+
+        Raises:
+            UsageError: An argument is a future, or was sent with `send_object`.
+        """
+        return self._cached(fn, [(args, kwargs)], self._options)[0]
+
+    def _cached(self, fn: Callable[..., Any], calls: Sequence[Call], options: Options) -> list[TaskFuture]:
+        self._check_open()
+        if self._is_nested:
+            raise UsageError("a client inside a task cannot cache: cache the call that submits the task")
+        template = self._templates.template(fn, options, b"")
+        if self._is_in_process:  # no storage keeps results
+            return [self._futures.submit(template, *call) for call in calls]
+        return CachedResults(self._loop).submit(template, fn, calls)
 
 
 class CachedResults:
-    def __init__(
-        self,
-        owner: bytes,
-        futures: FutureTable,
-        loop: asyncio.AbstractEventLoop,
-        transfers: ObjectTransfers,
-    ) -> None:
-        """owner: prefix of the ids of cached results of the client's key."""
-        self._owner = owner
-        self._futures = futures
-        self._loop = loop
-        self._transfers = transfers
-        self.wanted: dict[bytes, bytes] = {}
+    def __init__(self, loop: ClientLoop) -> None:
+        self._owner = loop.cache_owner
+        self._futures = loop.futures
+        self._loop = loop._loop
+        self._transfers = loop.transfers
+        self._wanted = loop.wanted
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
         """Return the futures of calls: cached calls already ended, all other calls submitted or waiting for the
@@ -76,13 +96,13 @@ class CachedResults:
         self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], digest: bytes
     ) -> TaskFuture:
         task = self._futures.ids.task()
-        self.wanted[task] = digest
+        self._wanted[task] = partial(self._put, digest)
         try:
             future = self._futures.submit(template, args, kwargs, task)
         except BaseException:
-            del self.wanted[task]
+            del self._wanted[task]
             raise
-        future.add_done_callback(lambda _: self.wanted.pop(task, None))  # a cancelled task has no result
+        future.add_done_callback(lambda _: self._wanted.pop(task, None))  # a cancelled task has no result
         return future
 
     def _submit_early(
@@ -93,8 +113,8 @@ class CachedResults:
         task, answer = future.task_id, ObjectUpload(futures.ids.object(), futures.releases, b"")
         future.uploads = (*future.uploads, answer)
         futures.add((future,))  # its task is not sent until `answer` has ended
-        self.wanted[task] = digest
-        future.add_done_callback(lambda _: self.wanted.pop(task, None))
+        self._wanted[task] = partial(self._put, digest)
+        future.add_done_callback(lambda _: self._wanted.pop(task, None))
         settle = partial(self._settle, future, digest, answer, template.serializer)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the future has ended
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(settle()))
@@ -145,10 +165,6 @@ class CachedResults:
             return None
         return parts if bytes(first) == digest else None
 
-    def take(self, task: bytes, outcome: int) -> bytes | None:
-        digest = self.wanted.pop(task, None)
-        return digest if outcome == Outcome.SUCCESS else None
-
-    async def put(self, digest: bytes, parts: StoredParts) -> None:
+    async def _put(self, digest: bytes, parts: StoredParts) -> None:
         with contextlib.suppress(ScalerError):  # such as no space; the call runs again next time
             await self._transfers.storage().put(cached_id(self._owner, digest), [digest, *parts])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from scaler.client.code_digest import code_digest
 from scaler.errors import UsageError
+from scaler.extensions.durability.code_digest import code_digest
 
 
 def compiled(source: str, **others: object) -> Callable[..., Any]:

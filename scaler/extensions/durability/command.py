@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from scaler.client.client import Client
-from scaler.client.durable import session_tasks
 from scaler.config.flags import verb_parser
 from scaler.errors import UsageError
+from scaler.extensions.durability.client import session_tasks
 from scaler.grammar import counted
 from scaler.ids import show
 from scaler.protocol import messages as m
