@@ -223,7 +223,7 @@ class SchedulerServer:
         """Return the bytes of the journal, and why the disk takes no new tasks, or an empty text."""
         if self._kept is None:
             return 0, ""
-        return self._kept.journal.size_bytes, self.state.durability.failure or self._kept.complaint
+        return self._kept.journal.size_bytes, self.state.rooms.durability.failure or self._kept.complaint
 
     # -- admission
 

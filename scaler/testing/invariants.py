@@ -38,7 +38,7 @@ def check(state: ClusterState) -> None:
 
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
-    sessions = getattr(state.durability, "sessions", {})
+    sessions = getattr(state.rooms.durability, "sessions", {})
     assert sessions.keys() == {client.id for client in clients if client.is_durable}, "sessions are those of clients"
     for client in state.clients.values():
         assert not client.terminated, f"client {client.name} is terminated and still listed"
@@ -70,7 +70,7 @@ def _check_departed(state: ClusterState) -> None:
 
 def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
     tasks, size_bytes = Counter[KeyAccount](), Counter[KeyAccount]()
-    objects, sessions = state.objects, getattr(state.durability, "sessions", {})
+    objects, sessions = state.objects, getattr(state.rooms.durability, "sessions", {})
     for client in clients:
         account = client.account
         tasks[account] += len(client.tasks)
@@ -138,7 +138,7 @@ def _check_worker(state: ClusterState, worker: Worker) -> None:
     counted = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
     assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
     assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
-    assert (worker in state.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
+    assert (worker in state.pools.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
     willing = worker.is_willing and worker.busy < worker.limit
     has_slot = worker.busy + worker.claims.extra <= worker.slots - 1
     assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
@@ -222,7 +222,7 @@ def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Tas
         uses.update(reference for reference in references if reference not in client.tasks)
         missing = sum(reference in client.tasks for reference in references)
         if type(task.state) is Waiting:
-            missing += (task in held) + (task in state.durability.held)
+            missing += (task in held) + (task in state.rooms.durability.held)
             assert 0 < task.state.missing == missing, f"{name} misses {missing}, not {task.state.missing}"
         elif type(task.state) is Ready:
             assert missing == 0, f"{name} is beyond waiting and misses {missing}"

@@ -129,7 +129,7 @@ class Calls(SchedulerPart):
         for report in message.calls:
             key = (peer.id, report.number)
             call = known.live.get(key) or known.kept.pop(key, None)
-            call = call or CallRecord(key, peer.title, report.name, state.unix_at_zero + state.now)
+            call = call or CallRecord(key, peer.title, report.name, state.rooms.unix_at_zero + state.now)
             call.report = report
             if not call.groups:
                 known.keep(call)

@@ -95,16 +95,18 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         text = _living(state, task, state.own_time(now))
     elif found := state.ended_task(task_id):
         text = _ended(*found, now)
-    elif task_id in state.durability.refused:
-        text = f"it was refused: {state.durability.refused[task_id].payload.decode()}"
+    elif task_id in state.rooms.durability.refused:
+        text = f"it was refused: {state.rooms.durability.refused[task_id].payload.decode()}"
     else:
         return UNKNOWN
-    return f"{text}; {state.durability.failure}" if state.durability.is_stuck else text  # its client does not know yet
+    return (
+        f"{text}; {state.rooms.durability.failure}" if state.rooms.durability.is_stuck else text
+    )  # its client does not know yet
 
 
 def _living(state: ClusterState, task: Task, now: float) -> str:
     match task.state:
-        case Waiting() if task in state.durability.held:
+        case Waiting() if task in state.rooms.durability.held:
             return HELD
         case Waiting(missing=missing):
             tasks = task.group.client.tasks
@@ -240,7 +242,7 @@ def outlook(state: ClusterState, needs: Needs) -> str:
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
     parts = [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
-    could = [manager for manager in state.scaling.managers.values() if needs.fits(manager.offers)]
+    could = [manager for manager in state.rooms.scaling.managers.values() if needs.fits(manager.offers)]
     if not could and not fitting:
         parts.append(_no_candidate(state, needs))
     if slots:
@@ -266,7 +268,7 @@ def without_workers(state: ClusterState) -> str:
     """Return why no worker is connected and what starts one, as `TITLE: TEXT`; empty if there are workers."""
     if state.workers:
         return ""
-    managers = [*state.scaling.managers.values()]
+    managers = [*state.rooms.scaling.managers.values()]
     if not managers:
         return "No workers: no connected worker manager can start any"
     waiting = state.ready.waiting()
@@ -338,7 +340,7 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
 
 def _offers(state: ClusterState) -> list[Offers]:
     return [
-        *(each.offers for each in state.scaling.managers.values()),
+        *(each.offers for each in state.rooms.scaling.managers.values()),
         *(each.offers for each in state.workers.values()),
     ]
 

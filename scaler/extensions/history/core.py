@@ -226,7 +226,7 @@ class History(SchedulerPart):
     def on_question(
         self, question: FindHistory | FindTasks, client: ClientRecord, state: ClusterState
     ) -> Reply | Perform:
-        sees, at = sees_of(client.identity), state.unix_at_zero + state.now
+        sees, at = sees_of(client.identity), state.rooms.unix_at_zero + state.now
         if isinstance(question, FindTasks):
             return TasksFound(question.search, find(state, question.search, at, state.now, sees))
         if sees is not every_key:
@@ -302,7 +302,7 @@ class History(SchedulerPart):
             living=living,
             workers=len(state.workers),
             managers=len(state.managers),
-            cost=state.scaling.spent,
+            cost=state.rooms.scaling.spent,
             lag_seconds=self._measured.lag_seconds,
             slots=sum(worker.slots for worker in workers),
             running=running,

@@ -286,12 +286,12 @@ class ScalingPart(SchedulerPart):
         return [self._save()]
 
     def add_to_status(self, reader: Reader) -> Additions:
-        managers = self.cluster.scaling.managers.values()
+        managers = self.cluster.rooms.scaling.managers.values()
         return Additions(columns={"managers": {each.name: each.columns(reader.sees_all) for each in managers}})
 
     @property
     def _times(self) -> TaskTimes:
-        return cast("Elastic", self.cluster.scaling).demand.task_times
+        return cast("Elastic", self.cluster.rooms.scaling).demand.task_times
 
     def _save(self) -> Perform:
         return Perform("scaling", [*self._times.counts])

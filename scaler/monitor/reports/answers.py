@@ -143,7 +143,7 @@ class Answers:
         sees = sees_of(client.identity)
         match question:
             case ReadCluster():
-                self._events.unix_at_zero = state.unix_at_zero
+                self._events.unix_at_zero = state.rooms.unix_at_zero
                 past = self._events.past(state, time.time(), sees)
                 present = status(state, self._server_status(False), sees)
                 asker.answer(question, ClusterRead(present, past.document()))

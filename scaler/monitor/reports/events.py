@@ -155,7 +155,7 @@ class Events:
         """Return the report for a new monitor. at: Unix seconds. sees: as in `status`."""
         sees_all = sees is every_key
         past = {
-            each.ids[index]: (each.step_at, self._ended_row(each, index, state.unix_at_zero + each.step_at))
+            each.ids[index]: (each.step_at, self._ended_row(each, index, state.rooms.unix_at_zero + each.step_at))
             for remembered in state.rooms.remembered
             for each, index in remembered.latest(MAX_PAST_TASKS)
             if sees(each.run_of(index)[0].client.account.key)

@@ -240,7 +240,7 @@ class Monitors:
         if self._events_timer is not None:
             self._events_timer.cancel()
             self._events_timer = None
-        self._events.unix_at_zero = self._frame.state.unix_at_zero
+        self._events.unix_at_zero = self._frame.state.rooms.unix_at_zero
         report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
         # Lengthen the pause with the size of the report, which limits the rows per second.

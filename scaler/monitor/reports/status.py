@@ -266,7 +266,7 @@ def _worker(state: ClusterState, worker: Worker, added: Additions, sees: Sees) -
     if heartbeat is None:
         return row
     if heartbeat.clock_error_seconds:
-        own_clock = state.unix_at_zero + heartbeat.sent_at + heartbeat.clock_offset_seconds
+        own_clock = state.rooms.unix_at_zero + heartbeat.sent_at + heartbeat.clock_offset_seconds
         row = row._replace(
             clock_seconds=round(heartbeat.unix_seconds - own_clock, 4),
             clock_error_seconds=max(1e-6, round(heartbeat.clock_error_seconds, 6)),

@@ -263,22 +263,26 @@ class Counts:
         self.processors_replaced += max(0, heartbeat.processors_replaced - replaced)
 
 
+class WorkerPools(dict[Offers, WorkerPool]):
+    """Workers by their offers. overloaded: workers with more tasks than slots."""
+
+    def __init__(self) -> None:
+        self.overloaded: OrderedDict[Worker, None] = OrderedDict()
+
+
 class ClusterState:
     """All peers and their belongings. Only the rules of the core modify this."""
 
     has_returned = False
     """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
-    def __init__(self, now: float, accounts: KeyAccounts, rooms: Rooms, scaling: Scaling) -> None:
+    def __init__(self, now: float, accounts: KeyAccounts, rooms: Rooms) -> None:
         self.now = now
-        self.unix_at_zero = 0.0
         self.stalled_seconds = 0.0
         """Total time without steps, which core time excludes."""
         self.accounts = accounts
         self.rooms = rooms
         self.changes = rooms.changes
-        self.scaling = scaling
-        self.durability = rooms.durability
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
@@ -289,9 +293,7 @@ class ClusterState:
         self.counts = Counts()
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
         """By name, client's key, and items of the needs; most recently used last."""
-        self.pools: dict[Offers, WorkerPool] = {}
-        self.overloaded: OrderedDict[Worker, None] = OrderedDict()
-        """Workers with more tasks than slots."""
+        self.pools = WorkerPools()
 
     def own_time(self, now: float) -> float:
         """Convert clock time to core time, which excludes intervals without steps."""

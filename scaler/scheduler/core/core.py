@@ -54,7 +54,8 @@ class SchedulerCore:
     def __init__(self, config: Rules, now: float, scaling: Scaling, rooms: Rooms | None = None) -> None:
         rooms = rooms or Rooms()
         self._scaling, self._stores = scaling, rooms.stores
-        self.state = ClusterState(now, KeyAccounts(config), rooms, scaling)
+        rooms.scaling = scaling
+        self.state = ClusterState(now, KeyAccounts(config), rooms)
         self.config = config
         rooms.bind(self.state)
         self.outbox = Outbox(self.state, rooms)
@@ -106,7 +107,7 @@ class SchedulerCore:
         self._has_more = self.placement.place(time)
         if self.placement.has_backlog and not had_backlog:
             self._scaling.hurry()
-        if state.overloaded or time >= self.placement.next_check:
+        if state.pools.overloaded or time >= self.placement.next_check:
             self.placement.balance(time)
         if time >= self._scaling.next_at:
             self._scaling.plan(time)
@@ -117,7 +118,7 @@ class SchedulerCore:
         if self._has_more:
             return now
         soonest = now + TICK_SECONDS
-        check_at = (self.placement.poll_again_at, self.placement.next_check) if self.state.overloaded else ()
+        check_at = (self.placement.poll_again_at, self.placement.next_check) if self.state.pools.overloaded else ()
         due_at = (
             self.tasks.next_wake,
             self._scaling.next_at,
@@ -190,7 +191,7 @@ class SchedulerCore:
             case commands.MonitoringChanged(is_watched):
                 self.outbox.rooms.watch(is_watched)
             case commands.ClockRead(unix_at_zero):
-                self.state.unix_at_zero = unix_at_zero
+                self.state.rooms.unix_at_zero = unix_at_zero
             case commands.ShellObserved(observed):
                 for each in observed:
                     self.state.changes.pass_on(each)

@@ -234,7 +234,7 @@ class Outbox:
                 for part in split(ObjectsMissing(ids)):
                     self.send_to_client(client, part)
             self._missing.clear()
-        from_rooms, last = self.rooms.deliver(self._state.now, self._state.unix_at_zero)
+        from_rooms, last = self.rooms.deliver(self._state.now)
         for command in from_rooms:
             if type(command) is HoldObjects:
                 self._state.objects.hold(command.held)

@@ -70,7 +70,7 @@ class Placement:
         self._tasks = tasks
         self._outbox = outbox
         self._pools = state.pools
-        self._overloaded = state.overloaded
+        self._overloaded = state.pools.overloaded
         self._pool_of: dict[Worker, WorkerPool] = {}
         self._fitting: dict[Needs, list[WorkerPool]] = {}
         self.touched: dict[Worker, None] = {}
@@ -141,7 +141,7 @@ class Placement:
 
     def _pools_for(self, needs: Needs) -> list[WorkerPool]:
         pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
-        if self._state.scaling.prefers_least_capable:
+        if self._state.rooms.scaling.prefers_least_capable:
             pools.sort(key=lambda pool: len(pool.offers.items))
         if len(self._fitting) > 1024:
             self._fitting.clear()

@@ -165,6 +165,10 @@ class Rooms:
     explainer: Any = Explainer()
     resources: Any = ResourceRules()
     paces: Paced = Paced()
+    scaling: Any = None
+    """The cluster's `Scaling`, set by the core."""
+    unix_at_zero = 0.0
+    """Unix seconds at which the monotonic clock was 0."""
 
     def bind(self, cluster: Any) -> None:
         for part in self._parts:
@@ -199,12 +203,12 @@ class Rooms:
         self._publisher.changes = {*Publisher.changes, *(OF_TASKS if is_watched else ())}
         self.changes.resolve()
 
-    def deliver(self, clock: float, unix_at_zero: float) -> tuple[list[Command], list[Command]]:
+    def deliver(self, clock: float) -> tuple[list[Command], list[Command]]:
         """Deliver the changes of a step to their subscribers, and run due parts. Returns their commands, and the last
         commands of the step."""
         commands: list[Command] = []
         last: list[Command] = []
-        now = Now(clock, unix_at_zero + clock)
+        now = Now(clock, self.unix_at_zero + clock)
         for subscriber, collected in self.changes.collected:
             if collected:
                 found = subscriber.on_changes(collected.copy(), now)

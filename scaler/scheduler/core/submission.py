@@ -36,7 +36,7 @@ class Submission:
     def __init__(self, state: ClusterState, tasks: Tasks, waiting_limit: int) -> None:
         self._state = state
         self._tasks = tasks
-        self._durability = state.durability
+        self._durability = state.rooms.durability
         self._resources: ResourceRules = state.rooms.resources
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}

@@ -160,7 +160,7 @@ class Tasks:
             if not is_task(reference):
                 self._objects.use(reference)
                 continue
-            retained = client.retained.get(reference) or self._state.durability.refused.get(reference)
+            retained = client.retained.get(reference) or self._state.rooms.durability.refused.get(reference)
             if retained is None:
                 failed = failed or _NOT_RETAINED
             else:
@@ -320,7 +320,7 @@ class Tasks:
         for index, identifier, attempt, reported, result, duration_us, cpu_us, peak_bytes, inputs_us in columns:
             task = worker_tasks.get(identifier)
             if task is None or task.attempt != attempt:
-                if self._state.durability.done(worker, message, index, batch):
+                if self._state.rooms.durability.done(worker, message, index, batch):
                     continue
                 if self._is_result(identifier, attempt, result) and not self._has_attempt(identifier, attempt):
                     self.drop_late(result, worker)
@@ -587,7 +587,7 @@ class Tasks:
         self._note_given_back(task)
         if task.group.client.attempt_base:
             task.attempt = max(task.attempt, task.group.client.attempt_base)
-            delay = max(delay, self._state.durability.recovers_until - now)
+            delay = max(delay, self._state.rooms.durability.recovers_until - now)
         if task.attempt >= MAX_ATTEMPT:
             self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent that many times".encode())
         elif task.references and self._lacks_inputs(task):
@@ -714,7 +714,7 @@ class Tasks:
                 del self._state.departed[client]
         else:
             if client.is_durable:
-                self._state.durability.ended(task)
+                self._state.rooms.durability.ended(task)
             batch = self._batch
             batch.left += 1
             retained = client.retained[task.id] = RetainedResult(outcome, payload, batch)

@@ -214,7 +214,7 @@ def test_consumed_inner_value_is_not_recomputed(cluster: Restarted) -> None:
     cluster.wait(1.0, alive=["w", "idle", "client"])
     assert cluster.outcome("client", last) is Outcome.SUCCESS
     assert cluster.runs("idle") == []
-    assert not cluster.state.durability.held
+    assert not cluster.state.rooms.durability.held
 
 
 def test_inner_value_is_recomputed_when_its_consumer_is_lost(cluster: Restarted) -> None:

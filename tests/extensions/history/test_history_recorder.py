@@ -92,7 +92,7 @@ def test_earlier_runs_are_read_from_files_and_the_current_run_once(
         asyncio.run(main())
 
     async def first(cluster: Recorded, _files: HistoryFiles) -> None:
-        now = Now(cluster.now, cluster.state.unix_at_zero + cluster.now)
+        now = Now(cluster.now, cluster.state.rooms.unix_at_zero + cluster.now)
         cluster.history.on_changes([Incident("lost", "worker 1", "gone", {})], now)
 
     run(UNIX, first)

@@ -42,7 +42,7 @@ class Watched:
 
     def __init__(self, cluster: Cluster | None = None, slots: int = 1) -> None:
         self.cluster = cluster or Cluster()
-        self.cluster.state.unix_at_zero = AT
+        self.cluster.state.rooms.unix_at_zero = AT
         self.cluster.step(MonitoringChanged(True))
         self.events = Events()
         self.client = self.cluster.client()
