@@ -48,7 +48,7 @@ CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tests/unit/object_storage", "tests/properties/test_object_storage_core.py"),
     ),
     "worker": (
-        ("scaler/worker/agent/core.py", "scaler/worker/agent/pool.py", "scaler/worker/agent/calls.py"),
+        ("scaler/worker/agent/core.py", "scaler/worker/agent/pool.py", "scaler/offload/calls.py"),
         (
             "tests/unit/worker/test_agent_core.py",
             "tests/unit/worker/test_memory_limits.py",

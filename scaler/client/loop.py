@@ -28,6 +28,7 @@ from scaler.client.results import StoredResults, Wanted
 from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
+from scaler.monitor.messages import Explain, Explained
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Questions
 from scaler.output import STDERR, STDOUT, OutputStreams
@@ -157,7 +158,7 @@ class ClientLoop:
         with self.futures.condition:
             if session.waits_for_upload(task):
                 return session.why_unsent(task)
-        answer = self.ask(m.Explain(future.task_id), m.Explained, seconds)
+        answer = self.ask(Explain(future.task_id), Explained, seconds)
         with self.futures.condition:
             text = session.why_unsent(task) or answer.text
         origin = task.failed_first

@@ -16,6 +16,7 @@ from scaler.client.task_calls import PublicCalls, TaskCalls, hiding_frames_of_me
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.grammar import listed
+from scaler.monitor.messages import FindObjects, ObjectsFound
 from scaler.needs import pinned
 from scaler.protocol import messages as m
 
@@ -90,7 +91,7 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
         return self._large_objects([], limit)
 
     def _large_objects(self, named: list[bytes], most: int) -> list[answers.LargeObject]:
-        answer = self._loop.ask(m.FindObjects(named, most), m.ObjectsFound)
+        answer = self._loop.ask(FindObjects(named, most), ObjectsFound)
         return [
             answers.LargeObject(identifier, size_bytes, function, task, client, tuple(hosts))
             for identifier, size_bytes, function, task, client, hosts in json.loads(answer.json)

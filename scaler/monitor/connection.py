@@ -16,6 +16,24 @@ from scaler.ids import new_peer_id, task_id_of
 from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.history_rows import ClusterHistory
+from scaler.monitor.messages import (
+    ClusterRead,
+    Explain,
+    Explained,
+    FindHistory,
+    FindObjects,
+    FindTasks,
+    HistoryFound,
+    MonitorEvents,
+    MonitorStatus,
+    ObjectsFound,
+    Profiled,
+    ReadCluster,
+    ReadLog,
+    ReadProfile,
+    TaskLog,
+    TasksFound,
+)
 from scaler.monitor.model import Model
 from scaler.monitor.rows import FOUND, LOGS, MALFORMED, decode, decode_list, objects
 from scaler.net.access import LOCAL_ACCESS, Access
@@ -57,38 +75,38 @@ class Asking:
 
     async def read(self) -> None:
         """Update the model, as far as the client's key may see. Raises UnreachableError on timeout or a bad answer."""
-        found = await self._ask(m.ReadCluster(), m.ClusterRead)
+        found = await self._ask(ReadCluster(), ClusterRead)
         try:
-            self.model.apply(m.MonitorStatus(found.status))
-            self.model.apply(m.MonitorEvents(found.events))
+            self.model.apply(MonitorStatus(found.status))
+            self.model.apply(MonitorEvents(found.events))
         except ProtocolError as error:
             raise UnreachableError(f"{self.address} did not send the cluster's state: {error}"[:200]) from None
 
     async def explain(self, task_id: str) -> str:
         """Explain why a task waits or how it ended. Raises UsageError for a malformed id, and UnreachableError."""
-        return (await self._ask(m.Explain(task_id_of(task_id)), m.Explained)).text
+        return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
 
-    async def log(self, task_id: str) -> m.TaskLog:
+    async def log(self, task_id: str) -> TaskLog:
         """Return the output of a task. Raises as `explain` does."""
-        return await self._ask(m.ReadLog(task_id_of(task_id)), m.TaskLog)
+        return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
 
     async def find(self, search: str) -> list[TaskRow]:
         """Find tasks by id prefix or part of a name. Raises UnreachableError on timeout or for an unreadable answer."""
-        found = await self._ask(m.FindTasks(search), m.TasksFound)
+        found = await self._ask(FindTasks(search), TasksFound)
         at = self.model.status.at
         with self._decoding("list of tasks"):
             return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
 
     async def objects(self, most: int) -> list[ObjectRow]:
         """Return the largest objects with all their holders. Raises as `find` does."""
-        found = await self._ask(m.FindObjects([], most), m.ObjectsFound)
+        found = await self._ask(FindObjects([], most), ObjectsFound)
         with self._decoding("list of objects"):
             return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
 
     async def history(self, since: float, until: float) -> ClusterHistory:
         """Return the history between two times (unix seconds). Raises as `find` does."""
         seconds = max(HISTORY_SECONDS, self._timeout_seconds)
-        found = await self._ask(m.FindHistory(since, until), m.HistoryFound, seconds)
+        found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
         with self._decoding("history"):
             return decode(ClusterHistory, json.loads(found.json))
 
@@ -108,7 +126,7 @@ class Asking:
         """Return the profile of a task or function, or the list of functions if both are empty. Raises as `find` does,
         and UsageError for a malformed id."""
         task = task_id_of(task_id) if task_id else b""
-        found = await self._ask(m.ReadProfile(task, function), m.Profiled)
+        found = await self._ask(ReadProfile(task, function), Profiled)
         with self._decoding("profile"):
             document: dict[str, Any] = json.loads(found.json)
             if document["of"]:
@@ -225,24 +243,24 @@ class MonitorConnection(Asking):
                 self._on_change()
             await asyncio.sleep(READ_SECONDS)
 
-    def _apply(self, document: m.MonitorStatus | m.MonitorEvents) -> None:
+    def _apply(self, document: MonitorStatus | MonitorEvents) -> None:
         try:
             self.model.apply(document)
         except ProtocolError as error:
             self._malformed += 1
             if self._malformed == 1:
                 _log.warning("%s: dropped: %s", self.address, error)
-        if isinstance(document, m.MonitorStatus):
+        if isinstance(document, MonitorStatus):
             self._first_at = min(self._first_at, self.model.status.at)
             if self.model.status.storage.at > self._first_at:
                 self._storage_answered.set()
-        if self.model.has_past or (self._malformed and isinstance(document, m.MonitorEvents)):
+        if self.model.has_past or (self._malformed and isinstance(document, MonitorEvents)):
             self._answered.set()
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
-                case Received(message=m.MonitorStatus() | m.MonitorEvents() as document):
+                case Received(message=MonitorStatus() | MonitorEvents() as document):
                     self._apply(document)
                 case Received(message=m.Reply() as answer):
                     self._questions.answered(answer)

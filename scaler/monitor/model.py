@@ -17,10 +17,10 @@ from scaler.errors import ProtocolError
 from scaler.median import median
 from scaler.monitor.cluster_rows import LIVE, RUNNING, FindingRow, FunctionRow, Status, TaskRow
 from scaler.monitor.data_rows import LinkRow
+from scaler.monitor.messages import MonitorEvents, MonitorStatus
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import LISTS, LOGS, MALFORMED, NOTES, Document, decode, decode_list, decode_status, objects
 from scaler.plugins import known_extensions, load
-from scaler.protocol.messages import MonitorEvents, MonitorStatus
 
 if TYPE_CHECKING:
     from scaler.monitor.top.formats import Panel

@@ -826,51 +826,6 @@ class Desired(Message):
     left: UnitIds = field(default_factory=list)  # ids of units whose worker has disconnected since the last Desired
 
 
-@message(32, from_scheduler=(MONITOR,))
-class MonitorStatus(Message):
-    """The state of the cluster (see docs/design.md)."""
-
-    json: bytes  # UTF-8
-
-
-@message(33, from_scheduler=(MONITOR,))
-class MonitorEvents(Message):
-    """Events since the last MonitorEvents (see docs/design.md)."""
-
-    json: bytes  # UTF-8
-
-
-@message(34, to_scheduler=(*CLIENTS, MONITOR))
-class Explain(Inquiry):
-    """Asks why a task waits or how it ended. Answered by Explained."""
-
-    extension = "explain"
-    task: f.Id
-
-
-@message(35, from_scheduler=(*CLIENTS, MONITOR))
-class Explained(Reply):
-    task: f.Id
-    text: f.Display  # display text
-
-
-@message(36, to_scheduler=(*CLIENTS, MONITOR))
-class ReadLog(Inquiry):
-    """Asks for the output of a task. Answered by TaskLog."""
-
-    extension = "logs"
-    task: f.Id
-
-
-@message(37, from_scheduler=(*CLIENTS, MONITOR))
-class TaskLog(Reply):
-    task: f.Id
-    stdout: bytes
-    stderr: bytes
-    truncated_bytes: f.Count64  # bytes omitted beyond the limit
-    traceback: bytes = b""  # UTF-8; of a failed task
-
-
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
     """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
@@ -974,51 +929,6 @@ class Named(Message):
     """Display name of a joined worker, such as cloud-3."""
 
     name: str
-
-
-@message(49, to_scheduler=CLIENTS)
-class ReadFailure(Inquiry):
-    """Asks for the function and arguments of a failed task, to replay it. Answered by FailedTask."""
-
-    extension = "failures"
-    task: f.Id
-
-
-@message(50, from_scheduler=CLIENTS, batch=True)
-class FailedTask(Reply):
-    task: f.Id
-    functions: Functions  # its function and serializer
-    runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
-    text: f.Display = ""  # why it cannot run again, display text
-
-
-@message(51, to_scheduler=(*CLIENTS, MONITOR))
-class FindTasks(Inquiry):
-    """Searches live tasks and the last ended ones. Answered by TasksFound."""
-
-    extension = "history"
-    search: str  # prefix of a task's id in hex, or part of the name of its function, client, or worker
-
-
-@message(52, from_scheduler=(*CLIENTS, MONITOR))
-class TasksFound(Reply):
-    search: str
-    json: bytes  # UTF-8: a table of tasks as in MonitorEvents
-
-
-@message(53, to_scheduler=(*CLIENTS, MONITOR))
-class FindObjects(Inquiry):
-    """Asks which stores hold the named objects, or the largest ones. Answered by ObjectsFound."""
-
-    named: f.Ids  # a task's id stands for its result; empty: the largest objects
-    most: f.Count32
-
-
-@message(54, from_scheduler=(*CLIENTS, MONITOR))
-class ObjectsFound(Reply):
-    named: f.Ids
-    most: f.Count32
-    json: bytes  # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
 
 
 @message(55, from_scheduler=CLIENTS)
@@ -1316,39 +1226,6 @@ class WorkerLogged(Message):
     dropped: f.Count32 = 0  # records omitted since then, beyond the limit
 
 
-@message(90, to_scheduler=(*CLIENTS, MONITOR))
-class ReadProfile(Inquiry):
-    """Asks for the profile of a task or function. With neither, asks for the functions with a profile. Answered by
-    Profiled."""
-
-    extension = "profiles"
-    task: f.OptionalId = b""
-    search: str = ""  # the name of a function
-
-
-@message(91, from_scheduler=(*CLIENTS, MONITOR), batch=True)
-class Profiled(Reply):
-    task: f.OptionalId
-    search: str
-    json: bytes  # UTF-8: task, function, or empty (none found); name; a profile or the list of functions
-
-
-@message(94, to_scheduler=(*CLIENTS, MONITOR))
-class FindHistory(Inquiry):
-    """Asks for the history between two times, in unix seconds. Answered by HistoryFound."""
-
-    extension = "history"
-    since: f.Clock
-    until: f.Clock
-
-
-@message(95, from_scheduler=(*CLIENTS, MONITOR))
-class HistoryFound(Reply):
-    since: f.Clock
-    until: f.Clock
-    json: bytes  # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
-
-
 @message(96, to_scheduler=CLIENTS)
 class RestartWorkers(Inquiry):
     """Asks to stop workers, which their managers replace. Answered by WorkersRestarted."""
@@ -1361,17 +1238,6 @@ class RestartWorkers(Inquiry):
 class WorkersRestarted(Reply):
     workers: PeerIds  # workers that will exit
     refused: f.Display  # reason of a rejection, display text; empty if accepted
-
-
-@message(98, to_scheduler=CLIENTS)
-class ReadCluster(Inquiry):
-    """Asks for the part of the cluster's state that the client may see. Answered by ClusterRead."""
-
-
-@message(99, from_scheduler=CLIENTS, batch=True)
-class ClusterRead(Reply):
-    status: bytes  # UTF-8: the document of a MonitorStatus
-    events: bytes  # UTF-8: the document of a MonitorEvents with the last tasks
 
 
 @message(100, from_scheduler=(*CLIENTS, MONITOR))

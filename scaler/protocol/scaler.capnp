@@ -665,49 +665,6 @@ struct Desired {
   left @5 :List(UnitId);         # ids of units whose worker has disconnected since the last Desired
 }
 
-struct MonitorStatus {
-  # The state of the cluster (see docs/design.md).
-  # scheduler -> monitor.
-  json @0 :Data;                 # UTF-8
-}
-
-struct MonitorEvents {
-  # Events since the last MonitorEvents (see docs/design.md).
-  # scheduler -> monitor.
-  json @0 :Data;                 # UTF-8
-}
-
-struct Explain {
-  # Asks why a task waits or how it ended. Answered by Explained.
-  # client, monitor, admin -> scheduler.
-  task @0 :Data;                 # 16 bytes
-  number @1 :UInt64;
-}
-
-struct Explained {
-  # scheduler -> client, monitor, admin.
-  task @0 :Data;                 # 16 bytes
-  text @1 :Text;                 # display text
-  number @2 :UInt64;
-}
-
-struct ReadLog {
-  # Asks for the output of a task. Answered by TaskLog.
-  # client, monitor, admin -> scheduler.
-  task @0 :Data;                 # 16 bytes
-  number @1 :UInt64;
-}
-
-struct TaskLog {
-  # scheduler -> client, monitor, admin.
-  task @0 :Data;                 # 16 bytes
-  stdout @1 :Data;
-  stderr @2 :Data;
-  truncatedBytes @3 :UInt64;     # bytes omitted beyond the limit
-  traceback @4 :Data;            # UTF-8; of a failed task
-  number @5 :UInt64;
-}
-
 struct PutObject {
   # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
   # attachments, not shared, at offset 0: only asks for room.
@@ -805,52 +762,6 @@ struct Named {
   # Display name of a joined worker, such as cloud-3.
   # scheduler -> worker.
   name @0 :Text;
-}
-
-struct ReadFailure {
-  # Asks for the function and arguments of a failed task, to replay it. Answered by FailedTask.
-  # client, admin -> scheduler.
-  task @0 :Data;                 # 16 bytes
-  number @1 :UInt64;
-}
-
-struct FailedTask {
-  # scheduler -> client, admin.
-  task @0 :Data;                 # 16 bytes
-  functions @1 :List(AnnouncedFunction);  # its function and serializer
-  runs @2 :List(RunGroup);       # one, with only this task; none if it cannot be replayed
-  text @3 :Text;                 # why it cannot run again, display text
-  number @4 :UInt64;
-}
-
-struct FindTasks {
-  # Searches live tasks and the last ended ones. Answered by TasksFound.
-  # client, monitor, admin -> scheduler.
-  search @0 :Text;               # prefix of a task's id in hex, or part of the name of its function, client, or worker
-  number @1 :UInt64;
-}
-
-struct TasksFound {
-  # scheduler -> client, monitor, admin.
-  search @0 :Text;
-  json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
-  number @2 :UInt64;
-}
-
-struct FindObjects {
-  # Asks which stores hold the named objects, or the largest ones. Answered by ObjectsFound.
-  # client, monitor, admin -> scheduler.
-  named @0 :Data;                # a task's id stands for its result; empty: the largest objects; column of ids
-  most @1 :UInt32;
-  number @2 :UInt64;
-}
-
-struct ObjectsFound {
-  # scheduler -> client, monitor, admin.
-  named @0 :Data;                # column of ids
-  most @1 :UInt32;
-  json @2 :Data;                 # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
-  number @3 :UInt64;
 }
 
 struct ObjectsMissing {
@@ -1141,6 +1052,132 @@ struct WorkerLogged {
   dropped @1 :UInt32;            # records omitted since then, beyond the limit
 }
 
+struct RestartWorkers {
+  # Asks to stop workers, which their managers replace. Answered by WorkersRestarted.
+  # client, admin -> scheduler.
+  workers @0 :List(PeerName);    # none: all
+  graceful @1 :Bool;             # running tasks finish first
+  number @2 :UInt64;
+}
+
+struct WorkersRestarted {
+  # scheduler -> client, admin.
+  workers @0 :List(PeerName);    # workers that will exit
+  refused @1 :Text;              # reason of a rejection, display text; empty if accepted
+  number @2 :UInt64;
+}
+
+struct Unanswered {
+  # Rejects a question to the scheduler.
+  # scheduler -> client, monitor, admin.
+  text @0 :Text;                 # reason
+  number @1 :UInt64;
+}
+
+struct ReadTable {
+  # Asks for the newest rows of a table in Welcome.tables. Answered by TableRead.
+  # client, monitor, admin -> scheduler.
+  table @0 :Text;
+  search @1 :Text;               # text that matching rows contain; empty: all rows
+  most @2 :UInt32;
+  number @3 :UInt64;
+}
+
+struct TableRead {
+  # scheduler -> client, monitor, admin.
+  json @0 :Data;                 # UTF-8: columns and rows, as in a table of MonitorStatus
+  number @1 :UInt64;
+}
+
+struct MonitorStatus {
+  # The state of the cluster (see docs/design.md).
+  # scheduler -> monitor.
+  json @0 :Data;                 # UTF-8
+}
+
+struct MonitorEvents {
+  # Events since the last MonitorEvents (see docs/design.md).
+  # scheduler -> monitor.
+  json @0 :Data;                 # UTF-8
+}
+
+struct Explain {
+  # Asks why a task waits or how it ended. Answered by Explained.
+  # client, monitor, admin -> scheduler.
+  task @0 :Data;                 # 16 bytes
+  number @1 :UInt64;
+}
+
+struct Explained {
+  # scheduler -> client, monitor, admin.
+  task @0 :Data;                 # 16 bytes
+  text @1 :Text;                 # display text
+  number @2 :UInt64;
+}
+
+struct ReadLog {
+  # Asks for the output of a task. Answered by TaskLog.
+  # client, monitor, admin -> scheduler.
+  task @0 :Data;                 # 16 bytes
+  number @1 :UInt64;
+}
+
+struct TaskLog {
+  # scheduler -> client, monitor, admin.
+  task @0 :Data;                 # 16 bytes
+  stdout @1 :Data;
+  stderr @2 :Data;
+  truncatedBytes @3 :UInt64;     # bytes omitted beyond the limit
+  traceback @4 :Data;            # UTF-8; of a failed task
+  number @5 :UInt64;
+}
+
+struct ReadFailure {
+  # Asks for the function and arguments of a failed task, to replay it. Answered by FailedTask.
+  # client, admin -> scheduler.
+  task @0 :Data;                 # 16 bytes
+  number @1 :UInt64;
+}
+
+struct FailedTask {
+  # scheduler -> client, admin.
+  task @0 :Data;                 # 16 bytes
+  functions @1 :List(AnnouncedFunction);  # its function and serializer
+  runs @2 :List(RunGroup);       # one, with only this task; none if it cannot be replayed
+  text @3 :Text;                 # why it cannot run again, display text
+  number @4 :UInt64;
+}
+
+struct FindTasks {
+  # Searches live tasks and the last ended ones. Answered by TasksFound.
+  # client, monitor, admin -> scheduler.
+  search @0 :Text;               # prefix of a task's id in hex, or part of the name of its function, client, or worker
+  number @1 :UInt64;
+}
+
+struct TasksFound {
+  # scheduler -> client, monitor, admin.
+  search @0 :Text;
+  json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
+  number @2 :UInt64;
+}
+
+struct FindObjects {
+  # Asks which stores hold the named objects, or the largest ones. Answered by ObjectsFound.
+  # client, monitor, admin -> scheduler.
+  named @0 :Data;                # a task's id stands for its result; empty: the largest objects; column of ids
+  most @1 :UInt32;
+  number @2 :UInt64;
+}
+
+struct ObjectsFound {
+  # scheduler -> client, monitor, admin.
+  named @0 :Data;                # column of ids
+  most @1 :UInt32;
+  json @2 :Data;                 # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
+  number @3 :UInt64;
+}
+
 struct ReadProfile {
   # Asks for the profile of a task or function. With neither, asks for the functions with a profile. Answered by
   # Profiled.
@@ -1174,21 +1211,6 @@ struct HistoryFound {
   number @3 :UInt64;
 }
 
-struct RestartWorkers {
-  # Asks to stop workers, which their managers replace. Answered by WorkersRestarted.
-  # client, admin -> scheduler.
-  workers @0 :List(PeerName);    # none: all
-  graceful @1 :Bool;             # running tasks finish first
-  number @2 :UInt64;
-}
-
-struct WorkersRestarted {
-  # scheduler -> client, admin.
-  workers @0 :List(PeerName);    # workers that will exit
-  refused @1 :Text;              # reason of a rejection, display text; empty if accepted
-  number @2 :UInt64;
-}
-
 struct ReadCluster {
   # Asks for the part of the cluster's state that the client may see. Answered by ClusterRead.
   # client, admin -> scheduler.
@@ -1200,26 +1222,4 @@ struct ClusterRead {
   status @0 :Data;               # UTF-8: the document of a MonitorStatus
   events @1 :Data;               # UTF-8: the document of a MonitorEvents with the last tasks
   number @2 :UInt64;
-}
-
-struct Unanswered {
-  # Rejects a question to the scheduler.
-  # scheduler -> client, monitor, admin.
-  text @0 :Text;                 # reason
-  number @1 :UInt64;
-}
-
-struct ReadTable {
-  # Asks for the newest rows of a table in Welcome.tables. Answered by TableRead.
-  # client, monitor, admin -> scheduler.
-  table @0 :Text;
-  search @1 :Text;               # text that matching rows contain; empty: all rows
-  most @2 :UInt32;
-  number @3 :UInt64;
-}
-
-struct TableRead {
-  # scheduler -> client, monitor, admin.
-  json @0 :Data;                 # UTF-8: columns and rows, as in a table of MonitorStatus
-  number @1 :UInt64;
 }

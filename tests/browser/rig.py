@@ -16,12 +16,12 @@ from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.history_rows import ClusterHistory
+from scaler.monitor.messages import TaskLog
 from scaler.monitor.model import Model
 from scaler.monitor.web import server
 from scaler.monitor.web.page import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
-from scaler.protocol.messages import TaskLog
 from tests.browser.fake_cluster import FakeCluster
 from tests.browser.fake_history import answered
 from tests.unit.monitor.web_rig import web_config

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from scaler.monitor.messages import TaskLog
 from scaler.monitor.model import MAX_TASKS
-from scaler.protocol.messages import TaskLog
 from tests.browser.conftest import Windows
 from tests.browser.rig import WebServer
 from tests.unit.monitor.web_rig import events, status, task

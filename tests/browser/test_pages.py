@@ -13,7 +13,7 @@ import pytest
 from scaler.extensions.logs.rows import LogRow
 from scaler.extensions.timeline.lanes import lanes
 from scaler.monitor.cluster_rows import TaskRow
-from scaler.protocol.messages import TaskLog
+from scaler.monitor.messages import TaskLog
 from tests.browser.conftest import Windows
 from tests.browser.fake_cluster import PROFILE, FakeCluster
 from tests.browser.fake_history import HOUR, fake_history

@@ -19,6 +19,7 @@ from scaler.client.tasks import (
 from scaler.errors import ProtocolError
 from scaler.extensions.timeline.lanes import timeline_view
 from scaler.ids import content_id
+from scaler.monitor.messages import Explained, FindTasks, MonitorEvents, MonitorStatus, TaskLog, TasksFound
 from scaler.monitor.model import Model
 from scaler.monitor.tables import task_view
 from scaler.monitor.web.routes import dump, status_view
@@ -131,11 +132,11 @@ class _Monitor:
 
     def take(self, event: ConnectorEvent) -> None:
         match event:
-            case Received(message=m.MonitorStatus() | m.MonitorEvents() as message):
+            case Received(message=MonitorStatus() | MonitorEvents() as message):
                 with suppress(ProtocolError):
                     self._model.apply(message)
-            case Received(message=m.Explained() | m.TaskLog() | m.TasksFound() as answer):
-                with self._questions.asking(m.FindTasks("")):
+            case Received(message=Explained() | TaskLog() | TasksFound() as answer):
+                with self._questions.asking(FindTasks("")):
                     self._questions.answered(answer)
             case _:
                 pass

@@ -18,12 +18,13 @@ import psutil
 
 from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.ids import new_peer_id
+from scaler.monitor.messages import MonitorStatus
 from scaler.monitor.rows import KEYS, objects
 from scaler.net.access import LOCAL_ACCESS
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import Details, Hello, Message, MonitorStatus, Refused, Role, Server, Welcome
+from scaler.protocol.messages import Details, Hello, Message, Refused, Role, Server, Welcome
 from scaler.scheduler.server import SchedulerServer
 
 WAIT_SECONDS = 15.0

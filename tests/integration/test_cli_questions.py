@@ -19,28 +19,24 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.extensions.logs.rows import LogRow
+from scaler.monitor.messages import (
+    Explain,
+    Explained,
+    FindObjects,
+    FindTasks,
+    MonitorEvents,
+    MonitorStatus,
+    ObjectsFound,
+    ReadLog,
+    TaskLog,
+    TasksFound,
+)
 from scaler.monitor.tables import TABLES
 from scaler.monitor.web.api import openapi
 from scaler.net.connection import Identity, ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.messages import (
-    Explain,
-    Explained,
-    FindObjects,
-    FindTasks,
-    Hello,
-    Message,
-    MonitorEvents,
-    MonitorStatus,
-    ObjectsFound,
-    ReadLog,
-    ReadTable,
-    TableRead,
-    TaskLog,
-    TasksFound,
-    Welcome,
-)
+from scaler.protocol.messages import Hello, Message, ReadTable, TableRead, Welcome
 from scaler.scheduler.tables import rows_document
 
 TASK = bytes(range(16))

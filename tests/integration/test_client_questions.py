@@ -12,7 +12,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, ProcessorDiedError
-from scaler.protocol.messages import Explain, Explained
+from scaler.monitor.messages import Explain, Explained
 from tests.integration.client_rig import RigScheduler
 from tests.waiting import until, wait_for_file
 

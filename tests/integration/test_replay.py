@@ -19,9 +19,10 @@ from scaler.cli import run_command
 from scaler.errors import ObjectLostError, UsageError
 from scaler.ids import content_id
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.messages import FailedTask, ReadFailure
 from scaler.monitor.top.panels import as_json
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.messages import FailedTask, ReadFailure, RunGroup, Spec, stored_reference
+from scaler.protocol.messages import RunGroup, Spec, stored_reference
 from tests.integration.client_rig import RigScheduler
 
 BIG = 3_000_000

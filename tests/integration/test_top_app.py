@@ -13,10 +13,10 @@ from textual.widgets import Input, Static
 from scaler.errors import UnreachableError
 from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.messages import TaskLog
 from scaler.monitor.model import Model
 from scaler.monitor.top.app import TopApp
 from scaler.monitor.top.lines import Lines
-from scaler.protocol.messages import TaskLog
 
 WAIT_SECONDS = 20.0
 TASK = "ab" * 16

@@ -14,7 +14,8 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.ids import is_result, is_task, owner_of, task_of
 from scaler.monitor.cluster_rows import StorageRow
 from scaler.monitor.data_rows import STORE_COLUMNS, ObjectRow, PairRow, StoreRow
-from scaler.protocol.messages import FindObjects, ObjectsFound, StoreReport, is_at_host, is_stored, stored_bytes
+from scaler.monitor.messages import FindObjects, ObjectsFound
+from scaler.protocol.messages import StoreReport, is_at_host, is_stored, stored_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.rooms import Additions, Reader
 from scaler.scheduler.core.state import ClientRecord

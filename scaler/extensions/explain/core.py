@@ -14,8 +14,9 @@ from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart, sent_to
 from scaler.grammar import approximate_seconds, called, counted, listed
 from scaler.ids import ID_BYTES
+from scaler.monitor.messages import Explain, Explained
 from scaler.needs import CPUS, MEMORY, Needs, Offers, with_amount
-from scaler.protocol.messages import Explain, Explained, Notice, Outcome, UnitState
+from scaler.protocol.messages import Notice, Outcome, UnitState
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command

@@ -22,6 +22,7 @@ from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.config.flags import bare_parser
 from scaler.errors import ObjectLostError, ProtocolError, UsageError
 from scaler.ids import content_id, show, task_id_of
+from scaler.monitor.messages import Explain, Explained, FailedTask, ReadFailure, ReadLog, TaskLog
 from scaler.paths import local_path
 from scaler.protocol import messages as m
 from scaler.serialization import (
@@ -56,7 +57,7 @@ class WhatRan(NamedTuple):
 
 def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
     """Return the function and values of a failed task. verb: for errors. Raises UsageError and ObjectLostError."""
-    found = loop.ask(m.ReadFailure(task), m.FailedTask)
+    found = loop.ask(ReadFailure(task), FailedTask)
     cannot = f"task {show(task)} cannot {verb}"
     if not found.runs:
         raise UsageError(f"{cannot}: {found.text}")
@@ -108,8 +109,8 @@ def write_bundle(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str |
     """Raises UsageError (also for an unwritable file), ObjectLostError, and UnreachableError."""
     identifier = id_of_task(task)
     ran = what_ran(loop, identifier, "be bundled")
-    log = loop.ask(m.ReadLog(identifier), m.TaskLog)
-    error = loop.ask(m.Explain(identifier), m.Explained).text
+    log = loop.ask(ReadLog(identifier), TaskLog)
+    error = loop.ask(Explain(identifier), Explained).text
     traceback = ""
     if isinstance(task, ScalerFuture) and (raised := task.exception()) is not None:
         trace = remote_traceback(raised)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
-from scaler.protocol.messages import FailedTask, ReadFailure, is_stored, stored_bytes
+from scaler.monitor.messages import FailedTask, ReadFailure
+from scaler.protocol.messages import is_stored, stored_bytes
 from scaler.scheduler.core.changes import TaskFailed, TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, HoldObjects

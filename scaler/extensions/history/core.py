@@ -17,10 +17,11 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.monitor.cluster_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TASK_COLUMNS, WAITING, TaskRow
 from scaler.monitor.history_rows import EventRow, FunctionTimesRow
+from scaler.monitor.messages import FindHistory, FindTasks, HistoryFound, TasksFound
 from scaler.monitor.reports.answers import sees_of
 from scaler.monitor.reports.events import TASKS_BYTES, ended_row, live_row
 from scaler.monitor.reports.status import Sees, every_key, running_tasks
-from scaler.protocol.messages import FindHistory, FindTasks, HistoryFound, Outcome, Reply, TasksFound, Unanswered
+from scaler.protocol.messages import Outcome, Reply, Unanswered
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured, ScalingDecided, TasksEnded, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform

@@ -19,7 +19,8 @@ from scaler.extensions.history.core import Asked
 from scaler.extensions.history.minutes import Before, Document, Row, lines_of, lines_with, rows_of, within
 from scaler.extensions.interface import Performer
 from scaler.monitor.history_rows import EventRow, FunctionTimesRow
-from scaler.protocol.messages import FindHistory, HistoryFound, Reply, Unanswered
+from scaler.monitor.messages import FindHistory, HistoryFound
+from scaler.protocol.messages import Reply, Unanswered
 from scaler.scheduler.files import append
 from scaler.scheduler.rooms import Surroundings
 

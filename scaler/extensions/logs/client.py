@@ -10,7 +10,7 @@ from scaler.client.future import ScalerFuture, check_future
 from scaler.client.questions import ask
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.errors import UsageError
-from scaler.protocol import messages as m
+from scaler.monitor.messages import ReadLog, TaskLog
 from scaler.texts import escaped_lines
 
 MAX_ROWS = 1_000
@@ -60,6 +60,6 @@ class LogCalls(TaskCalls):
         if worker:
             raise UsageError("pass a future for a task's output, or a worker for its own log")
         check_future(future)
-        log = self._loop.ask(m.ReadLog(future.task_id), m.TaskLog)
+        log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)

@@ -11,7 +11,8 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.logs.rows import LogRow
 from scaler.head_tail import HeadTailBuffer
 from scaler.ids import owner_of
-from scaler.protocol.messages import Outcome, Output, Printed, ReadLog, TaskLog, WorkerLogged
+from scaler.monitor.messages import ReadLog, TaskLog
+from scaler.protocol.messages import Outcome, Output, Printed, WorkerLogged
 from scaler.scheduler.core.changes import TaskFailed
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command

@@ -12,8 +12,8 @@ from scaler.client.future import ScalerFuture
 from scaler.client.options import check_seconds
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.errors import UsageError
+from scaler.monitor.messages import Profiled, ReadProfile
 from scaler.paths import local_path
-from scaler.protocol import messages as m
 from scaler.stack_profile import HotFrame, StackProfile, read_document
 
 FIRST_SAMPLES_SECONDS = 12.0
@@ -70,9 +70,9 @@ class ProfileCalls(TaskCalls):
         self._check_open()
         check_seconds("seconds", seconds, "requests all samples so far")
         if isinstance(of, str):
-            question, future = m.ReadProfile(b"", of), None
+            question, future = ReadProfile(b"", of), None
         elif isinstance(task := getattr(of, "task_id", None), bytes):
-            question, future = m.ReadProfile(task), of
+            question, future = ReadProfile(task), of
         else:
             raise UsageError(f"{of!r} is neither a future nor a function name")
         before = _read(self, question) if seconds else TaskProfile("", "", StackProfile())
@@ -89,7 +89,7 @@ class ProfileCalls(TaskCalls):
             wait([Future() if future is None else future], timeout=max(_POLL_SECONDS, left))
 
 
-def _read(client: TaskCalls, question: m.ReadProfile) -> TaskProfile:
-    document = json.loads(client._loop.ask(question, m.Profiled).json)
+def _read(client: TaskCalls, question: ReadProfile) -> TaskProfile:
+    document = json.loads(client._loop.ask(question, Profiled).json)
     stacks = read_document(document) if document["of"] else StackProfile()
     return TaskProfile(document["name"], document["of"], stacks)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import ID_BYTES, owner_of
-from scaler.protocol.messages import FunctionUse, Profiled, ReadProfile, TasksProfiled, WorkerHeartbeat
+from scaler.monitor.messages import Profiled, ReadProfile
+from scaler.protocol.messages import FunctionUse, TasksProfiled, WorkerHeartbeat
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command

@@ -15,21 +15,12 @@ from itertools import islice
 from typing import Any
 
 from scaler.ids import ID_BYTES
+from scaler.monitor.messages import ClusterRead, ReadCluster
 from scaler.monitor.reports.events import Events
 from scaler.monitor.reports.status import Sees, ServerStatus, every_key, status
 from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
-from scaler.protocol.messages import (
-    ClusterRead,
-    Inquiry,
-    Message,
-    ReadCluster,
-    ReadTable,
-    Reply,
-    Role,
-    TableRead,
-    Unanswered,
-)
+from scaler.protocol.messages import Inquiry, Message, ReadTable, Reply, Role, TableRead, Unanswered
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.state import ClientRecord

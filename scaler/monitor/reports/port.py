@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
+from scaler.monitor.messages import MonitorEvents, MonitorStatus
 from scaler.monitor.reports.answers import Answers, Asker
 from scaler.monitor.reports.events import MAX_TASK_ROWS, VERSION, Events
 from scaler.monitor.reports.status import ServerStatus, status
@@ -74,7 +75,7 @@ class Monitors:
         """Peers that connected with a client's key to ask, and get no reports. A disconnection ends their session."""
         self._meter = LoadMeter()
         self._storage_row = StorageRow(own_address(frame.storage.public_address))
-        self._status = m.MonitorStatus(b"")
+        self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
         """A new monitor has only old figures of the object storage."""
@@ -180,7 +181,7 @@ class Monitors:
             if rows:
                 self._listener.send(peer, log_document(table, rows))
         past = self._events.past(self._frame.state, time.time())
-        self._listener.send(peer, m.MonitorEvents(past.document()))
+        self._listener.send(peer, MonitorEvents(past.document()))
         self._is_storage_awaited = True
         self._frame.storage.ask()
 
@@ -196,7 +197,7 @@ class Monitors:
         self._answers.storage_answered()
 
     def _make_status(self, *, is_report: bool) -> None:
-        self._status = m.MonitorStatus(status(self._frame.state, self._server_status(is_report)))
+        self._status = MonitorStatus(status(self._frame.state, self._server_status(is_report)))
         self._status_at = self._loop.time()
 
     def _server_status(self, is_report: bool) -> ServerStatus:
@@ -235,7 +236,7 @@ class Monitors:
             self._report(self._status)
             self._frame.storage.ask()
 
-    def _report(self, state: m.MonitorStatus | None = None) -> None:
+    def _report(self, state: MonitorStatus | None = None) -> None:
         """Send events since the last report. state: the status, if due."""
         if self._events_timer is not None:
             self._events_timer.cancel()
@@ -246,7 +247,7 @@ class Monitors:
         # Lengthen the pause with the size of the report, which limits the rows per second.
         share = max(report.rows, ended) / MAX_TASK_ROWS if report is not None else 0.0
         self._pause_seconds = max(EVENTS_SECONDS, share * STATUS_SECONDS)
-        events = m.MonitorEvents(report.document()) if report is not None else None
+        events = MonitorEvents(report.document()) if report is not None else None
         for peer, monitor in list(self._monitors.items()):
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:
                 monitor.missed += ended
@@ -254,16 +255,12 @@ class Monitors:
             if state is not None:
                 self._listener.send(peer, state)
             if report is not None and events is not None:
-                self._listener.send(
-                    peer, m.MonitorEvents(report.document(monitor.missed)) if monitor.missed else events
-                )
+                self._listener.send(peer, MonitorEvents(report.document(monitor.missed)) if monitor.missed else events)
                 monitor.missed = 0
 
 
-def log_document(table: str, rows: Collection[Any]) -> m.MonitorEvents:
+def log_document(table: str, rows: Collection[Any]) -> MonitorEvents:
     """Return the newest of these rows (at least one) that fit in a message."""
     newest = ", ".join(reversed(fitting(reversed([*rows]), LOG_BYTES)))
     columns = json.dumps(next(iter(rows))._fields)
-    return m.MonitorEvents(
-        f'{{"version": {VERSION}, "{table}": {{"columns": {columns}, "rows": [{newest}]}}}}'.encode()
-    )
+    return MonitorEvents(f'{{"version": {VERSION}, "{table}": {{"columns": {columns}, "rows": [{newest}]}}}}'.encode())

@@ -9,12 +9,12 @@ from typing import Any
 from scaler.grammar import counted
 from scaler.monitor.cluster_rows import CANCELLED, DONE, RUNNING, Status, TaskRow, WaitingRow, WorkerRow
 from scaler.monitor.findings import findings
+from scaler.monitor.messages import TaskLog
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
 from scaler.monitor.top.formats import COUNTS, Pairs, Panel, counts
 from scaler.monitor.top.table import BY_KEY, Sorting, data_lines, function_lines, sort, table, table_of, units_lines
-from scaler.protocol.messages import TaskLog
 from scaler.stack_profile import read_document
 
 BAR = " | "

@@ -6,12 +6,13 @@ import json
 
 from scaler.ids import owner_of
 from scaler.monitor.cluster_rows import LIVE, SchedulerRow, StorageRow
+from scaler.monitor.messages import MonitorEvents, MonitorStatus
 from scaler.monitor.model import Model
 from scaler.monitor.reports import events as limits
 from scaler.monitor.reports.events import Events
 from scaler.monitor.reports.status import ServerStatus, status
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import Finished, Message, MonitorEvents, MonitorStatus
+from scaler.protocol.messages import Finished, Message
 from scaler.scheduler.core.changes import Change
 from scaler.scheduler.core.cluster import ClusterState
 

@@ -8,14 +8,13 @@ import pytest
 
 from scaler.extensions.durability.ledger import JournalChanged, Ledger, from_bytes, to_bytes
 from scaler.extensions.explain.core import explain
+from scaler.monitor.messages import Explain, Explained
 from scaler.net.connection import ANYONE, LOCAL, Identity, TryAgain
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     UNFINISHED,
     AcknowledgeResults,
     Drain,
-    Explain,
-    Explained,
     Finished,
     ForgetOwner,
     ListSessionTasks,

@@ -10,17 +10,8 @@ import pytest
 from scaler.extensions.explain.core import explain
 from scaler.extensions.failures import core as failures
 from scaler.extensions.failures.core import MAX_HELD_BYTES, Failures
-from scaler.protocol.messages import (
-    FailedTask,
-    ForgetObjects,
-    Outcome,
-    ReadFailure,
-    Release,
-    Spec,
-    Submit,
-    TaskGroup,
-    stored_reference,
-)
+from scaler.monitor.messages import FailedTask, ReadFailure
+from scaler.protocol.messages import ForgetObjects, Outcome, Release, Spec, Submit, TaskGroup, stored_reference
 from scaler.scheduler.core.commands import Command, SendToStorage
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster

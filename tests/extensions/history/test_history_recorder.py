@@ -13,9 +13,10 @@ import pytest
 from scaler.extensions.history import HistorySettings
 from scaler.extensions.history.files import HistoryFiles
 from scaler.monitor.history_rows import ClusterHistory
+from scaler.monitor.messages import FindHistory, HistoryFound
 from scaler.monitor.rows import decode
 from scaler.net.connection import Identity
-from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Reply, Role, Unanswered
+from scaler.protocol.messages import Outcome, Reply, Role, Unanswered
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.commands import Perform, ShellObserved
 from scaler.scheduler.core.rooms import Now

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from scaler.extensions.logs import core as module
 from scaler.extensions.logs.core import HEAD_BYTES, TAIL_BYTES, KeptOutput, Logs
-from scaler.protocol.messages import Outcome, Output, Printed, ReadLog, TaskLog
+from scaler.monitor.messages import ReadLog, TaskLog
+from scaler.protocol.messages import Outcome, Output, Printed
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster, Remembering
 

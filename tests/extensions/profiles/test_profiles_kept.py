@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from scaler.extensions.profiles.core import MAX_FUNCTIONS, MAX_SAVED_SECONDS, MAX_TASKS, REPORTS_PER_SECOND, Profiles
+from scaler.monitor.messages import Profiled, ReadProfile
 from scaler.net.connection import Identity
-from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled
+from scaler.protocol.messages import TasksProfiled
 from scaler.stack_profile import StackProfile
 from tests.unit.scheduler.driver import Cluster
 

@@ -20,11 +20,11 @@ from scaler.monitor.cluster_rows import FailureRow, TaskRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
+from scaler.monitor.messages import TaskLog
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, LOGS
 from scaler.monitor.web.security import SAME_USER
 from scaler.monitor.web.server import WebApp
-from scaler.protocol.messages import TaskLog
 
 COLUMNS = [
     "id", "state", "function", "client", "worker", "attempt",

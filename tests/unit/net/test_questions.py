@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from scaler.errors import ClientClosedError
+from scaler.monitor.messages import Explain, Explained, FindTasks, TasksFound
 from scaler.net.questions import Questions
-from scaler.protocol.messages import Explain, Explained, FindTasks, Inquiry, TasksFound
+from scaler.protocol.messages import Inquiry
 
 TASK = bytes(16)
 

@@ -12,6 +12,7 @@ import capnp
 import pytest
 
 from scaler.errors import LimitError, ProtocolError
+from scaler.monitor.messages import MonitorStatus
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from tests.unit.protocol.schema import schema
@@ -177,10 +178,10 @@ def test_rejects_a_list_of_empty_entries_quickly() -> None:
 
 
 def test_both_sides_limit_control_messages_to_one_mebibyte() -> None:
-    almost = m.MonitorStatus(bytes(m.MAX_CONTROL_BYTES - 64))
+    almost = MonitorStatus(bytes(m.MAX_CONTROL_BYTES - 64))
     assert decode(encode(almost)) == almost
     with pytest.raises(LimitError, match=r"MonitorStatus of \d+ bytes is larger than MAX_CONTROL_BYTES \(1048576\)"):
-        encode(m.MonitorStatus(bytes(m.MAX_CONTROL_BYTES)))
+        encode(MonitorStatus(bytes(m.MAX_CONTROL_BYTES)))
     with pytest.raises(ProtocolError, match="larger than MAX_CONTROL_BYTES"):
         decode(said_by_a_peer("monitorStatus", json=bytes(m.MAX_CONTROL_BYTES)))
 

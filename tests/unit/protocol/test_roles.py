@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scaler.monitor.messages import ReadCluster
 from scaler.protocol import messages as m
 from scaler.protocol.messages import MAY_ANSWER, MAY_SEND, Server
 
@@ -17,7 +18,7 @@ SCHEDULER, STORAGE = Server.SCHEDULER, Server.OBJECT_STORAGE
     [
         (SCHEDULER, m.Role.CLIENT, m.Done),
         (SCHEDULER, m.Role.CLIENT, m.Relay),
-        (SCHEDULER, m.Role.MONITOR, m.ReadCluster),
+        (SCHEDULER, m.Role.MONITOR, ReadCluster),
         (SCHEDULER, m.Role.ADMIN, m.Done),
         (SCHEDULER, m.Role.MONITOR, m.Cancel),
         (SCHEDULER, m.Role.WORKER, m.Submit),

@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 
 from scaler.monitor.cluster_rows import TASK_COLUMNS
+from scaler.monitor.messages import MonitorEvents
 from scaler.monitor.reports import events
 from scaler.monitor.reports.events import MAX_TRACEBACK, Events
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import (
-    MAX_CONTROL_BYTES,
-    Done,
-    MonitorEvents,
-    Outcome,
-    ProcessorStatus,
-    Started,
-    WorkerHeartbeat,
-)
+from scaler.protocol.messages import MAX_CONTROL_BYTES, Done, Outcome, ProcessorStatus, Started, WorkerHeartbeat
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.serialization.exceptions import dump_exception

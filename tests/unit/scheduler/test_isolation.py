@@ -8,22 +8,18 @@ import pytest
 
 from scaler.extensions.failures.core import Failures
 from scaler.extensions.logs.core import Logs
+from scaler.monitor.messages import Explain, Explained, FailedTask, ReadFailure, ReadLog, TaskLog
 from scaler.net.connection import LOCAL, Identity
 from scaler.protocol.messages import (
     Cancel,
     Clear,
     Drain,
-    Explain,
-    Explained,
-    FailedTask,
     Heartbeat,
     ManagerDetails,
     Message,
     Outcome,
     Pin,
     Printed,
-    ReadFailure,
-    ReadLog,
     Release,
     RestartWorkers,
     Role,
@@ -32,7 +28,6 @@ from scaler.protocol.messages import (
     Spec,
     Submit,
     TaskGroup,
-    TaskLog,
     WorkersRestarted,
 )
 from scaler.scheduler.core.changes import Incident

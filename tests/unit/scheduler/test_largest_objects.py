@@ -9,8 +9,9 @@ from typing import Any
 
 from scaler.extensions.data_plane.directory import Directory
 from scaler.ids import result_id, show
+from scaler.monitor.messages import FindObjects, ObjectsFound
 from scaler.net.connection import Identity
-from scaler.protocol.messages import FindObjects, ObjectsFound, ObjectsHeld, stored_reference
+from scaler.protocol.messages import ObjectsHeld, stored_reference
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
 from scaler.testing.store_invariants import check_directory
 from tests.extensions.durability.test_recovery import Restarted

@@ -13,6 +13,7 @@ import pytest
 
 from scaler.config.servers import scheduler_model
 from scaler.monitor.cluster_rows import IncidentRow
+from scaler.monitor.messages import Explain, Explained, FindTasks, ReadCluster
 from scaler.monitor.reports.answers import (
     ANSWERING_SECONDS,
     BUSY,
@@ -33,12 +34,8 @@ from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, 
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     ClientDetails,
-    Explain,
-    Explained,
-    FindTasks,
     Inquiry,
     Message,
-    ReadCluster,
     RefusalReason,
     Refused,
     Role,

@@ -11,6 +11,7 @@ from scaler.extensions.calls.core import CALLS_BYTES
 from scaler.extensions.data_plane import core as data_limits
 from scaler.extensions.health.core import LINKS_BYTES
 from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
+from scaler.monitor.messages import MonitorStatus
 from scaler.monitor.reports import status as limits
 from scaler.monitor.reports.status import MAX_PROCESSORS_LISTED, MAX_ROWS, ServerStatus, status
 from scaler.monitor.rows import KEYS, objects
@@ -18,7 +19,6 @@ from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     MAX_CONTROL_BYTES,
     ManagerStatus,
-    MonitorStatus,
     Outcome,
     ProcessorStatus,
     Suspended,
