@@ -36,11 +36,11 @@ API = {
     "asyncio": (
         "scaler.AsyncClient",
         "scaler.extensions.maps.asynchronous.AsyncMapCalls",
-        "scaler.extensions.graphs.asynchronous.AsyncGraphCalls",
+        "scaler.extensions.graphs.calls.AsyncGraphCalls",
     ),
     "Executors and pools": ("scaler.ScalerExecutor", "scaler.Pool"),
     "Other libraries": ("scaler.dask.get", "scaler.joblib.ScalerBackend"),
-    "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.task_calls.ClientView"),
+    "Options": ("scaler.client.options.OptionKeywords", "scaler.Exponential", "scaler.client.task_calls.ClientView"),
     "Serializers": ("scaler.Serializer",),
     "Errors": ("scaler.errors",),
     "Policies": ("scaler.policy.view", "scaler.policy.simple", "scaler.policy.target", "scaler.policy.waterfall"),

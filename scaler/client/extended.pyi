@@ -4,8 +4,7 @@ from scaler.client.asynchronous import asked
 from scaler.extensions.durability.cached import CachedCalls
 from scaler.extensions.durability.client import SessionCalls
 from scaler.extensions.failures.bundle import FailureCalls
-from scaler.extensions.graphs.asynchronous import AsyncGraphCalls
-from scaler.extensions.graphs.calls import GraphCalls
+from scaler.extensions.graphs.calls import AsyncGraphCalls, GraphCalls
 from scaler.extensions.history.client import HistoryCalls
 from scaler.extensions.logs.client import LogCalls
 from scaler.extensions.maps.asynchronous import AsyncMapCalls

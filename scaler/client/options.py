@@ -1,9 +1,9 @@
-"""The options of tasks: `TaskOptions` validates a user's options, and `Options` is their internal form."""
+"""The options of tasks: `OptionKeywords` as users pass them, and `Options`, their validated form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict, cast
 
 from scaler.errors import UsageError
@@ -71,6 +71,8 @@ class TaskKeywords(TypedDict, total=False):
 
 
 class OptionKeywords(TaskKeywords, total=False):
+    """Task options as keyword arguments, described in `Client.submit_verbose`."""
+
     timeout_seconds: float
     name: str | None
     profiling: bool | None
@@ -103,80 +105,56 @@ class Options(NamedTuple):
         return self.losses - 1 if self.losses and self.retries else self.retries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
-    """The options of tasks, described in `Client.submit_verbose`. Raises UsageError.
+DEFAULTS = Options()
+NAMES = frozenset({*TaskKeywords.__annotations__, *OptionKeywords.__annotations__})
 
-    profiling, stream_output: None: the client's default.
+
+def options_of(given: OptionKeywords, verb: str, base: Options = DEFAULTS) -> Options:
+    """Return the validated options of a call, described in `Client.submit_verbose`.
+
+    base: has the defaults of `profiling` and `stream_output`. Raises TypeError for an unknown option, and UsageError.
     """
-
-    priority: int = 0
-    retries: int = DEFAULT_RETRIES
-    retry_on: RetryOn = ()
-    retry_delay: RetryDelay | None = None
-    losses: int | None = None
-    timeout_seconds: float = 0.0
-    capabilities: Mapping[str, float | None] | None = None
-    memory: float | str | None = None
-    cpus: float | None = None
-    gpu: float | None = None
-    name: str | None = None
-    tags: str | Iterable[str] = ()
-    profiling: bool | None = None
-    stream_output: bool | None = None
-    expected_seconds: float = 0.0
-    _carried: Options = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_carried", self._checked())
-
-    def over(self, base: Options) -> Options:
-        return self._carried._replace(
-            profiling=base.profiling if self.profiling is None else self.profiling,
-            stream_output=base.stream_output if self.stream_output is None else self.stream_output,
-            owner=base.owner,
-        )
-
-    def _checked(self) -> Options:
-        check_integer("priority", self.priority, -(2**31), 2**31 - 1)
-        check_integer("retries", self.retries, 0, MAX_RETRIES)
-        if self.losses is not None:
-            check_integer("losses", self.losses, 0, MAX_RETRIES)
-            if self.losses and not self.retries:
-                raise UsageError(f"losses is {self.losses}, but retries=0 starts a task at most once: leave one out")
-        check_seconds("timeout_seconds", self.timeout_seconds, "means no limit")
-        check_seconds("expected_seconds", self.expected_seconds, "says nothing")
-        if self.capabilities is not None and not isinstance(self.capabilities, Mapping):
-            example = '{"gpu": 1, "linux": None}'
-            raise UsageError(f"capabilities is {shown(self.capabilities)}, but must be a dict such as {example}")
-        if self.name is not None and not isinstance(self.name, str):
-            raise UsageError(f"name is {shown(self.name)}, but must be a string")
-        for option in ("profiling", "stream_output"):
-            if getattr(self, option) not in (None, False, True):
-                raise UsageError(f"{option} is {shown(getattr(self, option))}, but must be True, False, or None")
-        delay = self.retry_delay
-        return Options(
-            needs=task_needs(self.capabilities, self.memory, self.cpus, self.gpu).items,
-            priority=self.priority,
-            retries=self.retries,
-            retry_on=dump_retry_on(self.retry_on),
-            timeout_seconds=float(self.timeout_seconds),
-            name=self.name or "",
-            expected_seconds=float(self.expected_seconds),
-            losses=0 if self.losses is None else self.losses + 1,
-            retry_delays=_delays(delay, self.retries),
-            retry_jitter=float(delay.jitter) if isinstance(delay, Exponential) else 0.0,
-            tags=_checked_tags(self.tags),
-        )
+    _check_names(given, verb)
+    retries, losses, delay = given.get("retries", DEFAULT_RETRIES), given.get("losses"), given.get("retry_delay")
+    priority, name, capabilities = given.get("priority", 0), given.get("name"), given.get("capabilities")
+    timeout_seconds, expected_seconds = given.get("timeout_seconds", 0.0), given.get("expected_seconds", 0.0)
+    check_integer("priority", priority, -(2**31), 2**31 - 1)
+    check_integer("retries", retries, 0, MAX_RETRIES)
+    if losses is not None:
+        check_integer("losses", losses, 0, MAX_RETRIES)
+        if losses and not retries:
+            raise UsageError(f"losses is {losses}, but retries=0 starts a task at most once: leave one out")
+    check_seconds("timeout_seconds", timeout_seconds, "means no limit")
+    check_seconds("expected_seconds", expected_seconds, "says nothing")
+    if capabilities is not None and not isinstance(capabilities, Mapping):
+        example = '{"gpu": 1, "linux": None}'
+        raise UsageError(f"capabilities is {shown(capabilities)}, but must be a dict such as {example}")
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"name is {shown(name)}, but must be a string")
+    profiling, stream_output = given.get("profiling"), given.get("stream_output")
+    for option, value in (("profiling", profiling), ("stream_output", stream_output)):
+        if value not in (None, False, True):
+            raise UsageError(f"{option} is {shown(value)}, but must be True, False, or None")
+    return Options(
+        needs=task_needs(capabilities, given.get("memory"), given.get("cpus"), given.get("gpu")).items,
+        priority=priority,
+        retries=retries,
+        retry_on=dump_retry_on(given.get("retry_on", ())),
+        timeout_seconds=float(timeout_seconds),
+        profiling=base.profiling if profiling is None else profiling,
+        stream_output=base.stream_output if stream_output is None else stream_output,
+        name=name or "",
+        expected_seconds=float(expected_seconds),
+        losses=0 if losses is None else losses + 1,
+        retry_delays=_delays(delay, retries),
+        retry_jitter=float(delay.jitter) if isinstance(delay, Exponential) else 0.0,
+        tags=_checked_tags(given.get("tags", ())),
+        owner=base.owner,
+    )
 
 
-NAMES = frozenset(each.name for each in fields(TaskOptions) if each.init)
-
-
-def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
-    """Return the validated options of a call. Raises TypeError for an unknown option, and UsageError."""
-    unknown = [name for name in given if name not in NAMES]
-    if unknown:
+def _check_names(given: OptionKeywords, verb: str) -> None:
+    if unknown := [name for name in given if name not in NAMES]:
         from difflib import get_close_matches  # noqa: PLC0415 (only for an error message)
 
         known = ", ".join(sorted(NAMES))
@@ -186,7 +164,6 @@ def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
             hint = "client.persist(future) keeps a second copy of a result; the"
         text = f"{verb} got an unexpected keyword argument {unknown[0]!r}; {hint} options of tasks are {known}"
         raise TypeError(text)
-    return TaskOptions(**given)
 
 
 def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:

@@ -201,7 +201,7 @@ class TaskCalls(ArgumentOnly):
         return self
 
     def _options_of(self, given: OptionKeywords, verb: str) -> Options:
-        return options_of(given, verb).over(self._options) if given else self._options
+        return options_of(given, verb, self._options) if given else self._options
 
 
 @hiding_frames_of_methods()
@@ -231,7 +231,7 @@ class ClientView(PublicCalls):
         vars(self).update(vars(client))
         self._client = client
         self._given = given
-        self._options = options_of(given, "options").over(client._options)
+        self._options = options_of(given, "options", client._options)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self._given.items())
@@ -246,7 +246,7 @@ class ClientView(PublicCalls):
         return self._client._is_closed
 
     def _options_of(self, given: OptionKeywords, verb: str) -> Options:
-        return options_of({**self._given, **given}, verb).over(self._client._options) if given else self._options
+        return options_of({**self._given, **given}, verb, self._client._options) if given else self._options
 
     def _reduce_into(self, _collection: Collection, /) -> Reduced:
         return ClientView, (self._client, self._given)

@@ -12,7 +12,7 @@ import pytest
 
 from scaler import Client, Exponential, ScalerExecutor, SchedulerClusterCombo, Serializer
 from scaler.client.functions import TemplateTable
-from scaler.client.options import Options, TaskOptions
+from scaler.client.options import Options, options_of
 from scaler.errors import ProcessorDiedError, TaskTimeoutError
 from scaler.serialization import dump_value, load_value
 from scaler.worker.processor import context
@@ -140,7 +140,7 @@ def passed(client: Client, monkeypatch: pytest.MonkeyPatch, way: str, **given: A
 
 @pytest.mark.parametrize("option", short_form([*VALUES], 6))
 def test_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    wanted = TaskOptions(**{option: VALUES[option]}).over(Options())
+    wanted = options_of({option: VALUES[option]}, "options")  # type: ignore[misc]
     assert wanted != Options() or VALUES[option] is None
     assert passed(client, monkeypatch, "submit_verbose", **{option: VALUES[option]}) == [wanted]
 
@@ -148,7 +148,7 @@ def test_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("way", WAYS)
 def test_every_submit_method_passes_its_options_on(client: Client, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     given: dict[str, Any] = {"losses": 5, "name": "a name", "tags": ("one", "two"), "expected_seconds": 3.0}
-    wanted = TaskOptions(**given).over(Options())
+    wanted = options_of(given, "options")  # type: ignore[arg-type]
     if way == "chunk":  # of three items, which leaves half of its attempts to single items
         wanted = wanted._replace(expected_seconds=3 * wanted.expected_seconds, losses=3)
     names = ("losses", "name", "tags", "expected_seconds")

@@ -9,5 +9,5 @@ from scaler.plugins import Extension
 EXTENSION = Extension(
     "graphs",
     client="scaler.extensions.graphs.calls:GraphCalls",
-    async_client="scaler.extensions.graphs.asynchronous:AsyncGraphCalls",
+    async_client="scaler.extensions.graphs.calls:AsyncGraphCalls",
 )

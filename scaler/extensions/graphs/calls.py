@@ -1,10 +1,12 @@
-"""The call of clients that computes a graph."""
+"""The call of clients, also of asyncio clients, that computes a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
+from scaler.client.asynchronous import AsyncCalls, in_thread
 from scaler.client.options import OptionKeywords, Options, chunk_size_of, iterated, why_alone
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.client.tasks import TaskTemplate
@@ -78,3 +80,22 @@ def graph_run(
     if chunk_size is None and client._is_in_process:
         size = 1  # so that a debugger finds one node after the other
     return GraphRun(graph, keys, client._futures, template, carried, own, size)
+
+
+class AsyncGraphCalls(AsyncCalls):
+    async def get(
+        self,
+        graph: Mapping[Any, Any],
+        keys: Sequence[Any],
+        block: bool = True,
+        *,
+        progress: bool = False,
+        **options: Any,
+    ) -> dict[Key, Any]:
+        """Compute these keys of a graph, like `Client.get`; return the keys with their values or futures."""
+        call = partial(graph_run, self._open, graph, keys, block=block, **options)
+        run = await in_thread(self._thread, call, late=GraphRun.cancel)
+        if not block:
+            return run.futures
+        with run.shown(progress):
+            return {key: await future for key, future in run.futures.items()}

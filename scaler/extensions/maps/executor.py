@@ -90,7 +90,7 @@ class ScalerExecutor(Executor):
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
         self._task_options: OptionKeywords = {**(task_options or {}), **options}
-        checked = options_of(self._task_options, "ScalerExecutor")
+        options_of(self._task_options, "ScalerExecutor")  # before a client connects
         self._owns_client = client is None
         client = client or Client(**of_client)
         self._client: Client | None = client
@@ -99,7 +99,8 @@ class ScalerExecutor(Executor):
         self._is_shut_down = False
         self._owner = _Owner()
         # The executor shares the internals of its client.
-        self._options = checked.over(client._options)._replace(owner=self._owner)
+        base = client._options._replace(owner=self._owner)
+        self._options = options_of(self._task_options, "ScalerExecutor", base)
         self._futures = client._loop.futures
 
     def __repr__(self) -> str:

@@ -131,7 +131,7 @@ class Pool:
         **options: Unpack[OptionKeywords],
     ) -> None:
         self._state = _CLOSE  # until construction is complete: see `__del__`
-        checked = options_of(options, "Pool")
+        options_of(options, "Pool")  # before a cluster starts
         self._cluster: SchedulerClusterCombo | None = None
         if client is not None and address is not None:
             raise UsageError("a pool takes a client or an address, not both")
@@ -152,7 +152,7 @@ class Pool:
             address = self._cluster.get_address()
         self._owns_client = client is None
         self._client = client or Client(address)
-        self._options = checked.over(self._client._options)
+        self._options = options_of(options, "Pool", self._client._options)
         self._unfinished: dict[Future[Any], Callable[[], object]] = {}
         self._initializer = initializer
         if initializer is not None:

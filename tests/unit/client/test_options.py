@@ -12,7 +12,6 @@ from scaler.client.options import (
     MAX_DELAYS,
     OptionKeywords,
     Options,
-    TaskOptions,
     chunk_size_of,
     options_of,
     why_alone,
@@ -23,7 +22,7 @@ from scaler.serialization import load_retry_on
 
 
 def carried(**given: Any) -> Options:
-    return TaskOptions(**given).over(Options())
+    return options_of(given, "submit_verbose")  # type: ignore[arg-type]
 
 
 def is_busy(error: BaseException) -> bool:
@@ -64,7 +63,7 @@ def is_busy(error: BaseException) -> bool:
 )
 def test_invalid_option_is_rejected_with_its_name_and_value(given: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        TaskOptions(**given)
+        carried(**given)
     assert text in str(caught.value)
 
 
@@ -81,8 +80,8 @@ def test_unknown_keyword_raises_a_type_error_with_the_valid_ones() -> None:
 def test_client_only_values_are_unchanged() -> None:
     owner = object()
     base = Options(profiling=True, stream_output=True, owner=owner)
-    assert TaskOptions(priority=5).over(base) == base._replace(priority=5)
-    assert TaskOptions(profiling=False).over(base) == base._replace(profiling=False)
+    assert options_of({"priority": 5}, "options", base) == base._replace(priority=5)
+    assert options_of({"profiling": False}, "options", base) == base._replace(profiling=False)
 
 
 def test_types_and_predicates_decide_what_is_retried() -> None:
@@ -100,7 +99,7 @@ def test_rejects_a_predicate_that_cannot_be_pickled() -> None:
 
     lock = threading.Lock()
     with pytest.raises(SerializationError, match="retry_on"):
-        TaskOptions(retry_on=lambda _: lock.locked())
+        carried(retry_on=lambda _: lock.locked())
 
 
 # -- delays
@@ -159,7 +158,7 @@ def test_node_options_override_options_for_all() -> None:
     common: OptionKeywords = {"retries": 7, "priority": 1}
 
     def checked(given: OptionKeywords) -> Options:
-        return options_of(given, "get").over(Options())
+        return options_of(given, "get")
 
     found = nodes_with_options(graph, {"two": {"priority": 2}}, common, checked)
     assert found == {"two": Options(retries=7, priority=2)}
