@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaler.protocol.messages import Inquiry, Message, Reply
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform, Send
 from scaler.scheduler.core.durability import Durability
 from scaler.scheduler.core.resources import ResourceRules
-from scaler.scheduler.core.rooms import Additions, Explainer, Now, Paced, Reader, Remembered
+from scaler.scheduler.core.rooms import Explainer, Now, Paced, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.scheduler.core.stores import Stores
 

@@ -1,9 +1,10 @@
-"""Creates the parts of extensions in a scheduler's process."""
+"""Creates the parts of extensions in a scheduler's process. An extension whose hook raises is switched off."""
 
 from __future__ import annotations
 
+import math
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -14,13 +15,16 @@ from scaler.paths import local_path
 from scaler.plugins import extensions, load
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import ReadTable, Reply, TableRead, Unanswered
+from scaler.scheduler.additions import Additions
 from scaler.scheduler.core.changes import Incident, Observed, Told
 from scaler.scheduler.core.cluster import ClusterState, Scaling
-from scaler.scheduler.core.commands import Perform
-from scaler.scheduler.core.rooms import Rooms, guard, switched_off
+from scaler.scheduler.core.commands import Command, Perform, Publish
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.tables import rows_document
+
+_MAX_TEXT = 500
 
 
 def answer_table(parts: Mapping[str, Any], question: ReadTable, client: ClientRecord, state: ClusterState) -> Reply:
@@ -51,6 +55,62 @@ def part(reference: str) -> Callable[..., Any]:
 
 def _document(rows: Callable[..., Any], *args: Any) -> TableRead:
     return TableRead(rows_document(rows(*args)))
+
+
+def switched_off(name: str, hook: str, error: Exception) -> Incident:
+    """Return the incident for an extension that was switched off because of an exception."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
+    text = f"{hook} raised {type(error).__name__}: {error}"[:_MAX_TEXT]
+    return Incident("extension", f"the extension {name}", f"{text}{where}", {})
+
+
+def guard(name: str, part: Any) -> Any:
+    """Wrap all hooks of a part so that the first exception switches it off. Returns the part."""
+    incidents: list[Incident] = []
+    unpublished: list[Incident] = []
+
+    def failed(hook: str, error: Exception) -> None:
+        part.next_at = -math.inf  # the next step publishes the incident of a question
+        for each in incidents, unpublished:
+            each.append(switched_off(name, hook, error))
+
+    def of_commands(hook: str, call: Callable[..., Iterable[Command]]) -> Callable[..., Iterable[Command]]:
+        def guarded(*args: Any) -> Iterable[Command]:
+            if not incidents:
+                try:
+                    return [*call(*args)]
+                except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
+                    failed(hook, error)
+            part.next_at = math.inf
+            published = [Publish([*unpublished])] if unpublished else []
+            unpublished.clear()
+            return published
+
+        return guarded
+
+    def of_values(hook: str, call: Callable[..., Any], otherwise: Callable[[], object]) -> Callable[..., Any]:
+        def guarded(*args: Any) -> Any:
+            if not incidents:
+                try:
+                    return call(*args)
+                except Exception as error:  # noqa: BLE001 (as above)
+                    failed(hook, error)
+            return otherwise()
+
+        return guarded
+
+    def refused() -> Unanswered:
+        return Unanswered(f"{incidents[0].subject} is switched off: {incidents[0].text}")
+
+    for hook in ("on_changes", "on_message", "on_time"):
+        setattr(part, hook, of_commands(hook, getattr(part, hook)))
+    part.rows = of_values("rows", part.rows, refused)
+    part.on_question = of_values("on_question", part.on_question, refused)
+    part.add_to_status = of_values("add_to_status", part.add_to_status, Additions)
+    return part
 
 
 def make_rooms(config: SchedulerConfig) -> Rooms:

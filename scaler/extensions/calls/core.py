@@ -12,10 +12,11 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.monitor.data_rows import CALL_COLUMNS, CallRow
 from scaler.monitor.reports.status import duration_columns, reasons
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, CallsReported
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.changes import GroupBegan, GroupEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.rooms import Additions, Now, Reader
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import Group, PeerRecord, Timing
 from scaler.scheduler.tables import table
 

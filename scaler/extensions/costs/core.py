@@ -20,10 +20,11 @@ from scaler.extensions.scaling.units import ManagerUnits, Spending
 from scaler.monitor.cluster_rows import SpendingRow
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import UnitState
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.changes import Noted, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
-from scaler.scheduler.core.rooms import Additions, Now, Reader
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import Worker
 
 WINDOWS = {"hour": 3600.0, "day": 86400.0}

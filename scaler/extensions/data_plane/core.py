@@ -16,8 +16,8 @@ from scaler.monitor.cluster_rows import StorageRow
 from scaler.monitor.data_rows import STORE_COLUMNS, ObjectRow, PairRow, StoreRow
 from scaler.monitor.messages import FindObjects, ObjectsFound
 from scaler.protocol.messages import StoreReport, is_at_host, is_stored, stored_bytes
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.rooms import Additions, Reader
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.tables import table
 

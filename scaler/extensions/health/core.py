@@ -20,9 +20,9 @@ from scaler.median import median
 from scaler.monitor.data_rows import LINK_COLUMNS, LinkRow
 from scaler.monitor.reports.status import MAX_TEXT
 from scaler.net.connection import LinkFigures
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
-from scaler.scheduler.core.rooms import Additions, Reader
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Timing, Worker
 from scaler.scheduler.tables import table
 

@@ -22,10 +22,11 @@ from scaler.monitor.reports.answers import sees_of
 from scaler.monitor.reports.events import TASKS_BYTES, ended_row, live_row
 from scaler.monitor.reports.status import Sees, every_key, running_tasks
 from scaler.protocol.messages import Outcome, Reply, Unanswered
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured, ScalingDecided, TasksEnded, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
-from scaler.scheduler.core.rooms import Additions, Now, Reader
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import Assigned, ClientRecord, Group, Ready, Recalled, Task, Worker
 from scaler.scheduler.tables import table
 

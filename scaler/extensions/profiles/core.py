@@ -13,10 +13,11 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.ids import ID_BYTES, owner_of
 from scaler.monitor.messages import Profiled, ReadProfile
 from scaler.protocol.messages import FunctionUse, TasksProfiled, WorkerHeartbeat
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.rooms import Additions, Now, Reader
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.stack_profile import StackProfile, read_json
 

@@ -20,12 +20,13 @@ from scaler.extensions.scaling.late_workers import LateWorkers
 from scaler.extensions.scaling.units import ManagerUnits, Spending
 from scaler.policy.view import Allocation, ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import ManagerDetails, ManagerStatus, WorkerHeartbeat
+from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.changes import Incident, Noted, ScalingDecided, Told, peer_incident
 from scaler.scheduler.core.cluster import ClusterState, Scaling
 from scaler.scheduler.core.commands import AskPolicy, Command, Perform
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.rooms import Additions, Now, Reader
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
 PLAN_SECONDS = 0.5

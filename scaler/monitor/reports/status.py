@@ -35,8 +35,9 @@ from scaler.monitor.reports.quantiles import spread
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
+from scaler.scheduler.additions import Additions, Reader, additions_of
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.rooms import Additions, Reader, Rooms
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Timing, Worker
 from scaler.scheduler.tables import table
 
@@ -92,7 +93,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
     sees_all = sees is every_key
     census = _Census(state, sees)
     reader = Reader(server.at, sees, sees_all, server.seconds_today, server.figures, census.running, server.storage)
-    added = server.rooms.add_to_status(reader)
+    added = additions_of(server.rooms.parts, reader)
     head = {
         "version": VERSION,
         "at": server.at,

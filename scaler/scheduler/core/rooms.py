@@ -1,26 +1,21 @@
-"""Subscribers to changes, and extensions inside the core, with hooks resolved once. An extension whose hook raises is
-switched off. Pure."""
+"""Subscribers to changes, and extensions inside the core, with hooks resolved once. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
 from scaler.needs import Needs
-from scaler.net.connection import LinkFigures
-from scaler.protocol.messages import Inquiry, Unanswered
+from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.durability import Durability
 from scaler.scheduler.core.resources import ResourceRules
-from scaler.scheduler.core.state import Group, Timing
+from scaler.scheduler.core.state import Timing
 from scaler.scheduler.core.stores import Stores
 
 P = ParamSpec("P")
 UNKNOWN = "no such task: it ended too long ago or was never submitted"
-_MAX_TEXT = 500
 
 
 class Now(NamedTuple):
@@ -28,37 +23,6 @@ class Now(NamedTuple):
 
     clock: float
     unix: float
-
-
-class Reader(NamedTuple):
-    """The reader of a status. at: Unix seconds. sees: whether the reader may see objects of a key.
-
-    sees_all: whether the reader may see everything. seconds_today: seconds since local midnight. figures: returns the
-    figures of a peer's connection. running: number of running tasks by group. storage: a
-    `scaler.protocol.monitor_rows.StorageRow`.
-    """
-
-    at: float
-    sees: Callable[[str], bool]
-    sees_all: bool
-    seconds_today: float
-    figures: Callable[[bytes], LinkFigures]
-    running: Mapping[Group, int] = {}
-    storage: Any = None
-
-
-class Additions(NamedTuple):
-    """An extension's additions to the cluster's status.
-
-    head: values by key. tables: JSON of whole tables by name. columns: values by table, row id, and column. totals:
-    counts by name. ranks: importance of workers by id, for tables without room for all.
-    """
-
-    head: Mapping[str, object] = {}
-    tables: Mapping[str, str] = {}
-    columns: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
-    totals: Mapping[str, int] = {}
-    ranks: Mapping[str, int] = {}
 
 
 class Remembered(Protocol):
@@ -150,7 +114,7 @@ class Rooms:
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
     ) -> None:
         """answerers: for questions about the core."""
-        self._parts = parts
+        self.parts = parts
         self.durability: Durability = next(self._provided("durability"), None) or Durability()
         self._publisher = Publisher()
         self.changes = Changes([self._publisher, *parts, self.durability])
@@ -171,7 +135,7 @@ class Rooms:
     """Unix seconds at which the monotonic clock was 0."""
 
     def bind(self, cluster: Any) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.bound(cluster)
         self.remembered = tuple(self._provided("remembered"))
         self.explainer = next(self._provided("explainer"), self.explainer)
@@ -183,21 +147,7 @@ class Rooms:
 
     def _provided(self, hook: str) -> Iterator[Any]:
         """Yield the objects that parts return from a hook."""
-        return (found for part in self._parts if (found := getattr(part, hook)()) is not None)
-
-    def add_to_status(self, reader: Reader) -> Additions:
-        head, tables, totals, ranks = dict[str, object](), dict[str, str](), dict[str, int](), dict[str, int]()
-        columns: defaultdict[str, defaultdict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
-        for part in self._parts:
-            added = part.add_to_status(reader)
-            head |= added.head
-            tables |= added.tables
-            totals |= added.totals
-            ranks |= added.ranks
-            for table, rows in added.columns.items():
-                for row, values in rows.items():
-                    columns[table][row] |= values
-        return Additions(head, tables, columns, totals, ranks)
+        return (found for part in self.parts if (found := getattr(part, hook)()) is not None)
 
     def watch(self, is_watched: bool) -> None:
         self._publisher.changes = {*Publisher.changes, *(OF_TASKS if is_watched else ())}
@@ -217,63 +167,7 @@ class Rooms:
                     last += found
                 else:
                     commands += found
-        for part in self._parts:
+        for part in self.parts:
             if part.next_at <= clock:
                 commands += part.on_time(now)
         return commands, last
-
-
-def switched_off(name: str, hook: str, error: Exception) -> Incident:
-    """Return the incident for an extension that was switched off because of an exception."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
-    text = f"{hook} raised {type(error).__name__}: {error}"[:_MAX_TEXT]
-    return Incident("extension", f"the extension {name}", f"{text}{where}", {})
-
-
-def guard(name: str, part: Any) -> Any:
-    """Wrap all hooks of a part so that the first exception switches it off. Returns the part."""
-    incidents: list[Incident] = []
-    unpublished: list[Incident] = []
-
-    def failed(hook: str, error: Exception) -> None:
-        part.next_at = -math.inf  # the next step publishes the incident of a question
-        for each in incidents, unpublished:
-            each.append(switched_off(name, hook, error))
-
-    def of_commands(hook: str, call: Callable[..., Iterable[Command]]) -> Callable[..., Iterable[Command]]:
-        def guarded(*args: Any) -> Iterable[Command]:
-            if not incidents:
-                try:
-                    return [*call(*args)]
-                except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
-                    failed(hook, error)
-            part.next_at = math.inf
-            published = [Publish([*unpublished])] if unpublished else []
-            unpublished.clear()
-            return published
-
-        return guarded
-
-    def of_values(hook: str, call: Callable[..., Any], otherwise: Callable[[], object]) -> Callable[..., Any]:
-        def guarded(*args: Any) -> Any:
-            if not incidents:
-                try:
-                    return call(*args)
-                except Exception as error:  # noqa: BLE001 (as above)
-                    failed(hook, error)
-            return otherwise()
-
-        return guarded
-
-    def refused() -> Unanswered:
-        return Unanswered(f"{incidents[0].subject} is switched off: {incidents[0].text}")
-
-    for hook in ("on_changes", "on_message", "on_time"):
-        setattr(part, hook, of_commands(hook, getattr(part, hook)))
-    part.rows = of_values("rows", part.rows, refused)
-    part.on_question = of_values("on_question", part.on_question, refused)
-    part.add_to_status = of_values("add_to_status", part.add_to_status, Additions)
-    return part
