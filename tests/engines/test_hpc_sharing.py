@@ -69,8 +69,8 @@ def forge(rig: Rig, s3: AwsClient, name: str, data: bytes) -> CallFailed:
     """Submit a call, write a result that is not from its job, and return the call's outcome."""
     call = rig.call(len, b"")
     rig.run(call)
-    [key] = [key for key in rig.aws.s3.keys(BUCKET) if key.endswith("/key")]
-    s3.call("PutObject", Bucket=BUCKET, Key=key.replace("calls/key", f"results/{name}/0"), Body=data)
+    [session] = {key.partition("calls/")[0] for key in rig.aws.s3.keys(BUCKET) if "/calls/" in key}
+    s3.call("PutObject", Bucket=BUCKET, Key=f"{session}results/{name}/0", Body=data)
     return rig.failure(call)
 
 

@@ -43,7 +43,6 @@ from scaler.worker_manager.aws_hpc.backend import (
 )
 from scaler.worker_manager.aws_hpc.objects import (
     KEY_BYTES,
-    KEY_NAME,
     MAX_DATA_BYTES,
     PackedCall,
     SharedObjects,
@@ -107,7 +106,7 @@ class BatchExecutor:
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
-        self._key = secrets.token_bytes(KEY_BYTES)  # jobs read this key from S3 and sign results with it
+        self._key = secrets.token_bytes(KEY_BYTES)
         self._shared = SharedObjects()
         self._count = 0
         self._failed_polls = 0
@@ -156,7 +155,7 @@ class BatchExecutor:
 
     def _submit(self, batch: Sequence[PackedCall]) -> None:
         keys = [each.call.key for each in batch]
-        data = pack_bundle([each.data for each in batch])
+        data = pack_bundle([self._key + each.data for each in batch])
         if len(data) > MAX_DATA_BYTES:
             text = f"the task and its arguments take {len(data)} bytes, more than S3 accepts in one request"
             self._fail(keys, Outcome.REJECTED, text)
@@ -167,7 +166,7 @@ class BatchExecutor:
         request, call_key = call_request(
             self._config, self._definition, self._session, self._count, size=len(keys), repeat=repeat
         )
-        self._upload({KEY_NAME: self._key, **{name: block for each in batch for name, block in each.blocks.items()}})
+        self._upload({name: block for each in batch for name, block in each.blocks.items()})
         self._objects.put(call_key, data)
         made = CallSubmission(self._count, request["jobName"], keys, call_key)
         # Recorded before the job exists, because unexpected results are removed.

@@ -18,7 +18,7 @@ from scaler.worker.credential import take_credential
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc import requests
-from scaler.worker_manager.aws_hpc.objects import KEY_NAME, call_of, compress, decompress, restored, signed
+from scaler.worker_manager.aws_hpc.objects import KEY_BYTES, call_of, compress, decompress, restored, signed
 
 ATTEMPTS = 6  # nothing above this program retries
 READ_TIMEOUT_SECONDS = 60.0
@@ -35,8 +35,7 @@ def main() -> int:
         spec = requests.JobSpec.from_environment(environment)
         index = int(environment.get(requests.INDEX_VARIABLE, "0"))
         objects = SpecObjects(spec, _client(spec, environment))
-        key = objects.read(KEY_NAME)
-        call = objects.call(index)
+        key, call = objects.call(index)
     except (ScalerError, ValueError) as error:
         _say(f"the task cannot be read, and did not start: {error}")
         return requests.EXIT_NO_CALL
@@ -58,17 +57,19 @@ class SpecObjects:
         self._spec = spec
         self._s3 = s3
 
-    def call(self, index: int) -> Buffer | Call:
-        """Return a job's call, or bytes if this version cannot read it. Raises ScalerError."""
+    def call(self, index: int) -> tuple[bytes, Buffer | Call]:
+        """Return the session's key and a job's call, which is bytes if this version cannot read it. Raises
+        ScalerError."""
         place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
         data = call_of(
             lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
         )
+        key, packed = data[:KEY_BYTES], memoryview(data)[KEY_BYTES:]
         try:
-            call = unpack_call(data)
+            call = unpack_call(packed)
         except (ProtocolError, RefusedError):
-            return data  # `run_call` reports the problem as the result
-        return restored(call, self.read)
+            return key, packed  # `run_call` reports the problem as the result
+        return key, restored(call, self.read)
 
     def read(self, name: str) -> bytes:
         return decompress(self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name)))

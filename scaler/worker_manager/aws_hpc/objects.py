@@ -35,8 +35,7 @@ MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of P
 MIN_SHARED_BYTES = 1024  # smaller blocks remain in their calls
 MAX_SEEN = 10_000  # blocks remembered, to detect repetitions
 FRESH_SECONDS = 12 * 3600.0  # older objects are uploaded again for a new job, long before the bucket's rule applies
-KEY_NAME = "key"  # the object with the session's key, which jobs use to sign results
-KEY_BYTES = 32
+KEY_BYTES = 32  # of the session's key, which precedes each call, and with which its job signs the result
 
 _REFERENCE = b"\xfe"
 _REFERENCE_BYTES = 1 + hashlib.sha256().digest_size
