@@ -96,6 +96,7 @@ EXTENSIONS = Plugins(
     {
         "audit": "scaler.extensions.audit:EXTENSION",
         "calls": "scaler.extensions.calls:EXTENSION",
+        "compression": "scaler.extensions.compression:EXTENSION",
         "costs": "scaler.extensions.costs:EXTENSION",
         "data_plane": "scaler.extensions.data_plane:EXTENSION",
         "durability": "scaler.extensions.durability:EXTENSION",
@@ -172,6 +173,8 @@ class Extension:
     `scaler.extensions.durability.steps.DurableSteps`. session: called with a name, a ClientLoop, and a serializer,
     returns the durable session of a client.
 
+    frames: the module that compresses frames of connections; only the one of `compression` is used.
+
     agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
     processor: called in each processor with its `ProcessorContext`, which also has such lists, and with a function that
     sends the agent a `Note`, or drops it if the agent is busy.
@@ -196,6 +199,7 @@ class Extension:
     page: str = ""
     keeper: str = ""
     session: str = ""
+    frames: str = ""
     agent: str = ""
     processor: str = ""
     client: str = ""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from scaler.config.addresses import check_server_address, is_name
 from scaler.ids import PEER_ID_BYTES
 from scaler.net import transport as t
-from scaler.net.compression import ZSTD
 from scaler.net.connection import ConnectorEvent
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.local import LocalTransport, connect_local
+from scaler.net.packing import announced
 from scaler.net.wakeups import Wakeups
 from scaler.protocol.messages import Attachments, Descriptors, Hello, Message
 from scaler.protocol.session import SESSION_ID_BYTES, OutboxLimits
@@ -203,8 +203,7 @@ class SocketConnector(ConnectorShell):
         self._at_close = ExitStack()
         wakeups = Wakeups(asyncio.get_running_loop(), self._wake)
         self._compression = compression
-        if compression != "off":
-            hello = replace(hello, compression=ZSTD)
+        hello = replace(hello, compression=announced(compression))
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), wakeups.now(), address)
         super().__init__(core, on_events, wakeups)

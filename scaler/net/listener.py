@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
 from scaler.net.address import addresses_here
-from scaler.net.compression import ZSTD
 from scaler.net.connection import Identity, LinkFigures, ListenerEvent, TryAgain
 from scaler.net.connector import Shell
 from scaler.net.kernel import max_descriptors
 from scaler.net.keys import ServerKeys
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.local import LocalListener, local_name
+from scaler.net.packing import announced
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_listener import ZmqListener
 from scaler.protocol.messages import Attachments, Descriptors, Goodbye, Hello, Message, Refused, Server, Welcome
@@ -104,8 +104,7 @@ class SocketListener(Listener):
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
         most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)
-        announced = "" if compression == "off" else ZSTD
-        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session, most, announced)
+        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session, most, announced(compression))
         super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
         self._keys = keys
         self._zmq = ZmqListener(addresses, self._wakeups, keys, compression)

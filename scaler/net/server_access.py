@@ -27,8 +27,9 @@ class ServerAccess:
 
     def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
         self.keys: ServerKeys | None = None
-        self.compression = config.compression
-        self.to_storage = Access(is_insecure=config.insecure_no_auth, compression=config.compression)
+        is_left_out = "-compression" in getattr(config, "extensions", ())
+        self.compression = "off" if is_left_out else config.compression
+        self.to_storage = Access(is_insecure=config.insecure_no_auth, compression=self.compression)
         self._run: RunKeys | None = None
         self._owner_secret = ""
         if config.credentials is not None:
@@ -38,7 +39,7 @@ class ServerAccess:
             pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
             self.keys = ServerKeys(pair, AllowList(directory))
             self._owner_secret = directory.object_storage.secret
-            self.to_storage = Access(directory.of_scheduler(), compression=config.compression)
+            self.to_storage = Access(directory.of_scheduler(), compression=self.compression)
         elif not config.insecure_no_auth:
             for address in addresses:
                 if not is_loopback(address):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import zmq
 
 from scaler.net import transport as t
-from scaler.net.compression import PackingLoad, expanded
 from scaler.net.connection import ANYONE
 from scaler.net.kernel import received_bytes
 from scaler.net.keys import REVOKED, PeerKeys
+from scaler.net.packing import expanded, packing
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_transport import (
     EVENTS,
@@ -24,7 +24,6 @@ from scaler.net.zmq_transport import (
     Outgoing,
     ZmqEnd,
     checked,
-    packer_of,
     receive_envelope,
 )
 from scaler.protocol.session import Envelope
@@ -210,7 +209,7 @@ class ZmqConnection(ZmqEnd):
         """See `Transport`. Compressed frames may arrive before this side has read the Welcome, and are expanded."""
         self._is_to_compress = compresses and self._descriptor < 0
         if compresses and not self._is_to_compress:
-            self._outgoing.packer = packer_of(self._descriptor, self._compression, PackingLoad())
+            self._outgoing.packer = packing().packer_of(self._descriptor, self._compression)
 
     def cut(self) -> None:
         self._close_probe()

@@ -19,10 +19,10 @@ from scaler.config.addresses import is_loopback
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
-from scaler.net.compression import PackingLoad, expanded
 from scaler.net.connection import ANYONE, NOBODY
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
+from scaler.net.packing import expanded, packing
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_transport import (
     LAST,
@@ -32,7 +32,6 @@ from scaler.net.zmq_transport import (
     authenticator_of,
     checked,
     is_readable,
-    packer_of,
     receive_envelope,
     release_context,
 )
@@ -105,7 +104,7 @@ class ZmqLink:
         self._listener.welcome(self)
         if compresses:
             self.may_compress = True
-            self.outgoing.packer = packer_of(self.descriptor, self._listener.compression, self._listener.load)
+            self.outgoing.packer = packing().packer_of(self.descriptor, self._listener.compression)
 
     def cut(self) -> None:
         self._listener.drop(self)
@@ -151,7 +150,6 @@ class ZmqListener(ZmqEnd):
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
         self.compression = compression
-        self.load = PackingLoad()
         self.is_encrypted = keys is not None
         self._silent = 0
         """Connections that completed the handshake but sent no message."""

@@ -13,10 +13,9 @@ import itertools
 import os
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
+from typing import Any
 from zlib import crc32
 
 import zmq
@@ -26,8 +25,7 @@ from zmq.utils import (
 )
 
 from scaler.net import transport as t
-from scaler.net.compression import Packer, PackingLoad
-from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
+from scaler.net.kernel import are_descriptors_scarce
 from scaler.net.keys import ServerKeys
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.wakeups import Wakeups
@@ -243,7 +241,8 @@ def _crc32(header: bytes, body: bytes, attachments: Attachments) -> int:
 
 class Outgoing:
     def __init__(self, has_checksums: bool) -> None:
-        self.packer: Packer | None = None
+        self.packer: Any = None
+        """A `scaler.extensions.compression.frames.Packer`, or None."""
         self.is_packing = False
         """The queue waits for CPU time, not for the connection."""
         self._has_checksums = has_checksums
@@ -269,14 +268,6 @@ class Outgoing:
             packed = self.packer.pack(self._unpacked.popleft())
             self._unsent.append(with_checksum(packed) if self._has_checksums else packed)
         return False
-
-
-def packer_of(descriptor: int, compression: str, load: PackingLoad) -> Packer | None:
-    """Return the compressor for this connection, or None if compression never pays off. load: load of the thread."""
-    if compression != "on" and is_of_this_host(descriptor):
-        return None
-    speed = (lambda: 0.0) if compression == "on" else partial(bytes_per_second, descriptor)
-    return Packer(speed, load, time.monotonic, time.thread_time)
 
 
 def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:

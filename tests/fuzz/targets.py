@@ -20,12 +20,13 @@ from typing import Any
 
 from scaler.config.load import read_file
 from scaler.errors import ConfigError, ProtocolError, RefusedError
+from scaler.extensions.compression.frames import Packer, PackingLoad
 from scaler.monitor.web.api import openapi
 from scaler.monitor.web.security import SAME_USER
 from scaler.monitor.web.server import WebApp
 from scaler.net import transport as t
-from scaler.net.compression import Packer, PackingLoad, expanded
 from scaler.net.local import LocalTransport, PartialBytes
+from scaler.net.packing import expanded
 from scaler.offload.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.failures import failure_texts

@@ -14,7 +14,6 @@ from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Buffer
 from scaler.protocol.session import HEADER_BYTES, Envelope
 
-ZSTD = "zstd"
 MIN_FRAME_BYTES = 4 * 1024
 SAMPLE_BYTES = 16 * 1024
 PACKED_BYTES_PER_ITERATION = 1024 * 1024
@@ -57,7 +56,7 @@ class Packer:
     ) -> None:
         """link_bytes_per_second: current throughput of the connection; 0: compress everything that shrinks. load: of
         the thread. used_seconds: CPU time of the thread."""
-        from scaler.net.zstd import compress  # noqa: PLC0415 (see the module)
+        from scaler.extensions.compression.zstd import compress  # noqa: PLC0415 (see the module)
 
         self._compress = compress
         self._link_bytes_per_second = link_bytes_per_second
@@ -118,10 +117,8 @@ class Packer:
         return packed if len(packed) < MAX_SHARE * size else None
 
 
-def expanded(received: Input) -> tuple[Input, int]:
-    """Return a plain envelope or `MalformedReceived`, and its growth in bytes."""
-    if type(received) is not EnvelopeReceived or len(received.header) <= HEADER_BYTES:
-        return received, 0
+def expanded(received: EnvelopeReceived) -> tuple[Input, int]:
+    """See `scaler.net.packing.expanded`."""
     try:
         return _expanded(received)
     except (ValueError, struct.error) as error:
@@ -136,7 +133,7 @@ def _expanded(received: EnvelopeReceived) -> tuple[EnvelopeReceived, int]:
     body_bytes, *attached_bytes = (size or _size_of(frame) for size, frame in zip(sizes, frames, strict=True))
     if body_bytes > MAX_BATCH_BYTES or sum(attached_bytes) > MAX_ATTACHED_BYTES:
         raise ValueError(f"it would exceed the maximum message size: {body_bytes + sum(attached_bytes)}")
-    from scaler.net.zstd import decompress  # noqa: PLC0415 (see the module)
+    from scaler.extensions.compression.zstd import decompress  # noqa: PLC0415 (see the module)
 
     body, *attachments = (decompress(frame, size) if size else frame for frame, size in zip(frames, sizes, strict=True))
     views = [memoryview(each).toreadonly() for each in attachments]

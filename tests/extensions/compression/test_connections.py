@@ -11,11 +11,11 @@ import pytest
 
 from scaler import Client
 from scaler.errors import UsageError
-from scaler.net.compression import ZSTD
+from scaler.extensions.compression.links import METHOD
+from scaler.extensions.compression.zstd import compress
 from scaler.net.connection import Broken, Received
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
-from scaler.net.zstd import compress
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import GetObject, PutObject, Role
 from tests.hosts import hosts, why_not
@@ -108,7 +108,7 @@ async def test_peer_without_compression_gets_and_may_send_only_plain_frames() ->
 async def test_frame_expanding_beyond_its_announced_size_cuts_the_connection() -> None:
     server = Servant("tcp://127.0.0.1:0", compression="on")
     peer = UnidentifiedPeer(server.address)
-    session = await peer.greet(replace(own_hello(Role.CLIENT), compression=ZSTD))
+    session = await peer.greet(replace(own_hello(Role.CLIENT), compression=METHOD))
     table = bytes(4) + STORED.to_bytes(4, "little")
     body = encode(PutObject(1, bytes(16), [STORED], 0))
     peer.say(header(sequence=1, session=session) + table, body, compress(bytes(STORED)))

@@ -11,10 +11,11 @@ from itertools import count
 
 import pytest
 
-from scaler.net.compression import MIN_FRAME_BYTES, Packer, PackingLoad, expanded
+from scaler.extensions.compression.frames import MIN_FRAME_BYTES, Packer, PackingLoad
+from scaler.extensions.compression.zstd import compress
+from scaler.net.packing import expanded
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.zmq_transport import checked, with_checksum
-from scaler.net.zstd import compress
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Buffer
 from scaler.protocol.session import HEADER_BYTES, Envelope, Header
 from tests.contracts.memory_network import WireEnd

@@ -1,0 +1,31 @@
+"""Compression of frames by the extension `compression`. Without it, connections agree on none."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from scaler.net.transport import EnvelopeReceived, Input
+from scaler.plugins import EXTENSIONS, load
+from scaler.protocol.session import HEADER_BYTES
+
+
+@cache
+def packing() -> Any:
+    """Return the module that compresses frames, or None."""
+    extension: Any = load(EXTENSIONS.built_in["compression"]) if "compression" in EXTENSIONS.built_in else None
+    return None if extension is None else load(extension.frames)
+
+
+def announced(setting: str) -> str:
+    """Return the method that a peer with this setting offers; empty: none."""
+    module = None if setting == "off" else packing()
+    return "" if module is None else str(module.METHOD)
+
+
+def expanded(received: Input) -> tuple[Input, int]:
+    """Return a plain envelope or `MalformedReceived`, and its growth in bytes."""
+    if type(received) is not EnvelopeReceived or len(received.header) <= HEADER_BYTES or packing() is None:
+        return received, 0
+    found: tuple[Input, int] = packing().expanded(received)
+    return found
