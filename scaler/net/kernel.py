@@ -69,6 +69,14 @@ def is_of_this_host(descriptor: int) -> bool:
     return True
 
 
+def is_connected_to_itself(descriptor: int) -> bool:
+    """Return whether both ends of a TCP connection are one socket. The kernel may connect clients like this if nothing
+    listens on a port of its range for outgoing connections. Meanwhile, no server can bind that port."""
+    with contextlib.suppress(OSError), borrowed(descriptor) as connection:
+        return connection.family != socket.AF_UNIX and connection.getsockname() == connection.getpeername()
+    return False
+
+
 def _tcp_info(descriptor: int, size: int) -> bytes:
     option = getattr(socket, "TCP_INFO", None)
     if option is not None:

@@ -10,7 +10,7 @@ import zmq
 
 from scaler.net import transport as t
 from scaler.net.connection import ANYONE
-from scaler.net.kernel import received_bytes
+from scaler.net.kernel import is_connected_to_itself, received_bytes
 from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.packing import expanded, packing
 from scaler.net.wakeups import Wakeups
@@ -83,7 +83,7 @@ class ZmqConnection(ZmqEnd):
         super().__init__(context, zmq.DEALER, wakeups, more_events=int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
         self._keys = keys
         self._refused_after = 0
-        self._is_shaken = False
+        self._is_shaken = self._is_own_end = False
         self._descriptor = -1
         self._compression = compression
         self._is_to_compress = False
@@ -114,6 +114,9 @@ class ZmqConnection(ZmqEnd):
         if self._has_events:
             for kind, value in self._take_events():
                 self._follow(kind, value)
+        if self._is_own_end:  # the messages are this peer's own
+            inputs.append(t.LinkLost(self, self._broken, 0))
+            return
         if self._probe is not None and not self._has_read(self._probe):
             return
         if self._is_blocked:
@@ -139,6 +142,8 @@ class ZmqConnection(ZmqEnd):
             self._is_shaken = True
         elif kind == zmq.EVENT_CONNECTED:
             self._descriptor = value
+            if is_connected_to_itself(value):
+                self._broken, self._is_own_end = _BREAKS[zmq.EVENT_CLOSED], True
             if self._is_to_compress:
                 self.start_session(compresses=True)
         elif self._broken:

@@ -281,6 +281,23 @@ async def test_unreachable_server_is_retried_with_a_known_reason() -> None:
     assert client.connector.last_error == "it was closed"
 
 
+@pytest.mark.parametrize(
+    "keys", [None, PeerKeys(new_key_pair().public, new_key_pair(), "of a test")], ids=["plain", "keys"]
+)
+@on_a_loop
+async def test_connection_of_a_client_to_itself_counts_as_no_connection(
+    keys: PeerKeys | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler.net.connector.check_server_address", str)
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+    # The kernel may choose the port of a stopped server for the client's end. Here, ZeroMQ is told to.
+    client = Asker(f"tcp://127.0.0.1:{port};127.0.0.1:{port}", keys)
+    await until(lambda: client.connector.last_error.startswith("connection refused"))
+    assert not client.events
+    assert not client.connector.connected
+
+
 def was_refused(client: Asker) -> bool:
     return any(isinstance(event, ConnectionRefused) for event in client.events)
 
