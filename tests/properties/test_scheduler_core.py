@@ -154,8 +154,7 @@ class JudgedCluster(Cluster):
             recovered = found[name]
             tasks = {
                 row[0]: (group.spec, *row[1:])
-                for submit in recovered.submits
-                for group in submit.groups
+                for group in recovered.submit.groups
                 for row in zip(group.ids, group.payloads, group.references, strict=True)
             }
             assert tasks == {
@@ -169,7 +168,7 @@ class JudgedCluster(Cluster):
             assert results == {task: (each.outcome, each.payload) for task, each in client.retained.items()}
             failed = {task: each.failed_input for task, each in client.retained.items() if each.outcome}
             assert recovered.failed_inputs == failed
-            functions = {function for submit in recovered.submits for function, _ in submit.functions}
+            functions = {function for function, _ in recovered.submit.functions}
             assert functions >= {function for spec in client.groups for function in spec.registered}
             once = {task.id: task.state for task in client.tasks.values() if not task.group.spec.retries}
             placed = {task: state for task, state in once.items() if isinstance(state, Assigned | Recalled)}

@@ -40,7 +40,7 @@ class CachedCalls(TaskCalls):
         installed packages are equal. The function must depend on nothing else. Exceptions are not cached.
 
         Returns:
-            The future of the call, already finished if the result was cached.
+            The future of the call.
 
         Raises:
             UsageError: An argument is a future, or was sent with `send_object`.
@@ -66,24 +66,13 @@ class CachedResults:
         self._wanted = loop.wanted
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
-        """Return the futures of calls: cached calls already ended, all other calls submitted or waiting for the
-        look-up.
+        """Return the futures of calls, whose tasks are sent when the look-up has found no result.
 
         Raises UsageError for references among arguments, and for functions without code.
         """
         code = code_digest(function)
         digests = [self._digest(template, code, *call) for call in calls]
-        if not self._futures.may_block():
-            return [self._submit_early(template, *call, digest) for call, digest in zip(calls, digests, strict=True)]
-
-        async def look_up() -> list[StoredParts | None]:
-            return await asyncio.gather(*map(self._get, digests))
-
-        found = self._futures.run(look_up(), self._loop)
-        return [
-            self._submit(template, *call, digest) if parts is None else self._ended(template, parts)
-            for call, digest, parts in zip(calls, digests, found, strict=True)
-        ]
+        return [self._submit(template, *call, digest) for call, digest in zip(calls, digests, strict=True)]
 
     def _digest(self, template: TaskTemplate, code: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         parts, references = dump_arguments(args, kwargs, template.serializer, self._futures, template.spec.name)
@@ -93,19 +82,6 @@ class CachedResults:
         return content_id(code, template.spec.serializer, b"|", sizes, *parts)
 
     def _submit(
-        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], digest: bytes
-    ) -> TaskFuture:
-        task = self._futures.ids.task()
-        self._wanted[task] = partial(self._put, digest)
-        try:
-            future = self._futures.submit(template, args, kwargs, task)
-        except BaseException:
-            del self._wanted[task]
-            raise
-        future.add_done_callback(lambda _: self._wanted.pop(task, None))  # a cancelled task has no result
-        return future
-
-    def _submit_early(
         self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], digest: bytes
     ) -> TaskFuture:
         futures = self._futures
@@ -119,9 +95,6 @@ class CachedResults:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the future has ended
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(settle()))
         return future
-
-    def _ended(self, template: TaskTemplate, parts: StoredParts) -> TaskFuture:
-        return self._futures.ended(template, *load_outcome(Outcome.SUCCESS, parts[0], template.serializer, parts))
 
     # -- in the client's loop
 

@@ -112,8 +112,7 @@ class DurabilityCore(Recovery, Sessions):
         if isinstance(details, ClientDetails) and details.session:
             self.restore(client, details.session, found.labels, now)
         again = self.recovered(client, found.dispatched)
-        for message in found.submits:
-            self._core.submission.submit(client, replace(message, again=again))
+        self._core.submission.submit(client, replace(found.submit, again=again))
 
     def _restore_results(self, client: ClientRecord, found: Recovered) -> None:
         for message in found.results:

@@ -10,7 +10,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple, TypeVar, assert_never
 
 from scaler.errors import ProtocolError
@@ -36,6 +36,7 @@ _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
 """Departed clients that are remembered, to repeat to the storage that their objects are unused."""
+_MAX_ROWS = 1024
 _MAX_LABELS = 4096
 M = TypeVar("M", bound=m.Message)
 
@@ -72,7 +73,7 @@ class JournalChanged(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """One client from the journal. results: of ended tasks. submits: unfinished tasks.
+    """One client from the journal. results: of ended tasks. submit: unfinished tasks.
 
     values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. labels: labels
     of a durable session, in order of submission.
@@ -81,7 +82,7 @@ class Recovered(NamedTuple):
     client: bytes
     hello: m.Hello
     identity: Identity
-    submits: list[m.Submit]
+    submit: m.Submit
     results: list[m.Finished]
     values: dict[bytes, bytes]
     failed_inputs: dict[bytes, tuple[str, bytes]]
@@ -237,32 +238,14 @@ class _Client:
         for table in (self.results, self.values, self.failed_inputs):
             table.pop(identifier, None)
 
-    def submits(self) -> Iterator[m.Submit]:
-        """Yield functions and unfinished tasks, in messages of the usual size."""
-        message, size = m.Submit([], []), 0
-        for function in self.functions.items():
-            if size > m.SPLIT_BATCH_BYTES:
-                yield message
-                message, size = m.Submit([], []), 0
-            message.functions.append(function)
-            size += m.GROUP_BYTES + len(function[1])
+    def groups(self) -> Iterator[m.TaskGroup]:
+        """Yield the unfinished tasks, in groups of moderate size. A task may depend on one of a later group."""
         for spec, rows in groupby(self.tasks.items(), lambda item: item[1][0]):
-            group: m.TaskGroup | None = None
-            for identifier, (_, payload, references, calls) in rows:
-                if size > m.SPLIT_BATCH_BYTES:
-                    yield message
-                    message, size, group = m.Submit([], []), 0, None
-                if group is None:
-                    group = m.TaskGroup(spec, [], [], [])
-                    message.groups.append(group)
-                    size += m.GROUP_BYTES
-                group.ids.append(identifier)
-                group.payloads.append(payload)
-                group.references.append(references)
-                if calls:  # all tasks of a spec have it, or none
-                    group.calls.append(calls)
-                size += m.ROW_BYTES + len(payload) + ID_BYTES * len(references)
-        yield message
+            while some := list(islice(rows, _MAX_ROWS)):
+                ids, columns = map(list, zip(*some, strict=True))
+                _, payloads, references, calls = map(list, zip(*columns, strict=True))
+                # All tasks of a spec have a number of calls, or none.
+                yield m.TaskGroup(spec, ids, payloads, references, calls=calls if any(calls) else [])
 
     def finished(self) -> list[m.Finished]:
         """Return the results, in messages of the usual size."""
@@ -315,7 +298,7 @@ class Ledger:
         for client in self._clients.values():
             yield Recovered(
                 *client.joined,
-                list(client.submits()),
+                m.Submit([*client.functions.items()], [*client.groups()]),
                 client.finished(),
                 client.values,
                 client.failed_inputs,
@@ -341,8 +324,10 @@ class Ledger:
                 yield [Submitted(name, m.Submit([], [group])), ResultsRetained(name, message)]
             yield [ValueRetained(*item) for item in client.values.items()]
             yield [FailedInput(task, *names) for task, names in client.failed_inputs.items()]
-            for submit in client.submits():
-                yield [Submitted(name, submit)]
+            for function in client.functions.items():
+                yield [Submitted(name, m.Submit([function], []))]
+            for group in client.groups():
+                yield [Submitted(name, m.Submit([], [group]))]
             yield [Dispatched(*item) for item in client.dispatched.items()]
 
 

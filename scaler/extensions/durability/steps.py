@@ -67,7 +67,7 @@ class DurableSteps:
         ledger.read(self.journal.recover())
         found = list(ledger.recovered())
         if found:
-            tasks = sum(len(group.ids) for each in found for submit in each.submits for group in submit.groups)
+            tasks = sum(len(group.ids) for each in found for group in each.submit.groups)
             results = sum(len(message.ids) for each in found for message in each.results)
             _log.info(
                 "recovered %s and %s of %s from %s",
@@ -130,9 +130,8 @@ class DurableSteps:
 
 def _size_of(found: Recovered) -> int:
     payloads = [each.payloads for each in found.results]
-    payloads += [group.payloads for submit in found.submits for group in submit.groups]
-    functions = [payload for submit in found.submits for _, payload in submit.functions]
-    columns = [*payloads, functions, [*found.values.values()]]
+    payloads += [group.payloads for group in found.submit.groups]
+    columns = [*payloads, [payload for _, payload in found.submit.functions], [*found.values.values()]]
     return sum(ROW_BYTES * len(column) + sum(map(len, column)) for column in columns)
 
 

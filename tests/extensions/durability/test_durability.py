@@ -12,6 +12,7 @@ from scaler.monitor.messages import Explain, Explained
 from scaler.net.connection import ANYONE, LOCAL, Identity, TryAgain
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
+    SPLIT_BATCH_BYTES,
     UNFINISHED,
     AcknowledgeResults,
     Drain,
@@ -22,6 +23,9 @@ from scaler.protocol.messages import (
     Outcome,
     Role,
     SessionTasks,
+    Spec,
+    Submit,
+    TaskGroup,
     WorkerReport,
 )
 from scaler.scheduler.core.commands import (
@@ -36,7 +40,7 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Waiting
 from tests.extensions.durability.journaled import Journaled
-from tests.unit.scheduler.driver import VALUE, Cluster
+from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 ALICE = Identity("alice")
 AFTER = RECOVERY_SECONDS + 0.25
@@ -121,6 +125,20 @@ def test_unfinished_tasks_run_while_their_client_is_disconnected(cluster: Journa
         running: Outcome.SUCCESS,
         dependent: Outcome.SUCCESS,
     }
+
+
+def test_task_that_depends_on_one_of_a_later_group_is_kept(cluster: JournaledCluster, compacted: bool) -> None:
+    first, last, middle = (cluster.task_id("client") for _ in range(3))
+    ends = TaskGroup(Spec(FUNCTION, name="ends"), [first, last], [bytes(SPLIT_BATCH_BYTES)] * 2, [(), (middle,)])
+    between = TaskGroup(Spec(FUNCTION, name="between"), [middle], [b"\x80 arguments"], [(first,)])
+    cluster.say("client", Submit([(FUNCTION, CODE)], [ends, between]))
+    after = cluster.killed(compacted=compacted)
+    after.worker("w")
+    for task in (first, middle, last):
+        after.wait(AFTER, alive=["w", "client"])
+        after.finish("w", task)
+    assert after.client() == "client"
+    assert {outcome for outcome, _ in after.outcomes("client").values()} == {Outcome.SUCCESS}
 
 
 def test_reconnecting_client_gets_unacknowledged_results(cluster: JournaledCluster, compacted: bool) -> None:

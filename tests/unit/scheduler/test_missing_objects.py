@@ -100,8 +100,8 @@ def test_reconnecting_client_is_asked_for_missing_objects(session: str) -> None:
     group = TaskGroup(Spec(FUNCTION, name="function"), [task], [b"\x80 arguments"])
     hello = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails("client", session))
     labels = {task: Label("function")} if session else {}
-    submits = [Submit([(FUNCTION, CODE)], [group])]
-    cluster.step(DurabilitySaid(Recovered(peer, hello, LOCAL, submits, [], {}, {}, {}, labels)))
+    submit = Submit([(FUNCTION, CODE)], [group])
+    cluster.step(DurabilitySaid(Recovered(peer, hello, LOCAL, submit, [], {}, {}, {}, labels)))
     cluster.worker("worker")
     cluster.wait(3.0, alive=["worker"])
     assert cluster.on("worker") == [task]
