@@ -96,9 +96,16 @@ def show_item(item: Any) -> str:
 
 
 def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
-    """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item."""
+    """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item.
+
+    Raises an error of loading several items, before any call: the client then sends them one by one.
+    """
     results = ChunkResults(ValuePacker(), {})
-    for position in range(_call_plain(function, items, results), len(items)):
+    done = _call_plain(function, items, results)
+    if not done and isinstance(items, PackedValues):
+        with loading:
+            items.check()
+    for position in range(done, len(items)):
         try:
             called, arguments = function.prepare(items, position)
             value = finish(called(*arguments))

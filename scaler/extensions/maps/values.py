@@ -284,10 +284,15 @@ class PackedValues(Sequence[Any]):
         return not self._rows and self._definitions is None
 
     def all(self) -> list[Any]:
-        values: list[Any] = self._loads(_Unpickler, self._plain)
+        values: list[Any] = self._loads(self._plain)
         for position in self._rows:
             values[position] = self._row(position)
         return values
+
+    def check(self) -> None:
+        """Raise any error of the pickle that values share, such as a missing class."""
+        if self._count > len(self._rows):
+            self._copies.append(self._loads(self._plain))
 
     def __getitem__(self, index: Any) -> Any:
         """Return a value as a new object. Raises its unpickling errors."""
@@ -301,14 +306,12 @@ class PackedValues(Sequence[Any]):
             self._definitions.get()  # restores classes changed by an earlier call
         copies = next((each for each in self._copies if each[index] is not _READ), None)
         if copies is None:
-            copies = self._load_plain()
+            copies = self._loads(self._plain)
             self._copies.append(copies)
         value = copies[index]
         if type(value) in ATOMS:
             return value
         copies[index] = _READ
-        if type(value) is _Unloadable:
-            raise value.error
         return value
 
     def _row(self, index: int) -> Any:
@@ -316,30 +319,15 @@ class PackedValues(Sequence[Any]):
         data = self._pickles[begin:end]
         buffers = [*map(self._buffer, numbers)] if numbers else None
         if self._inputs is None:
-            return self._loads(_Unpickler, data, buffers)
+            return self._loads(data, buffers)
         with using_inputs(self._inputs):
-            return self._loads(_Unpickler, data, buffers)
+            return self._loads(data, buffers)
 
-    def _load_plain(self) -> list[Any]:
-        try:
-            values: list[Any] = self._loads(_Unpickler, self._plain)
-        except Exception:  # noqa: BLE001 (importing runs user code)
-            from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)
-
-            values = self._loads(_LenientUnpickler, self._plain)
-            for position, value in enumerate(values):
-                try:
-                    dumps(value, None)
-                except _MissingError as error:
-                    values[position] = _Unloadable()
-                    values[position].error = error.__cause__
-        return values
-
-    def _loads(self, kind: type[_Unpickler], data: Buffer, buffers: Sequence[Buffer] | None = None) -> Any:
-        if self._definitions is None and kind is _Unpickler:
+    def _loads(self, data: Buffer, buffers: Sequence[Buffer] | None = None) -> Any:
+        if self._definitions is None:
             return pickle.loads(data, buffers=buffers)  # noqa: S301 (as in `load`)
-        unpickler = kind(BytesIO(data), buffers=buffers)
-        unpickler.classes = self._definitions.get() if self._definitions is not None else []
+        unpickler = _Unpickler(BytesIO(data), buffers=buffers)
+        unpickler.classes = self._definitions.get()
         return unpickler.load()
 
     def _buffer(self, number: int) -> Buffer:
@@ -352,27 +340,6 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, number: int) -> type:
         return self.classes[number]
-
-
-class _MissingError(Exception):
-    """Pickling encountered a placeholder. Its cause explains why the class is missing."""
-
-
-class _Unloadable:
-    error: Exception
-
-    def __reduce_ex__(self, _: object) -> Any:
-        raise _MissingError from self.error
-
-
-class _LenientUnpickler(_Unpickler):
-    """Substitutes a placeholder for each missing class."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return super().find_class(module, name)
-        except Exception as error:  # noqa: BLE001 (importing runs user code)
-            return type(name, (_Unloadable,), {"error": error})
 
 
 class Items:

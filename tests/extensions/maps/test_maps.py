@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import os
 import signal
@@ -186,6 +187,18 @@ def test_item_of_a_lost_chunk_starts_no_more_often_than_a_task(client: Client, t
 def test_chunk_size_without_effect_is_refused(client: Client, options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=f"chunk_size is 2, but with {why}, each call is a task"):
         client.map(double, [1, 2], chunk_size=2, **options)
+
+
+def test_item_of_a_class_that_the_workers_lack_fails_alone(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("class Point:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = importlib.import_module("only_here").Point()
+    results = client.map(lambda item: type(item).__name__, [1, point, "x"], chunk_size=3, return_exceptions=True)
+    assert results[::2] == ["int", "str"]
+    assert "only_here" in str(results[1])
+    assert results[1].item_index == 1
 
 
 def test_futures_may_be_items_and_a_failed_one_fails_only_its_item(client: Client) -> None:
