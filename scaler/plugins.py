@@ -161,9 +161,11 @@ class Extension:
     """One extension. All parts are references, `module:attribute`; missing parts are empty.
 
     settings: a SettingsModel, whose keys join [scheduler]. scheduler: called with the settings, returns a
-    SchedulerPart. scaling: called with the policy's Allocation, returns a `scaler.scheduler.core.cluster.Scaling`; the
-    first one is used. performer: called with the settings and the scheduler's `Surroundings`, returns a Performer, or
-    None if the settings disable it. requires: names of other extensions.
+    SchedulerPart. performer: called with the settings and the scheduler's `Surroundings`, returns a Performer, or None
+    if the settings disable it. requires: names of other extensions.
+
+    scaling: called with a policy's Allocation, returns a `scaler.scheduler.core.cluster.Scaling`. policy: called with
+    the settings and the scheduler's `step`, returns an object like `scaler.extensions.scaling.policy.PolicyCalls`.
 
     monitor: called with the model of the cluster, returns a `scaler.monitor.model.MonitorPart`. tables, routes: tuples
     of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a web page module `package:NAME`,
@@ -190,6 +192,7 @@ class Extension:
     settings: str = ""
     scheduler: str = ""
     scaling: str = ""
+    policy: str = ""
     performer: str = ""
     logs: tuple[LogTable, ...] = ()
     found: tuple[FoundTable, ...] = ()

@@ -13,12 +13,11 @@ from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
 from scaler.paths import local_path
 from scaler.plugins import extensions, load
-from scaler.policy.view import Allocation
 from scaler.protocol.messages import ReadTable, Reply, TableRead, Unanswered
 from scaler.scheduler.additions import Additions
 from scaler.scheduler.core.changes import Incident, Observed, Told
 from scaler.scheduler.core.cluster import ClusterState, Scaling
-from scaler.scheduler.core.commands import Command, Perform, Publish
+from scaler.scheduler.core.commands import Command, Input, Perform, Publish
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.files import FileWriter
@@ -135,8 +134,20 @@ def make_keeper(frame: Any) -> Any:
     return part(keepers[0])(frame) if keepers and frame.config.state_directory else None
 
 
-def make_scaling(allocation: Allocation | None = None, changes: tuple[str, ...] = ()) -> Scaling:
-    """Return the scaling of the first extension that has one. changes: see `extensions`."""
+class NoPolicy:
+    allocation = None
+
+    def close(self) -> None: ...
+
+
+def make_policy(config: SchedulerConfig, step: Callable[[Sequence[Input]], None]) -> Any:
+    """Return the object of the first extension that asks a scaling policy."""
+    made = (part(each.policy)(config, step) for each in extensions(config.extensions) if each.policy)
+    return next(made, NoPolicy())
+
+
+def make_scaling(allocation: Any = None, changes: tuple[str, ...] = ()) -> Scaling:
+    """Return the scaling of the first extension that has one. allocation: the policy's. changes: see `extensions`."""
     made = (part(each.scaling)(allocation) for each in extensions(changes) if each.scaling)
     return cast("Scaling", next(made, Scaling()))
 

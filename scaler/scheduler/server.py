@@ -10,9 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from threading import Thread
 from typing import Any, assert_never
 
 from scaler.component import Component, run_component
@@ -26,8 +24,6 @@ from scaler.net.connection import Identity, ListenerEvent, Received, TryAgain
 from scaler.net.listener import Admission, SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions
-from scaler.policy.load import GuardedPolicy, load_policy
-from scaler.policy.view import ClusterView, ScalingPolicy
 from scaler.processes import absolute
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
@@ -51,7 +47,6 @@ from scaler.scheduler.core.commands import (
     HoldObjects,
     Input,
     Perform,
-    PolicyAnswered,
     Publish,
     Relayed,
     Send,
@@ -62,7 +57,7 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.rooms import Performers, make_keeper, make_rooms, make_scaling, part, table_names
+from scaler.scheduler.rooms import Performers, make_keeper, make_policy, make_rooms, make_scaling, part, table_names
 from scaler.scheduler.storage_link import StorageLink
 from scaler.scheduler.vitals import Vitals, collect_garbage
 from scaler.texts import escaped
@@ -93,38 +88,6 @@ _INCIDENTS = {
 _log = logging.getLogger(__name__)
 
 
-class PolicyCalls:
-    """Asks a policy. A user's policy runs in a daemon thread, because it may take seconds, or forever."""
-
-    def __init__(self, policy: ScalingPolicy, step: Callable[[Sequence[Input]], None]) -> None:
-        self._policy = GuardedPolicy(policy)
-        self._is_quick = type(policy).__module__.startswith("scaler.policy.")
-        self._step = step
-        self._loop = asyncio.get_running_loop()
-        self._is_closed = False
-
-    def ask(self, view: ClusterView) -> None:
-        if self._is_quick:
-            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.plan(view)))
-            return
-        try:
-            Thread(target=self._ask_in_thread, args=(view,), name="policy", daemon=True).start()
-        except RuntimeError as error:  # no more threads
-            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.failed(error, view.now)))
-
-    def close(self) -> None:
-        self._is_closed = True
-
-    def _ask_in_thread(self, view: ClusterView) -> None:
-        answer = PolicyAnswered(*self._policy.plan(view))
-        with suppress(RuntimeError):  # the scheduler has ended, and the loop is closed
-            self._loop.call_soon_threadsafe(self._answered, answer)
-
-    def _answered(self, answer: PolicyAnswered) -> None:
-        if not self._is_closed:
-            self._step([answer])
-
-
 class SchedulerServer:
     """A scheduler on the running loop. Its public attributes and methods are for its parts."""
 
@@ -133,11 +96,10 @@ class SchedulerServer:
         self.loop = asyncio.get_running_loop()
         self.vitals = Vitals(self.loop)
         self._stop = stop
-        policy = load_policy(config.policy_engine_type, config.policy_content)
-        self._policy = PolicyCalls(policy, self.step)
+        self._policy = make_policy(config, self.step)
         self._kept = make_keeper(self)
         self.rooms = make_rooms(config)
-        scaling = make_scaling(policy.allocation, config.extensions)
+        scaling = make_scaling(self._policy.allocation, config.extensions)
         self._core = SchedulerCore(config, self.loop.time(), scaling, self.rooms)
         self._recorder = Recorder(config, recorded_bytes)
         self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])

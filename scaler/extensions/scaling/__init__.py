@@ -1,6 +1,6 @@
 """Scaling: decides how many units each worker manager should have.
 
-core -> elastic.py: demand.py, units.py -> AskPolicy -> scaling policy -> PolicyAnswered -> Desired, Drain
+core -> elastic.py: demand.py, units.py -> AskPolicy -> policy.py -> PolicyAnswered -> Desired, Drain
                   -> late_workers.py: limits of workers whose tasks begin late
 task_times.py: durations of tasks in state_directory
 """
@@ -11,5 +11,6 @@ EXTENSION = Extension(
     "scaling",
     scheduler="scaler.extensions.scaling.elastic:ScalingPart",
     scaling="scaler.extensions.scaling.elastic:Elastic",
+    policy="scaler.extensions.scaling.policy:PolicyCalls",
     performer="scaler.extensions.scaling.task_times:times_file",
 )
