@@ -192,7 +192,7 @@ class RestartingWorld(WholeWorld):
             self._arrive(DurabilitySaid(JournalChanged(failure, is_stuck)))
 
         self._durable = DurableSteps(machine.path / "scheduler", self._perform, changed)
-        return self._durable.recover()
+        return [*self._durable.recover()]
 
     def _step(self) -> None:
         if self._is_down:

@@ -11,6 +11,7 @@ from scaler.protocol.messages import PersistResults
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.transfers import MB, LinkWorld
+from tests.unit.scheduler.driver import host_stores
 
 SEEDS = range(6)
 
@@ -62,7 +63,7 @@ def run(seed: int) -> None:
     world.run(limit_seconds=1000)
     for identifier in wanted:
         assert 0 in holders(identifier), f"{identifier.hex()} has no copy in the object storage"
-    assert not world.core.state.rooms.stores.tracker.transfers
+    assert not host_stores(world.core.state).tracker.transfers
 
 
 @pytest.mark.parametrize("seed", short_form(SEEDS, 2))

@@ -9,6 +9,7 @@ import pytest
 from scaler.protocol.messages import ObjectsDropped, ObjectsUnwanted
 from tests.short_forms import short_form
 from tests.simulation.transfers import GIGABIT, MB, LinkWorld, broadcast, shuffle
+from tests.unit.scheduler.driver import host_stores
 
 
 @pytest.mark.parametrize("source", [0, 1], ids=["from the object storage", "from a host"])
@@ -109,5 +110,5 @@ def test_every_living_store_gets_wanted_objects_or_learns_of_their_loss(seed: in
     for number, identifier in wanted:
         host = world.hosts[number]
         assert identifier in host.ended or not host.alive, f"host {number} waits for {identifier.hex()}"
-    assert not world.core.state.rooms.stores.tracker.transfers
+    assert not host_stores(world.core.state).tracker.transfers
     assert any(identifier not in world.hosts[number].lost for number, identifier in wanted)

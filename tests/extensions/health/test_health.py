@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaler.extensions.health.core import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
-from scaler.extensions.health.paces import MOST_PACED, Pace, Paces
+from scaler.extensions.health.paces import MOST_PACED, Pace, Paces, WorkerPaces
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.state import Timing
 from tests.unit.scheduler.driver import Cluster
@@ -133,5 +133,7 @@ def test_failures_possibly_caused_by_a_worker_count(outcome: Outcome, counts: bo
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client, name="f")
     cluster.finish(worker, *cluster.on(worker), outcome=outcome)
-    paces = cluster.rooms.paces.by_worker.get(cluster.peer(worker), {})
-    assert sum(pace.failed for pace in paces.values()) == counts
+    paced = cluster.rooms.paces
+    assert isinstance(paced, WorkerPaces)
+    paces = paced.by_worker.get(cluster.peer(worker))
+    assert (paces is not None and sum(pace.failed for pace in paces.values())) == counts

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from scaler.config.servers import SchedulerConfig
+from scaler.extensions.data_plane.stores import HostStores
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
 from scaler.monitor.reports.answers import ANSWERERS
@@ -37,6 +38,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
 )
 from scaler.scheduler.core.changes import Action, Change, TasksEnded
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -56,6 +58,12 @@ from scaler.testing.simulation.stepping import built_in
 CODE = b"\x80 function"
 FUNCTION = content_id(CODE)
 VALUE = b"\x80 value"
+
+
+def host_stores(state: ClusterState) -> HostStores:
+    stores = state.rooms.stores
+    assert isinstance(stores, HostStores)
+    return stores
 
 
 class NoScaling:

@@ -20,6 +20,7 @@ from scaler.protocol.messages import (
     UseBackend,
 )
 from scaler.scheduler.core.commands import StorageConnected
+from tests.unit.scheduler.driver import host_stores
 from tests.unit.scheduler.test_stores import SIZE, Hosts
 
 URL, KEY = "s3://bucket/run-1", b"key"
@@ -139,7 +140,7 @@ def test_restarted_object_storage_has_a_new_empty_backend() -> None:
     cluster.said.clear()
     cluster.step(StorageConnected())
     assert [each.gone for each in cluster.told("s1", StoresChanged)] == [[BACKEND]]
-    assert cluster.state.rooms.stores.directory.find(uploaded) is None
+    assert host_stores(cluster.state).directory.find(uploaded) is None
     cluster.storage_says(UseBackend("s3://bucket/run-2", KEY))
     [_, listed] = cluster.told("s1", StoresChanged)
     assert [(each.number, each.address) for each in listed.stores] == [(BACKEND + 1, "s3://bucket/run-2")]

@@ -16,6 +16,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import StorageConnected
 from tests.extensions.durability.test_durability import JournaledCluster
+from tests.unit.scheduler.driver import host_stores
 from tests.unit.scheduler.test_stores import SIZE, Hosts
 
 
@@ -80,7 +81,7 @@ def test_released_result_is_no_longer_copied() -> None:
     cluster.asked()
     cluster.step(StorageConnected())
     assert cluster.asked() == []
-    assert not cluster.state.rooms.stores.tracker.persisted
+    assert not host_stores(cluster.state).tracker.persisted
 
 
 @pytest.mark.parametrize("stores_first", [True, False])
@@ -97,7 +98,7 @@ def test_restarted_scheduler_copies_named_results_once_a_store_has_them(stores_f
         cluster.say(*wanted)
     assert cluster.asked() == ["storage"]
     cluster.say("client", Release([result]))
-    assert not cluster.state.rooms.stores.tracker.persisted
+    assert not host_stores(cluster.state).tracker.persisted
 
 
 # -- durable sessions, and a scheduler with a journal

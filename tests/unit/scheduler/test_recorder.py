@@ -40,7 +40,7 @@ class Recorded(Cluster):
 
     def __init__(self, **limits: int) -> None:
         super().__init__(load_policy(CONFIG.policy_engine_type, CONFIG.policy_content), **SETTINGS)
-        self.recorder = Recorder(CONFIG, recorded_bytes, **limits)  # type: ignore[arg-type]
+        self.recorder = Recorder(CONFIG, recorded_bytes, **limits)
         self.steps: list[list[Command]] = []
 
     def step_once(self, *inputs: Input) -> list[Command]:

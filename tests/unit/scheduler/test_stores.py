@@ -33,7 +33,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
-from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.driver import Cluster, host_stores
 
 MB = 1_000_000
 SIZE = 4 * MB
@@ -63,7 +63,7 @@ class Hosts(Cluster):
         return list(dict.fromkeys(rows))
 
     def holders(self, identifier: bytes) -> set[int]:
-        copies = self.state.rooms.stores.directory.find(identifier)
+        copies = host_stores(self.state).directory.find(identifier)
         return set() if copies is None else set(copies.holders)
 
     def storage_says(self, message: Message) -> None:
@@ -152,7 +152,7 @@ def test_released_object_is_dropped_by_all_holders_and_fetchers() -> None:
     cluster.say("client", Release([result]))
     named = {name: each.ids for name, each in cluster.said if isinstance(each, ForgetObjects)}
     assert named == {"storage": [result], "s1": [result], "s2": [result], "s3": [result]}
-    assert not len(cluster.state.rooms.stores.directory)
+    assert not len(host_stores(cluster.state).directory)
 
 
 def test_all_stores_drop_objects_of_a_departed_client() -> None:
@@ -179,7 +179,7 @@ def test_store_fetches_a_whole_object_from_its_holder() -> None:
 
 def test_measures_the_rate_of_a_store() -> None:
     cluster, result = hosts_with_result(2)
-    moved = cluster.state.rooms.stores.tracker.moved
+    moved = host_stores(cluster.state).tracker.moved
     usual = moved.rate_into(2)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.wait(0.5, alive=["s1", "s2"])

@@ -13,7 +13,6 @@ OBJECT = b"client..\xff\xff\x00\x00\x00\x00\x00\x01"
 
 def tracker_of(stores: int) -> Tracker:
     directory = Directory()
-    directory.is_used = True
     tracker = Tracker(directory)
     tracker.now = 0.0
     for number in range(1, stores + 1):
