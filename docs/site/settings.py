@@ -63,12 +63,12 @@ def settings_page() -> str:
     sections = [
         _Section(ObjectStorageServerConfig),
         _Section(scheduler_model()),
-        _Section(WorkerManagerConfig, " of every type"),
+        _Section(WorkerManagerConfig, " of any type"),
     ]
     for kind in WORKER_MANAGERS.built_in:
         model = settings_model(kind)
         shared = of_every_type - set(inspect.get_annotations(model)) | {"type"}
-        sections.append(_Section(model, f" of the type {kind}", shared))
+        sections.append(_Section(model, f" of type {kind}", shared))
     sections += [
         _Section(ClusterConfig, without=set(describe(ConnectedWorkerSettings))),
         _Section(WebUiConfig),
@@ -107,13 +107,13 @@ class _Section:
                 lines += [f"\n**{title}**\n" if title else "", _HEAD, table]
         named = dict.fromkeys(re.split("[.,]", group[0])[0] for group in self.groups if group in shared)
         if named:
-            lines.append(f"\n[Keys of several sections](#keys-of-several-sections): {', '.join(named)}.\n")
+            lines.append(f"\n[Keys in several sections](#keys-in-several-sections): {', '.join(named)}.\n")
         if self._section == ClusterConfig.section:
             lines.append("\nAlso the keys of `[[worker_manager]]` under Workers, Logging, and Processors.\n")
         return "".join(lines)
 
 
-_SHARED = "\n## Keys of several sections\n"
+_SHARED = "\n## Keys in several sections\n"
 _HEAD = "\n| key | flag | default | meaning |\n|---|---|---|---|\n"
 
 

@@ -119,7 +119,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     monitor_address: Annotated[v.Address, _MONITORS] = ""
     """Address for monitors."""
     protected: Annotated[bool, Setting("-p")] = True
-    """Reject shutdown requests from clients without the role admin."""
+    """Reject shutdown requests from clients without the admin role."""
     max_number_of_tasks_waiting: Annotated[v.Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
     """Maximum unfinished tasks of all clients together. If one client alone reaches the limit, submit blocks. Tasks
     above the limit are rejected."""

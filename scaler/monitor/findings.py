@@ -279,7 +279,7 @@ def _full_storage(window: _Window) -> list[FindingRow]:
         f"throughout {window.past}. When it is full, producers wait, and new objects are refused after 5 s."
     )
     advice = "Release futures and references, call client.clear() between phases, or set a spill_directory."
-    page = "docs/memory.md#the-limit-of-the-object-storage"
+    page = "docs/memory.md#object-storage-limit"
     return [FindingRow("full_storage", "object storage", text, advice, page, float(window.slots))]
 
 

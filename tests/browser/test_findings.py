@@ -18,7 +18,7 @@ def test_findings_are_on_the_first_page_with_evidence_and_advice(server: WebServ
     first, second = rows.all_inner_texts()
     assert "The object storage uses 973 MiB of 1.0 GiB" in first
     assert "client.clear()" in first
-    assert "See docs/memory.md#the-limit-of-the-object-storage" in first
+    assert "See docs/memory.md#object-storage-limit" in first
     assert f"Worker grid-2: 100% of its tasks of {EVIL}() fail." in second
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

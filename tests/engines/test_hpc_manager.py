@@ -114,7 +114,7 @@ def test_two_thousand_tasks_scale_jobs_from_zero_and_back(tmp_path: Path, aws: A
     assert aws.s3.keys(BUCKET) == []
 
 
-# -- mode offload
+# -- offload mode
 
 
 def test_every_task_has_one_result_whatever_the_api_does(tmp_path: Path, aws: AwsEmulator) -> None:
@@ -155,4 +155,4 @@ def test_restarted_manager_ends_leftover_jobs_and_reruns_their_tasks(tmp_path: P
             assert {ended[job_id] for job_id in left} == {"Stopped by scaler"}
 
 
-# -- mode worker
+# -- worker mode

@@ -1,4 +1,4 @@
-"""Runs AWS Batch jobs. Mode offload: each task of a local agent is a job. Mode worker: jobs run workers."""
+"""Runs AWS Batch jobs. Offload mode: each task of a local agent is a job. Worker mode: jobs run workers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Prefix of job names."""
     max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
-    """Maximum jobs at a time; in mode offload, each job is a task."""
+    """Maximum jobs at a time; in offload mode, each job is a task."""
     job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """Time limit of a job. AWS Batch terminates longer jobs."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
@@ -63,7 +63,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """Image with this version of scaler, for the job definition that `setup` creates. Without an image, jobs install
     scaler from s3_bucket, where `setup` uploads it."""
     batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
-    """CPUs per job; in mode worker also the workers per job."""
+    """CPUs per job; in worker mode, also the workers per job."""
     batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2
     """Memory per job in GB. On Fargate, the valid range depends on the number of CPUs."""
     batch_cpu_architecture: Annotated[Literal["X86_64", "ARM64"], Setting(metavar="NAME")] = "X86_64"

@@ -1,4 +1,4 @@
-"""AWS Batch and S3 for both modes, and the backend of mode worker. A unit is a job or an array child: `JOB` or
+"""AWS Batch and S3 for both modes, and the backend of worker mode. A unit is a job or an array child: `JOB` or
 `JOB:INDEX`, as in AWS_BATCH_JOB_ID."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BatchBackend(PolledBackend):
         self._count = 0
         self._unanswered: tuple[str, int, float] | None = None  # name, size, and time of an unanswered submission
         if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
-            _log.warning("%s, or choose mode offload, which needs no such address", warning)
+            _log.warning("%s, or choose offload mode, which needs no such address", warning)
 
     def start_some(self, count: int) -> list[str]:
         size = min(count, MAX_ARRAY_SIZE)

@@ -1,4 +1,4 @@
-"""The executor of mode offload: submits calls as AWS Batch jobs, and reports results and failures. One thread polls and
+"""The executor of offload mode: submits calls as AWS Batch jobs, and reports results and failures. One thread polls and
 owns the tracking; the agent's thread sends it notes. Jobs are described before results are listed, so that an ended job
 without a listed result definitely has no result."""
 

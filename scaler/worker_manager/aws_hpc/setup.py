@@ -133,7 +133,7 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
 
 
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
-    """Return the permissions of jobs in mode offload, and of workers' stores. Users add permissions for their tasks."""
+    """Return the permissions of jobs in offload mode, and of workers' stores. Users add permissions for their tasks."""
     bucket = "" if config.batch_image else config.s3_bucket
     objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
     return [
