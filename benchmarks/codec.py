@@ -9,6 +9,7 @@ import subprocess
 import sys
 import timeit
 
+from scaler.object_storage.messages import GetObject
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 
@@ -46,7 +47,7 @@ def others() -> list[m.Message]:
         m.Acknowledge(),
         m.Recall([bytes(16)], [1], False),
         m.Cancel([bytes(16)]),
-        m.GetObject(1, bytes(16), 5.0),
+        GetObject(1, bytes(16), 5.0),
     ]
 
 

@@ -25,7 +25,8 @@ from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Recei
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import Hello, PutObject, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
+from scaler.object_storage.messages import PutObject, StatStorage, StorageReply, StorageResult
+from scaler.protocol.messages import Hello, Refused, Role, Welcome
 from scaler.protocol.session import OutboxLimits
 
 BODY = bytes(200)

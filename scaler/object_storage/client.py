@@ -20,8 +20,9 @@ from scaler.net.versions import own_hello
 from scaler.net.wakeups import Wakeups
 from scaler.object_storage import requests as r
 from scaler.object_storage.body import views_of
+from scaler.object_storage.messages import StorageReply
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, Buffer, Role, Server, StorageReply
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, Buffer, Role, Server
 
 TIMEOUT_SECONDS = 60.0
 AWAY_SECONDS = 0.5

@@ -16,6 +16,15 @@ from scaler.ids import cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import LOCAL, Broken, Closed, Opened, Received, Resumed
 from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body, PartialObject
+from scaler.object_storage.messages import (
+    CopyObjects,
+    GetObject,
+    PutObject,
+    StatStorage,
+    StorageReply,
+    StorageResult,
+    StorageStatus,
+)
 from scaler.object_storage.objects import DONE, Answer, ResultCache, StorageTable
 from scaler.object_storage.sending import BodySender, StoragePeer, WaitingGet
 from scaler.object_storage.spilling import BodiesMoved, StorageLimits
@@ -34,7 +43,7 @@ MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
 MAX_PUT_WAIT_SECONDS = 60.0
 """Maximum wait of a put while bodies are being spilled to disk."""
 PUT_POLL_SECONDS = 0.25
-NOT_FOUND: Answer = (m.StorageResult.MISSING, "there is no such object")
+NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
 """Bounds of the polling interval for readers with unacknowledged bytes, as there are no events for acknowledgements."""
@@ -44,9 +53,9 @@ LONGEST_POLL_SECONDS = 0.1
 class WaitingPut:
     """An object waiting for room, with the messages received so far. Its sender stalls because no reply is sent."""
 
-    first: m.PutObject
+    first: PutObject
     begun: float
-    events: list[tuple[m.PutObject, Received]] = field(default_factory=list)
+    events: list[tuple[PutObject, Received]] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
@@ -205,20 +214,20 @@ class StorageCore:
 
     def _received(self, peer: StoragePeer, event: Received, now: float) -> None:
         match event.message:
-            case m.PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
-                self._answer(peer, request, (m.StorageResult.INVALID, "a client may upload only its own objects"))
-            case m.PutObject() as put:
+            case PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
+                self._answer(peer, request, (StorageResult.INVALID, "a client may upload only its own objects"))
+            case PutObject() as put:
                 if not self._is_to_wait(peer, put, event, now):
                     self._put(peer, put, event)
-            case m.GetObject() as get:
+            case GetObject() as get:
                 self._get(peer, get, now)
             case m.ForgetObjects(object_ids):
                 self._forget(object_ids)
             case m.ForgetOwner(owner):
                 self._forget(self.objects.owned_by(owner), owner)
-            case m.CopyObjects() as wanted:
+            case CopyObjects() as wanted:
                 self._copy(wanted)
-            case m.StatStorage(request):
+            case StatStorage(request):
                 self._commands.append(c.SendToPeer(peer.id, self._status(request)))
             case _:
                 pass  # other messages, such as heartbeats, only show that the peer is alive
@@ -238,17 +247,17 @@ class StorageCore:
         if owner and owner not in self._peers:
             self._owner_keys.pop(owner, None)
 
-    def _status(self, request: int) -> m.StorageStatus:
+    def _status(self, request: int) -> StorageStatus:
         table = self.objects
-        status = m.StorageStatus(request, len(table), table.used_bytes, self._limits.memory_bytes, table.waiting_gets)
+        status = StorageStatus(request, len(table), table.used_bytes, self._limits.memory_bytes, table.waiting_gets)
         status.spilled_bytes, status.disk_failure = table.spilling.used_bytes, table.disk_failure
         status.hits, status.misses = self.hits, self.misses
         return status
 
-    def _put(self, peer: StoragePeer, put: m.PutObject, event: Received) -> None:
+    def _put(self, peer: StoragePeer, put: PutObject, event: Received) -> None:
         memory = event.memory if isinstance(event, c.ReceivedMemory) else None
         if put.shared and memory is None:
-            self._answer(peer, put.request, (m.StorageResult.UNSHARED, "its memory descriptor is missing"))
+            self._answer(peer, put.request, (StorageResult.UNSHARED, "its memory descriptor is missing"))
             return
         answer = self.objects.put(peer, put, event.attachments, memory)
         is_needed = self._is_durable or self.reports or self.has_backend or is_cached(put.id)
@@ -259,14 +268,14 @@ class StorageCore:
             self._stored(peer, put, body)
         self._serve_waiting(put.id)
 
-    def _stored(self, peer: StoragePeer, put: m.PutObject, body: Body) -> None:
+    def _stored(self, peer: StoragePeer, put: PutObject, body: Body) -> None:
         may_go, is_large, is_of_store = is_cached(put.id), body.size_bytes >= LARGE_BYTES, peer.role is m.Role.STORE
         if self.reports and (is_of_store or (is_large and not is_result(put.id))):
             self._commands.append(c.ReportPut(put.id, body.size_bytes))
         if self.has_backend and is_large and not may_go:
             self._commands.append(c.WriteToBackend(put.id, body))
         if may_go and not self._cache(put.id, body):
-            self._answer(peer, put.request, (m.StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
+            self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
         elif self._is_durable:
             self._commands.append(c.PersistObject(put.id, body, self.key_of(owner_of(put.id)), peer.id, put.request))
         else:
@@ -292,10 +301,10 @@ class StorageCore:
         if self.fetches:
             self._commands.append(c.ReportDropped([lost.id]))
         for peer, request in lost.requests:
-            reply = m.StorageReply(request, m.StorageResult.UNWRITABLE, lost.text)
+            reply = StorageReply(request, StorageResult.UNWRITABLE, lost.text)
             self._commands.append(c.SendToPeer(peer, reply))
 
-    def _is_to_wait(self, peer: StoragePeer, put: m.PutObject, event: Received, now: float) -> bool:
+    def _is_to_wait(self, peer: StoragePeer, put: PutObject, event: Received, now: float) -> bool:
         """Queue a put that does not fit, and later parts of a queued object. Returns False if the put need not wait."""
         waiting = self._waiting_puts.get((peer, put.id)) if self._waiting_puts else None
         if waiting is None:
@@ -329,13 +338,13 @@ class StorageCore:
         for put, event in waiting.events:
             self._put(peer, put, event)
 
-    def _get(self, peer: StoragePeer, message: m.GetObject, now: float) -> None:
+    def _get(self, peer: StoragePeer, message: GetObject, now: float) -> None:
         body = self.objects.read(message.id)
         answer = NOT_FOUND
         if not self._may_get(peer, message.id):
             pass  # answered immediately, so that the reply does not reveal whether the object exists
         elif len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
-            answer = m.StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
+            answer = StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
             self._cached.used(message.id)
             self.hits += peer.role is not m.Role.STORE
@@ -347,7 +356,7 @@ class StorageCore:
             self._commands += self._sender.add_chunks(peer, message, self._partial[message.id])
             return
         elif self.objects.is_forgotten(message.id):
-            answer = m.StorageResult.MISSING, "it was forgotten"
+            answer = StorageResult.MISSING, "it was forgotten"
         elif self.fetches and peer.role is not m.Role.STORE:
             self.misses += 1
             self.objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
@@ -414,11 +423,11 @@ class StorageCore:
 
     def _answer(self, peer: StoragePeer, request: int, answer: Answer) -> None:
         result, text = answer
-        self._commands.append(c.SendToPeer(peer.id, m.StorageReply(request, result, text)))
+        self._commands.append(c.SendToPeer(peer.id, StorageReply(request, result, text)))
 
     def _miss(self, gets: Sequence[WaitingGet], text: str) -> None:
         for get in gets:
-            self._answer(get.peer, get.message.request, (m.StorageResult.MISSING, text))
+            self._answer(get.peer, get.message.request, (StorageResult.MISSING, text))
 
     def _serve_waiting(self, object_id: bytes) -> None:
         body = self.objects.body(object_id)
@@ -463,7 +472,7 @@ class StorageCore:
             self._fetched[object_id] = 0
             self._commands.append(c.FetchObject(object_id))
 
-    def _copy(self, wanted: m.CopyObjects) -> None:
+    def _copy(self, wanted: CopyObjects) -> None:
         """Fetch objects to hold copies here, up to the spilling threshold, and keep those already here."""
         coming_bytes = sum(self._kept.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):

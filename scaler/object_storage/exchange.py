@@ -11,6 +11,20 @@ from typing import Any, NamedTuple, TypeVar, assert_never
 
 from scaler.ids import owner_of
 from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
+from scaler.object_storage.messages import (
+    ChunksFetched,
+    FetchChunks,
+    FetchesFailed,
+    ObjectsDropped,
+    ObjectsHeld,
+    ObjectsUnavailable,
+    ObjectsUnwanted,
+    ObjectsWanted,
+    PushObjects,
+    SoleCopies,
+    StoreAddress,
+    StoresChanged,
+)
 from scaler.protocol import messages as m
 from scaler.protocol.chunks import chunk_bytes, chunk_count
 
@@ -20,8 +34,8 @@ UNAVAILABLE = "no store has it"
 LOST = "its only copy was lost with host {}"
 
 _Row = TypeVar("_Row")
-FromScheduler = m.FetchChunks | m.ObjectsUnavailable | m.SoleCopies | m.PushObjects | m.StoresChanged
-FROM_SCHEDULER = (m.FetchChunks, m.ObjectsUnavailable, m.SoleCopies, m.PushObjects, m.StoresChanged)
+FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | PushObjects | StoresChanged
+FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, PushObjects, StoresChanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +165,7 @@ class PutReports:
 
 class Exchange:
     def __init__(self) -> None:
-        self.stores: dict[int, m.StoreAddress] = {}
+        self.stores: dict[int, StoreAddress] = {}
         self._fetches: dict[bytes, WantedObject] = {}
         self._wanted: list[bytes] = []
         self._unwanted: list[bytes] = []
@@ -167,18 +181,18 @@ class Exchange:
                 self._hear(item)
             else:
                 self._take(item)
-        self._tell_each(self._wanted, m.ObjectsWanted)  # first, since the scheduler ignores chunks of unwanted objects
-        self._tell_each(self._came, lambda rows: m.ChunksFetched(*_columns(rows)))
-        self._tell_each(self._failed, lambda rows: m.FetchesFailed(*_columns(rows)))
+        self._tell_each(self._wanted, ObjectsWanted)  # first, since the scheduler ignores chunks of unwanted objects
+        self._tell_each(self._came, lambda rows: ChunksFetched(*_columns(rows)))
+        self._tell_each(self._failed, lambda rows: FetchesFailed(*_columns(rows)))
         self._tell_each(self._put, _held)
         self._tell_each(self._in_backend, lambda rows: _held(rows, in_backend=True))
-        self._tell_each(self._unwanted, m.ObjectsUnwanted)
+        self._tell_each(self._unwanted, ObjectsUnwanted)
         commands, self._commands = self._commands, []
         # Fetched last: a copy without room is reported as dropped, which must follow the report of its chunks.
         return sorted(commands, key=lambda command: isinstance(command, Fetched))
 
     @property
-    def backend(self) -> m.StoreAddress | None:
+    def backend(self) -> StoreAddress | None:
         return next((store for store in self.stores.values() if store.backend_key), None)
 
     def _take(self, item: ToExchange | SchedulerOpened | WrittenByStore | RunCame | RunFailed) -> None:
@@ -191,7 +205,7 @@ class Exchange:
                     self._unwanted.append(object_id)
                     self._commands.append(NotFetched(object_id, ""))
             case ReportDropped(ids):
-                self._tell_each(ids, m.ObjectsDropped)
+                self._tell_each(ids, ObjectsDropped)
             case ReportPut(object_id, size_bytes):
                 self._put.append((object_id, size_bytes))
             case WrittenByStore(rows):
@@ -213,19 +227,19 @@ class Exchange:
 
     def _hear(self, message: FromScheduler) -> None:
         match message:
-            case m.FetchChunks(ids, sizes, firsts, counts, sources):
+            case FetchChunks(ids, sizes, firsts, counts, sources):
                 for row in zip(ids, sizes, firsts, counts, sources, strict=True):
                     self._begin(ChunkRun(*row))
-            case m.ObjectsUnavailable(ids, host):
+            case ObjectsUnavailable(ids, host):
                 text = LOST.format(host) if host else UNAVAILABLE
                 for object_id in ids:
                     if self._fetches.pop(object_id, None) is not None:
                         self._commands.append(NotFetched(object_id, text))
-            case m.StoresChanged(stores, gone):
+            case StoresChanged(stores, gone):
                 self.stores.update((store.number, store) for store in stores)
                 for number in gone:
                     self.stores.pop(number, None)
-            case m.SoleCopies() | m.PushObjects():
+            case SoleCopies() | PushObjects():
                 pass  # for the shell
             case _:
                 assert_never(message)
@@ -267,9 +281,9 @@ class Exchange:
         rows.clear()
 
 
-def _held(rows: list[tuple[bytes, int]], *, in_backend: bool = False) -> m.ObjectsHeld:
+def _held(rows: list[tuple[bytes, int]], *, in_backend: bool = False) -> ObjectsHeld:
     ids, sizes = _columns(rows)
-    return m.ObjectsHeld(ids, sizes, in_backend)
+    return ObjectsHeld(ids, sizes, in_backend)
 
 
 def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 from scaler.grammar import counted
 from scaler.ids import owner_of
 from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, MAX_PARTS, Body, Memory
+from scaler.object_storage.messages import PutObject, StorageResult
 from scaler.object_storage.sending import StoragePeer, UnfinishedObject, UnfinishedUpload, WaitingGet
 from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, Spilling, StorageLimits, limit_of
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, PutObject, StorageResult
+from scaler.protocol.messages import MAX_ATTACHED_BYTES
 
 MAX_OBJECTS = 10_000_000
 MAX_UPLOADS_PER_PEER = 1_000

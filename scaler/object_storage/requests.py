@@ -16,6 +16,7 @@ from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedErr
 from scaler.ids import is_cached, show
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.object_storage.body import Memory, assemble, cut
+from scaler.object_storage.messages import GetObject, PutObject, StorageReply, StorageResult
 from scaler.protocol import messages as m
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
@@ -197,7 +198,7 @@ class Requests:
                 begun = get.received_bytes
                 is_sharing = bool(self.is_sharing) and not (get.uses_frames or get.is_range or begun)
                 size = get.size - begun if get.size else 0
-                question = m.GetObject(self._last_request, get.id, left, is_sharing, get.offset + begun, size)
+                question = GetObject(self._last_request, get.id, left, is_sharing, get.offset + begun, size)
                 self._commands.append(SendRequest(question))
         while self._puts:
             put = self._puts[0]
@@ -212,35 +213,35 @@ class Requests:
             self._last_request += 1
             self._sent_frames[self._last_request] = put, size
             self._sent_bytes += size
-            message = m.PutObject(self._last_request, put.id, put.sizes, put.offset, put.memory is not None)
+            message = PutObject(self._last_request, put.id, put.sizes, put.offset, put.memory is not None)
             self._commands.append(SendRequest(message, frames, put.memory))
             put.next_message += 1
             put.offset += size
 
     def _received(self, message: m.Message, attachments: Sequence[memoryview]) -> None:
         match message:
-            case m.StorageReply(request=request) if request in self._sent_frames:
+            case StorageReply(request=request) if request in self._sent_frames:
                 put, size = self._sent_frames.pop(request)
                 self._sent_bytes -= size
                 self._put_answered(put, message)
-            case m.StorageReply(request=request) if request in self._sent_gets:
+            case StorageReply(request=request) if request in self._sent_gets:
                 self._get_answered(self._sent_gets[request], message, attachments)
             case _:
                 pass  # reply to an ended call, or a keep-alive
 
-    def _put_answered(self, put: PutCall, reply: m.StorageReply) -> None:
+    def _put_answered(self, put: PutCall, reply: StorageReply) -> None:
         put.answered += 1
-        if reply.result is m.StorageResult.UNSHARED and put.memory is not None:
+        if reply.result is StorageResult.UNSHARED and put.memory is not None:
             put.memory = None
             put.messages = list(cut(put.parts))
             self._begin(put)
-        elif reply.result is not m.StorageResult.OK:
+        elif reply.result is not StorageResult.OK:
             self._end(put, _error(put.id, reply))
         elif put.answered == len(put.messages):
             self._end(put, None)
 
-    def _get_answered(self, get: GetCall, reply: m.StorageReply, attachments: Sequence[memoryview]) -> None:
-        if reply.result is not m.StorageResult.OK:
+    def _get_answered(self, get: GetCall, reply: StorageReply, attachments: Sequence[memoryview]) -> None:
+        if reply.result is not StorageResult.OK:
             self._end(get, _error(get.id, reply))
         elif reply.shared and not attachments:
             # The descriptor was lost with a connection, or mapping it failed.
@@ -259,13 +260,13 @@ class Requests:
         del self._sent_gets[reply.request]
 
 
-def _error(object_id: bytes, reply: m.StorageReply) -> ScalerError:
+def _error(object_id: bytes, reply: StorageReply) -> ScalerError:
     shown = show(object_id)
-    if reply.result is m.StorageResult.MISSING:
+    if reply.result is StorageResult.MISSING:
         return _lost(object_id, f"object {shown} is not in the object storage: {reply.text}")
-    if reply.result in {m.StorageResult.FULL, m.StorageResult.TOO_LARGE, m.StorageResult.UNWRITABLE}:
+    if reply.result in {StorageResult.FULL, StorageResult.TOO_LARGE, StorageResult.UNWRITABLE}:
         error = LimitError(f"the object storage rejects object {shown}: {reply.text}")
-        error.may_pass = reply.result is m.StorageResult.UNWRITABLE
+        error.may_pass = reply.result is StorageResult.UNWRITABLE
         return error
     return ProtocolError(f"the object storage does not understand object {shown}: {reply.text}")
 

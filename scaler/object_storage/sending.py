@@ -11,7 +11,8 @@ from scaler.ids import cache_owner
 from scaler.net.connection import Identity
 from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, Body, PartialObject, cut_out
 from scaler.object_storage.commands import SendToPeer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, Role, StorageReply, StorageResult
+from scaler.object_storage.messages import GetObject, StorageReply, StorageResult
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 """Maximum unacknowledged bytes per reader. Limits the memory of released objects that a slow reader keeps alive."""

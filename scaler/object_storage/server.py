@@ -37,6 +37,16 @@ from scaler.object_storage import exchange as x
 from scaler.object_storage.body import write_segment
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.messages import (
+    ObjectsHeld,
+    PutObject,
+    StorageReply,
+    StorageResult,
+    StorageStatus,
+    StoreAddress,
+    StoresChanged,
+    UseBackend,
+)
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
@@ -191,7 +201,7 @@ class StorageServer:
 
         journal = ObjectJournal(
             local_path(state_directory) / "objects",
-            on_stored=lambda peer, request: self._listener.send(peer, m.StorageReply(request, m.StorageResult.OK)),
+            on_stored=lambda peer, request: self._listener.send(peer, StorageReply(request, StorageResult.OK)),
             on_lost=lambda *lost: self._on_events((c.ObjectNotPersisted(*lost),)),
             on_failure=partial(setattr, self._core.objects, "disk_failure"),
         )
@@ -257,7 +267,7 @@ class StorageServer:
             match event:
                 case Received(_, message) if isinstance(message, x.FROM_SCHEDULER):
                     self.scheduler_says(message)
-                case Received(_, m.ObjectsHeld() as held) if self._backend is not None:
+                case Received(_, ObjectsHeld() as held) if self._backend is not None:
                     self._backend.add(zip(held.ids, held.sizes, strict=True))
                     self._backend.forget(filter(self._core.objects.is_forgotten, held.ids))
                 case Received(_, m.ForgetObjects(ids)):
@@ -281,7 +291,7 @@ class StorageServer:
                 self._backend.write(object_id, body)
             case c.ForgetInBackend(ids, owner) if self._backend is not None:
                 self._backend.forget(ids, owner)
-            case c.SendToPeer(peer, m.StorageStatus() as status) if self._durable is not None:
+            case c.SendToPeer(peer, StorageStatus() as status) if self._durable is not None:
                 failure = status.disk_failure or self._durable.why_refused()
                 status = replace(status, state_bytes=self._durable.size_bytes, disk_failure=failure)
                 self._listener.send(peer, status)
@@ -308,7 +318,7 @@ class StorageServer:
         self.transfers.take([*(c.ReportPut(*row) for row in put), *([c.ReportDropped(dropped)] if dropped else [])])
 
     def scheduler_says(self, message: x.FromScheduler) -> None:
-        if isinstance(message, m.StoresChanged) and not self._is_known:
+        if isinstance(message, StoresChanged) and not self._is_known:
             self._report_put()
             self._is_known = self._core.fetches = True
             in_backend = [] if self._backend is None else self._backend.held()
@@ -324,14 +334,14 @@ class StorageServer:
         """Report all large objects to a scheduler that has no state of this storage."""
         self._scheduler, self._is_known, self._core.reports = peer, False, True
         if self._backend is not None:
-            self._tell_scheduler(m.UseBackend(self._backend.url, self._backend.key))
+            self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
         self._put_reports.restart(row for row in self._core.objects.sizes() if row[1] >= LARGE_BYTES)
         self._report_put()
 
     def _tell_scheduler(self, message: m.Message) -> None:
         self._listener.send(self._scheduler, message)
 
-    def _connect_to_store(self, store: m.StoreAddress | None) -> StorageClient:
+    def _connect_to_store(self, store: StoreAddress | None) -> StorageClient:
         assert store is not None, "no store fetches from itself"
         keys = self._access.keys
         own = None if keys is None else PeerKeys(store.public_key, keys.pair, "the object storage")
@@ -360,7 +370,7 @@ class StorageServer:
 
     def _with_memory(self, event: c.StorageInput) -> c.StorageInput:
         match event:
-            case Received(peer, m.PutObject(shared=True) as put, _, descriptors):
+            case Received(peer, PutObject(shared=True) as put, _, descriptors):
                 return c.ReceivedMemory(peer, put, memory=self._memory(descriptors, put.parts))
         return event
 

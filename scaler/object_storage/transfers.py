@@ -17,10 +17,11 @@ from scaler.object_storage import exchange as x
 from scaler.object_storage.body import Body, assemble
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.messages import PushObjects, SoleCopies, StoreAddress
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, GrowingMemory
 from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
-from scaler.protocol.messages import Message, PushObjects, SoleCopies, StoreAddress
+from scaler.protocol.messages import Message
 
 if TYPE_CHECKING:
     from scaler.object_storage.backend.run import BackendClient

@@ -665,28 +665,6 @@ struct Desired {
   left @5 :List(UnitId);         # ids of units whose worker has disconnected since the last Desired
 }
 
-struct PutObject {
-  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
-  # attachments, not shared, at offset 0: only asks for room.
-  # client, worker, scheduler, store -> object storage.
-  request @0 :UInt64;            # chosen by the sender, repeated by the reply
-  id @1 :Data;                   # 16 bytes
-  parts @2 :List(UInt64);        # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
-  offset @3 :UInt64;
-  shared @4 :Bool;               # no attachments: the descriptor of the object's memory accompanies the message
-}
-
-struct GetObject {
-  # Asks for an object. Answered when the object is complete, or with `missing` after the deadline.
-  # client, worker, scheduler, store -> object storage.
-  request @0 :UInt64;
-  id @1 :Data;                   # 16 bytes
-  deadlineSeconds @2 :Float64;   # 0: immediately
-  shared @3 :Bool;               # the sender accepts a descriptor of shared memory
-  offset @4 :UInt64;             # first requested byte
-  size @5 :UInt64;               # number of bytes; 0: everything from offset on
-}
-
 struct ForgetObjects {
   # Releases objects, which the storage may drop.
   # scheduler -> store.
@@ -699,49 +677,6 @@ struct ForgetOwner {
   # scheduler -> store.
   # scheduler -> object storage.
   owner @0 :Data;                # 8 bytes
-}
-
-struct StatStorage {
-  # Asks for a StorageStatus.
-  # client, worker, monitor, admin, scheduler, store -> object storage.
-  request @0 :UInt64;
-}
-
-enum StorageResult {
-  # Result of a request to the object storage.
-  ok @0;
-  missing @1;
-  full @2;
-  tooLarge @3;
-  invalid @4;
-  unshared @5;                   # the descriptor of a shared PutObject was lost: repeat it with attachments
-  unwritable @6;                 # the disk of a durable storage rejects writes: repeat it later
-}
-
-struct StorageReply {
-  # Answers PutObject, and GetObject with attachments: the next bytes of the object. A large object arrives in
-  # several replies, in order.
-  # object storage -> client, worker, scheduler, store.
-  request @0 :UInt64;
-  result @1 :StorageResult;
-  text @2 :Text;                 # display text, or empty
-  parts @3 :List(UInt64);        # sizes of the object's parts
-  offset @4 :UInt64;             # offset of this reply's attachments
-  shared @5 :Bool;               # no attachments: the descriptor of the object's memory accompanies the message
-}
-
-struct StorageStatus {
-  # object storage -> client, worker, monitor, admin, scheduler, store.
-  request @0 :UInt64;
-  objects @1 :UInt64;
-  bytes @2 :UInt64;
-  limitBytes @3 :UInt64;
-  waitingGets @4 :UInt64;
-  spilledBytes @5 :UInt64;       # of objects in spill_directory
-  stateBytes @6 :UInt64;         # disk usage of state_directory
-  diskFailure @7 :Text;          # why state_directory rejects objects, or empty
-  hits @8 :UInt64;               # as in StoreReport
-  misses @9 :UInt64;
 }
 
 struct Notice {
@@ -876,6 +811,156 @@ struct UseStore {
   store @0 :Data;                # the store of its host; empty: the object storage; 8 bytes, or empty
 }
 
+struct PersistResults {
+  # Names the client's stored results that need a copy in the object storage.
+  # client, admin -> scheduler.
+  ids @0 :Data;                  # column of ids
+}
+
+struct CallReport {
+  # Progress of a call of a client. items: 0 while unknown.
+  number @0 :UInt64;             # as in Spec.call
+  verb @1 :Text;                 # the method of the client: map, get, 
+  name @2 :Text;                 # of the function, or of the graph
+  items @3 :UInt64;              # in all
+  hasChunks @4 :Bool;            # its tasks are chunks, and the following columns count items
+  sent @5 :UInt64;               # submitted items
+  ended @6 :UInt64;              # ended items, including failed ones
+  failed @7 :UInt64;
+  isOver @8 :Bool;               # no more tasks will be submitted
+}
+
+struct CallsReported {
+  # Progress of calls that changed since the last report, once a second.
+  # client, admin -> scheduler.
+  calls @0 :List(CallReport);
+}
+
+struct TasksProfiled {
+  # Profile of a task, or of several short tasks of one function, since the last such message.
+  # worker -> scheduler.
+  task @0 :Data;                 # the last one; 16 bytes
+  document @1 :Data;             # UTF-8 JSON: function name, whether it covers only this task, and a profile
+}
+
+struct LogLine {
+  # A record of a worker's own log.
+  unixSeconds @0 :Float64;       # by the worker's wall clock; a reading of the sender's clock
+  level @1 :Text;                # its name, such as WARNING
+  logger @2 :Text;
+  text @3 :Text;
+  task @4 :Data;                 # task that the record concerns; 16 bytes, or empty
+}
+
+struct WorkerLogged {
+  # Records of the worker's own log since the last such message, at level `WARNING` or above.
+  # worker -> scheduler.
+  lines @0 :List(LogLine);
+  dropped @1 :UInt32;            # records omitted since then, beyond the limit
+}
+
+struct RestartWorkers {
+  # Asks to stop workers, which their managers replace. Answered by WorkersRestarted.
+  # client, admin -> scheduler.
+  workers @0 :List(PeerName);    # none: all
+  graceful @1 :Bool;             # running tasks finish first
+  number @2 :UInt64;
+}
+
+struct WorkersRestarted {
+  # scheduler -> client, admin.
+  workers @0 :List(PeerName);    # workers that will exit
+  refused @1 :Text;              # reason of a rejection, display text; empty if accepted
+  number @2 :UInt64;
+}
+
+struct Unanswered {
+  # Rejects a question to the scheduler.
+  # scheduler -> client, monitor, admin.
+  text @0 :Text;                 # reason
+  number @1 :UInt64;
+}
+
+struct ReadTable {
+  # Asks for the newest rows of a table in Welcome.tables. Answered by TableRead.
+  # client, monitor, admin -> scheduler.
+  table @0 :Text;
+  search @1 :Text;               # text that matching rows contain; empty: all rows
+  most @2 :UInt32;
+  number @3 :UInt64;
+}
+
+struct TableRead {
+  # scheduler -> client, monitor, admin.
+  json @0 :Data;                 # UTF-8: columns and rows, as in a table of MonitorStatus
+  number @1 :UInt64;
+}
+
+struct PutObject {
+  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
+  # attachments, not shared, at offset 0: only asks for room.
+  # client, worker, scheduler, store -> object storage.
+  request @0 :UInt64;            # chosen by the sender, repeated by the reply
+  id @1 :Data;                   # 16 bytes
+  parts @2 :List(UInt64);        # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
+  offset @3 :UInt64;
+  shared @4 :Bool;               # no attachments: the descriptor of the object's memory accompanies the message
+}
+
+struct GetObject {
+  # Asks for an object. Answered when the object is complete, or with `missing` after the deadline.
+  # client, worker, scheduler, store -> object storage.
+  request @0 :UInt64;
+  id @1 :Data;                   # 16 bytes
+  deadlineSeconds @2 :Float64;   # 0: immediately
+  shared @3 :Bool;               # the sender accepts a descriptor of shared memory
+  offset @4 :UInt64;             # first requested byte
+  size @5 :UInt64;               # number of bytes; 0: everything from offset on
+}
+
+struct StatStorage {
+  # Asks for a StorageStatus.
+  # client, worker, monitor, admin, scheduler, store -> object storage.
+  request @0 :UInt64;
+}
+
+enum StorageResult {
+  # Result of a request to the object storage.
+  ok @0;
+  missing @1;
+  full @2;
+  tooLarge @3;
+  invalid @4;
+  unshared @5;                   # the descriptor of a shared PutObject was lost: repeat it with attachments
+  unwritable @6;                 # the disk of a durable storage rejects writes: repeat it later
+}
+
+struct StorageReply {
+  # Answers PutObject, and GetObject with attachments: the next bytes of the object. A large object arrives in
+  # several replies, in order.
+  # object storage -> client, worker, scheduler, store.
+  request @0 :UInt64;
+  result @1 :StorageResult;
+  text @2 :Text;                 # display text, or empty
+  parts @3 :List(UInt64);        # sizes of the object's parts
+  offset @4 :UInt64;             # offset of this reply's attachments
+  shared @5 :Bool;               # no attachments: the descriptor of the object's memory accompanies the message
+}
+
+struct StorageStatus {
+  # object storage -> client, worker, monitor, admin, scheduler, store.
+  request @0 :UInt64;
+  objects @1 :UInt64;
+  bytes @2 :UInt64;
+  limitBytes @3 :UInt64;
+  waitingGets @4 :UInt64;
+  spilledBytes @5 :UInt64;       # of objects in spill_directory
+  stateBytes @6 :UInt64;         # disk usage of state_directory
+  diskFailure @7 :Text;          # why state_directory rejects objects, or empty
+  hits @8 :UInt64;               # as in StoreReport
+  misses @9 :UInt64;
+}
+
 struct ObjectsHeld {
   # Names complete objects of this store. A store names all of them after each Welcome of a new session. The
   # scheduler reports objects in the backend to the object storage, which deletes them after release.
@@ -1002,91 +1087,6 @@ struct CopyObjects {
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);        # 0: not known
-}
-
-struct PersistResults {
-  # Names the client's stored results that need a copy in the object storage.
-  # client, admin -> scheduler.
-  ids @0 :Data;                  # column of ids
-}
-
-struct CallReport {
-  # Progress of a call of a client. items: 0 while unknown.
-  number @0 :UInt64;             # as in Spec.call
-  verb @1 :Text;                 # the method of the client: map, get, 
-  name @2 :Text;                 # of the function, or of the graph
-  items @3 :UInt64;              # in all
-  hasChunks @4 :Bool;            # its tasks are chunks, and the following columns count items
-  sent @5 :UInt64;               # submitted items
-  ended @6 :UInt64;              # ended items, including failed ones
-  failed @7 :UInt64;
-  isOver @8 :Bool;               # no more tasks will be submitted
-}
-
-struct CallsReported {
-  # Progress of calls that changed since the last report, once a second.
-  # client, admin -> scheduler.
-  calls @0 :List(CallReport);
-}
-
-struct TasksProfiled {
-  # Profile of a task, or of several short tasks of one function, since the last such message.
-  # worker -> scheduler.
-  task @0 :Data;                 # the last one; 16 bytes
-  document @1 :Data;             # UTF-8 JSON: function name, whether it covers only this task, and a profile
-}
-
-struct LogLine {
-  # A record of a worker's own log.
-  unixSeconds @0 :Float64;       # by the worker's wall clock; a reading of the sender's clock
-  level @1 :Text;                # its name, such as WARNING
-  logger @2 :Text;
-  text @3 :Text;
-  task @4 :Data;                 # task that the record concerns; 16 bytes, or empty
-}
-
-struct WorkerLogged {
-  # Records of the worker's own log since the last such message, at level `WARNING` or above.
-  # worker -> scheduler.
-  lines @0 :List(LogLine);
-  dropped @1 :UInt32;            # records omitted since then, beyond the limit
-}
-
-struct RestartWorkers {
-  # Asks to stop workers, which their managers replace. Answered by WorkersRestarted.
-  # client, admin -> scheduler.
-  workers @0 :List(PeerName);    # none: all
-  graceful @1 :Bool;             # running tasks finish first
-  number @2 :UInt64;
-}
-
-struct WorkersRestarted {
-  # scheduler -> client, admin.
-  workers @0 :List(PeerName);    # workers that will exit
-  refused @1 :Text;              # reason of a rejection, display text; empty if accepted
-  number @2 :UInt64;
-}
-
-struct Unanswered {
-  # Rejects a question to the scheduler.
-  # scheduler -> client, monitor, admin.
-  text @0 :Text;                 # reason
-  number @1 :UInt64;
-}
-
-struct ReadTable {
-  # Asks for the newest rows of a table in Welcome.tables. Answered by TableRead.
-  # client, monitor, admin -> scheduler.
-  table @0 :Text;
-  search @1 :Text;               # text that matching rows contain; empty: all rows
-  most @2 :UInt32;
-  number @3 :UInt64;
-}
-
-struct TableRead {
-  # scheduler -> client, monitor, admin.
-  json @0 :Data;                 # UTF-8: columns and rows, as in a table of MonitorStatus
-  number @1 :UInt64;
 }
 
 struct MonitorStatus {

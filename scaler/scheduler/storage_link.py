@@ -11,7 +11,8 @@ from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import Message, Role, Server, StatStorage, StorageStatus
+from scaler.object_storage.messages import StatStorage, StorageStatus
+from scaler.protocol.messages import Message, Role, Server
 from scaler.scheduler.core.commands import Input, StorageConnected, StorageSaid
 
 

@@ -24,21 +24,17 @@ from scaler.net.connection import (
     Welcomed,
 )
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
+from scaler.object_storage.messages import GetObject, PutObject, StatStorage, StorageReply, StorageResult
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
     Buffer,
     Cancel,
     ForgetOwner,
-    GetObject,
     Goodbye,
     Hello,
-    PutObject,
     RefusalReason,
     Refused,
     Role,
-    StatStorage,
-    StorageReply,
-    StorageResult,
     Welcome,
 )
 from scaler.protocol.session import OutboxLimits

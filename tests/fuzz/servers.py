@@ -22,6 +22,7 @@ from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Recei
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.messages import GetObject, PutObject, StorageReply, StorageResult, StorageStatus
 from scaler.object_storage.spilling import StorageLimits
 from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
@@ -344,23 +345,23 @@ class StorageWorld:
         assert self.core.objects.used_bytes <= self.LIMIT_BYTES
 
     def _put(self, request: int, identifier: bytes, value: bytes) -> None:
-        self._good.send(m.PutObject(request, identifier, [len(value)], 0), [value])
+        self._good.send(PutObject(request, identifier, [len(value)], 0), [value])
         self.network.run()
         reply, _ = self._replies.pop()
-        assert isinstance(reply, m.StorageReply)
-        assert (reply.request, reply.result) == (request, m.StorageResult.OK), reply
+        assert isinstance(reply, StorageReply)
+        assert (reply.request, reply.result) == (request, StorageResult.OK), reply
 
     def _get(self, request: int, identifier: bytes) -> bytes:
-        self._good.send(m.GetObject(request, identifier, 0.0))
+        self._good.send(GetObject(request, identifier, 0.0))
         self.network.run()
         reply, value = self._replies.pop()
-        assert isinstance(reply, m.StorageReply)
-        assert (reply.request, reply.result) == (request, m.StorageResult.OK), reply
+        assert isinstance(reply, StorageReply)
+        assert (reply.request, reply.result) == (request, StorageResult.OK), reply
         return value
 
     def _heard(self, events: list[ConnectorEvent]) -> None:
         for event in events:
-            if isinstance(event, Received) and isinstance(event.message, m.StorageReply | m.StorageStatus):
+            if isinstance(event, Received) and isinstance(event.message, StorageReply | StorageStatus):
                 self._replies.append((event.message, b"".join(event.attachments)))
 
     def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:

@@ -13,17 +13,8 @@ from scaler.net.connector import SocketConnector
 from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import (
-    PROTOCOL_VERSION,
-    GetObject,
-    Hello,
-    Refused,
-    Role,
-    StatStorage,
-    StorageReply,
-    StorageResult,
-    Welcome,
-)
+from scaler.object_storage.messages import GetObject, StatStorage, StorageReply, StorageResult
+from scaler.protocol.messages import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
 from scaler.protocol.session import Header, OutboxLimits
 from tests.waiting import soon
 

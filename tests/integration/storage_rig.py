@@ -17,7 +17,8 @@ from scaler.net.connection import ConnectorEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
-from scaler.protocol.messages import ForgetObjects, Role, StatStorage, StorageStatus
+from scaler.object_storage.messages import StatStorage, StorageStatus
+from scaler.protocol.messages import ForgetObjects, Role
 
 COMMAND = "import sys; from scaler.cli import object_storage_server; sys.exit(object_storage_server())"
 

@@ -16,8 +16,9 @@ from scaler.net import transport
 from scaler.net.connection import Closed, Opened, Received
 from scaler.net.local import local_name
 from scaler.net.versions import own_hello
+from scaler.object_storage.messages import GetObject
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, GetObject, Role
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, Role
 from scaler.protocol.session import HEADER_BYTES, Header, OutboxLimits
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, on_a_loop, until
 

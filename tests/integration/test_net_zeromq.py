@@ -20,15 +20,9 @@ from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Rec
 from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
+from scaler.object_storage.messages import StatStorage
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import (
-    PROTOCOL_VERSION,
-    Hello,
-    RefusalReason,
-    Refused,
-    Role,
-    StatStorage,
-)
+from scaler.protocol.messages import PROTOCOL_VERSION, Hello, RefusalReason, Refused, Role
 from scaler.protocol.session import Header
 from scaler.security.keys import Entry, new_key_pair
 from tests.integration.net_rig import Asker, Servant, header, made, on_a_loop, run, until
@@ -154,7 +148,8 @@ import asyncio, sys
 from scaler.ids import new_peer_id
 from scaler.net.versions import own_hello
 from scaler.net.connector import SocketConnector
-from scaler.protocol.messages import Role, StatStorage
+from scaler.object_storage.messages import StatStorage
+from scaler.protocol.messages import Role
 
 async def main():
     welcomed = asyncio.Event()

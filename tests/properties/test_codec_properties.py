@@ -32,6 +32,29 @@ from scaler.monitor.messages import (
     TaskLog,
     TasksFound,
 )
+from scaler.object_storage.messages import (
+    ChunksFetched,
+    CopyObjects,
+    FetchChunks,
+    FetchesFailed,
+    GetObject,
+    ObjectsDropped,
+    ObjectsHeld,
+    ObjectsUnavailable,
+    ObjectsUnwanted,
+    ObjectsWanted,
+    PushObjects,
+    PutObject,
+    SoleCopies,
+    StatStorage,
+    StorageReply,
+    StorageResult,
+    StorageStatus,
+    StoreAddress,
+    StoreReport,
+    StoresChanged,
+    UseBackend,
+)
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.texts import escaped_lines
@@ -215,42 +238,40 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.SessionEnded: st.builds(m.SessionEnded, PEER, U64, TEXT),
     m.ObjectsMissing: st.builds(m.ObjectsMissing, IDS),
     m.ObjectsRestored: st.builds(m.ObjectsRestored, IDS, IDS, TEXT),
-    m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
-    m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS, st.booleans(), U64, U64),
+    PutObject: st.builds(PutObject, U64, ID, st.lists(U64, max_size=4), U64),
+    GetObject: st.builds(GetObject, U64, ID, SECONDS, st.booleans(), U64, U64),
     m.ForgetObjects: st.builds(m.ForgetObjects, IDS),
     m.ForgetOwner: st.builds(m.ForgetOwner, PEER),
-    m.StatStorage: st.builds(m.StatStorage, U64),
-    m.StorageReply: st.builds(
-        m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
-    ),
+    StatStorage: st.builds(StatStorage, U64),
+    StorageReply: st.builds(StorageReply, U64, st.sampled_from(StorageResult), TEXT, st.lists(U64, max_size=4), U64),
     m.TasksProfiled: st.builds(m.TasksProfiled, ID, DATA),
     m.PackagesDiffer: st.builds(m.PackagesDiffer, ID, TEXT, TEXT),
     ReadProfile: st.builds(ReadProfile, st.just(b"") | ID, TEXT),
     Profiled: st.builds(Profiled, st.just(b"") | ID, TEXT, DATA),
     FindObjects: st.builds(FindObjects, IDS, U32),
     ObjectsFound: st.builds(ObjectsFound, IDS, U32, DATA),
-    m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT, U64, U64),
+    StorageStatus: st.builds(StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT, U64, U64),
     m.UseStore: st.builds(m.UseStore, st.just(b"") | PEER),
-    m.ObjectsHeld: columns(sizes=U64).flatmap(
-        lambda drawn: st.builds(m.ObjectsHeld, in_backend=st.booleans(), **{k: st.just(v) for k, v in drawn.items()})
+    ObjectsHeld: columns(sizes=U64).flatmap(
+        lambda drawn: st.builds(ObjectsHeld, in_backend=st.booleans(), **{k: st.just(v) for k, v in drawn.items()})
     ),
-    m.UseBackend: st.builds(m.UseBackend, TEXT, DATA),
-    m.ObjectsDropped: st.builds(m.ObjectsDropped, IDS),
-    m.ObjectsWanted: st.builds(m.ObjectsWanted, IDS),
-    m.ObjectsUnwanted: st.builds(m.ObjectsUnwanted, IDS),
-    m.ChunksFetched: columns(firsts=U32, counts=U32, sizes=U64).map(lambda drawn: m.ChunksFetched(**drawn)),
-    m.FetchesFailed: columns(firsts=U32, sources=U32, unreachable=st.booleans()).map(
-        lambda drawn: m.FetchesFailed(**drawn)
+    UseBackend: st.builds(UseBackend, TEXT, DATA),
+    ObjectsDropped: st.builds(ObjectsDropped, IDS),
+    ObjectsWanted: st.builds(ObjectsWanted, IDS),
+    ObjectsUnwanted: st.builds(ObjectsUnwanted, IDS),
+    ChunksFetched: columns(firsts=U32, counts=U32, sizes=U64).map(lambda drawn: ChunksFetched(**drawn)),
+    FetchesFailed: columns(firsts=U32, sources=U32, unreachable=st.booleans()).map(
+        lambda drawn: FetchesFailed(**drawn)
     ),
-    m.StoreReport: st.builds(m.StoreReport, CLOCK, U64, U64, U64, U64, U64),
-    m.FetchChunks: columns(sizes=U64, firsts=U32, counts=U32, sources=U32).map(lambda drawn: m.FetchChunks(**drawn)),
-    m.ObjectsUnavailable: st.builds(m.ObjectsUnavailable, IDS, TEXT),
-    m.SoleCopies: st.builds(m.SoleCopies, IDS),
-    m.PushObjects: st.builds(m.PushObjects, IDS),
-    m.StoresChanged: st.builds(
-        m.StoresChanged, st.lists(st.builds(m.StoreAddress, U32, PEER, TEXT, TEXT, DATA), max_size=3), NUMBERS
+    StoreReport: st.builds(StoreReport, CLOCK, U64, U64, U64, U64, U64),
+    FetchChunks: columns(sizes=U64, firsts=U32, counts=U32, sources=U32).map(lambda drawn: FetchChunks(**drawn)),
+    ObjectsUnavailable: st.builds(ObjectsUnavailable, IDS, TEXT),
+    SoleCopies: st.builds(SoleCopies, IDS),
+    PushObjects: st.builds(PushObjects, IDS),
+    StoresChanged: st.builds(
+        StoresChanged, st.lists(st.builds(StoreAddress, U32, PEER, TEXT, TEXT, DATA), max_size=3), NUMBERS
     ),
-    m.CopyObjects: columns(sizes=U64).map(lambda drawn: m.CopyObjects(**drawn)),
+    CopyObjects: columns(sizes=U64).map(lambda drawn: CopyObjects(**drawn)),
     m.PersistResults: columns().map(lambda drawn: m.PersistResults(**drawn)),
     ReadCluster: st.builds(ReadCluster),
     ClusterRead: st.builds(ClusterRead, DATA, DATA),

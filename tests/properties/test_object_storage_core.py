@@ -23,6 +23,7 @@ from scaler.object_storage.commands import (
     StorageInput,
 )
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.messages import PutObject, StorageReply
 from scaler.object_storage.requests import (
     CallEnded,
     GetCall,
@@ -197,7 +198,7 @@ class StorageAndPeers(RuleBasedStateMachine):
             self.storage_step()
 
     def heard(self, peer: bytes, say: SendRequest, loses: bool) -> Received:
-        if not isinstance(say.message, m.PutObject) or not say.message.shared:
+        if not isinstance(say.message, PutObject) or not say.message.shared:
             assert say.memory is None
             return Received(peer, say.message, say.attachments)
         assert not say.attachments
@@ -205,7 +206,7 @@ class StorageAndPeers(RuleBasedStateMachine):
         return ReceivedMemory(peer, say.message, memory=None if loses else say.memory)
 
     def got(self, send: SendToPeer, loses: bool) -> Received:
-        if not isinstance(send.message, m.StorageReply) or not send.message.shared:
+        if not isinstance(send.message, StorageReply) or not send.message.shared:
             assert send.memory is None
             return Received(SERVER, send.message, send.attachments)
         assert not send.attachments

@@ -17,6 +17,7 @@ from scaler.monitor.reports.status import ServerStatus, status
 from scaler.monitor.rows import objects
 from scaler.needs import Offers
 from scaler.net.connection import Resumed
+from scaler.object_storage.messages import ObjectsHeld, UseBackend
 from scaler.policy.load import load_policy
 from scaler.protocol import messages as m
 from scaler.scheduler.core.commands import (
@@ -260,7 +261,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def the_object_storage_gets_a_backend(self, sure: bool) -> None:
         if sure:
             self.cluster.step(StorageConnected())
-            self.cluster.step(StorageSaid(m.UseBackend("file:///backend", b"key")))
+            self.cluster.step(StorageSaid(UseBackend("file:///backend", b"key")))
 
     @rule(name=workers, store=st.sampled_from(("", *STORES)))
     def worker_uses_another_store(self, name: str, store: str) -> None:
@@ -283,7 +284,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             return
         needed = self.factories[name].object()
         for store in sorted(stores):
-            self.cluster.say(store, m.ObjectsHeld([needed], [size], in_backend=in_backend))
+            self.cluster.say(store, ObjectsHeld([needed], [size], in_backend=in_backend))
         ids = [self.factories[name].task() for _ in range(count)]
         self.model.clients[name].tasks.update({task: ModelTask(spec, (needed,)) for task in ids})
         group = m.TaskGroup(spec, ids, [b"\x80 arguments"] * count, [(needed,)] * count)

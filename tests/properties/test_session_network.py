@@ -25,6 +25,7 @@ from scaler.net.connection import (
     Welcomed,
 )
 from scaler.net.versions import own_hello
+from scaler.object_storage.messages import GetObject, StatStorage, StorageReply, StorageResult
 from scaler.protocol import messages as m
 from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
 
@@ -59,7 +60,7 @@ class Client:
                     assert self.connected
                     self.connected = False
                 case Received():
-                    assert isinstance(event.message, m.StorageReply)
+                    assert isinstance(event.message, StorageReply)
                     self.heard.append(event.message.request)
                 case ConnectionRefused():
                     raise AssertionError(event)
@@ -106,7 +107,7 @@ class Network(RuleBasedStateMachine):
                     assert self.open[event.peer]
                     self.open[event.peer] = False
                 case Received():
-                    if isinstance(event.message, m.StatStorage | m.GetObject):
+                    if isinstance(event.message, StatStorage | GetObject):
                         self.heard[event.peer].append(event.message.request)
                 case Closed():
                     raise AssertionError(event)
@@ -118,7 +119,7 @@ class Network(RuleBasedStateMachine):
         for _ in range(count):
             self.count += 1
             speaker.said.append(self.count)
-            speaker.connector.send(m.StatStorage(self.count))
+            speaker.connector.send(StatStorage(self.count))
 
     @rule(client=st.integers(0, 2), count=st.sampled_from([1, 2, 150]))
     def server_says(self, client: int, count: int) -> None:
@@ -128,7 +129,7 @@ class Network(RuleBasedStateMachine):
             if peer in self.open:
                 self.count += 1
                 self.said[peer].append(self.count)
-                self.server.send(peer, m.StorageReply(self.count, m.StorageResult.OK))
+                self.server.send(peer, StorageReply(self.count, StorageResult.OK))
 
     @rule(turns=st.integers(1, 4))
     def some_turns(self, turns: int) -> None:
@@ -203,8 +204,8 @@ class Network(RuleBasedStateMachine):
         for client in self.clients.values():
             assert client.connected
             assert client.connector is not None
-            client.connector.send(m.StatStorage(self.count + 1))
-            self.server.send(client.peer, m.StorageReply(self.count + 1, m.StorageResult.OK))
+            client.connector.send(StatStorage(self.count + 1))
+            self.server.send(client.peer, StorageReply(self.count + 1, StorageResult.OK))
             self.network.advance(1.0)
             assert self.heard[client.peer] == [*client.said, self.count + 1]
             assert client.heard == [*self.said[client.peer], self.count + 1]

@@ -19,19 +19,11 @@ from scaler.object_storage.commands import (
 )
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.durable import ObjectJournal
+from scaler.object_storage.messages import StorageReply, StorageResult
 from scaler.object_storage.requests import CallEnded, Requests, RequestsInput, SendRequest, StorageCall
 from scaler.object_storage.requests import Outcome as CallOutcome
 from scaler.object_storage.spilling import StorageLimits
-from scaler.protocol.messages import (
-    ClientDetails,
-    ForgetObjects,
-    ForgetOwner,
-    Role,
-    StorageReply,
-    StorageResult,
-    Welcome,
-    WorkerDetails,
-)
+from scaler.protocol.messages import ClientDetails, ForgetObjects, ForgetOwner, Role, Welcome, WorkerDetails
 from scaler.testing.simulation.actors import ActorWorld
 from scaler.testing.simulation.stepping import hello
 from scaler.testing.storage_invariants import check_storage

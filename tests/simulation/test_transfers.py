@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from scaler.protocol.messages import ObjectsDropped, ObjectsUnwanted
+from scaler.object_storage.messages import ObjectsDropped, ObjectsUnwanted
 from tests.short_forms import short_form
 from tests.simulation.transfers import GIGABIT, MB, LinkWorld, broadcast, shuffle
 from tests.unit.scheduler.driver import host_stores

@@ -22,23 +22,18 @@ from scaler.extensions.data_plane.core import DataPlane
 from scaler.extensions.durability.core import DurabilityPart
 from scaler.ids import IdFactory
 from scaler.net.connection import Closed, Opened, Received
-from scaler.protocol.chunks import chunk_bytes, chunk_count
-from scaler.protocol.messages import (
-    PROTOCOL_VERSION,
+from scaler.object_storage.messages import (
     ChunksFetched,
-    ClientDetails,
     CopyObjects,
     FetchChunks,
     FetchesFailed,
-    Hello,
-    Message,
     ObjectsHeld,
     ObjectsUnavailable,
     ObjectsWanted,
     PushObjects,
-    Role,
-    StoreDetails,
 )
+from scaler.protocol.chunks import chunk_bytes, chunk_count
+from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Hello, Message, Role, StoreDetails
 from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageConnected, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms

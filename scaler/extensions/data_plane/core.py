@@ -15,7 +15,8 @@ from scaler.ids import is_result, is_task, owner_of, task_of
 from scaler.monitor.cluster_rows import StorageRow
 from scaler.monitor.data_rows import STORE_COLUMNS, ObjectRow, PairRow, StoreRow
 from scaler.monitor.messages import FindObjects, ObjectsFound
-from scaler.protocol.messages import StoreReport, is_at_host, is_stored, stored_bytes
+from scaler.object_storage.messages import StoreReport
+from scaler.protocol.messages import is_at_host, is_stored, stored_bytes
 from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ClientRecord

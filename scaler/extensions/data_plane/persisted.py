@@ -19,7 +19,7 @@ from scaler.backoff import Backoff
 from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Directory
 from scaler.extensions.data_plane.transfer import StoreMail
 from scaler.ids import is_result, owner_of
-from scaler.protocol.messages import CopyObjects
+from scaler.object_storage.messages import CopyObjects
 
 MAX_ASKED = 1_000
 MAX_SETTLED = 2_000

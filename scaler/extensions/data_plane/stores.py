@@ -20,17 +20,10 @@ from scaler.extensions.data_plane.tracker import Tracker
 from scaler.grammar import listed
 from scaler.ids import is_task
 from scaler.needs import bytes_text
-from scaler.protocol import messages
-from scaler.protocol.messages import (
-    ForgetOwner,
-    HeartbeatEcho,
-    Message,
-    StoreAddress,
-    StoreDetails,
-    StoreReport,
-    StoresChanged,
-    is_stored,
-)
+from scaler.object_storage import messages
+from scaler.object_storage.messages import StoreAddress, StoreReport, StoresChanged
+from scaler.protocol import messages as m
+from scaler.protocol.messages import ForgetOwner, HeartbeatEcho, Message, StoreDetails, is_stored
 from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Send, SendToStorage
@@ -204,7 +197,7 @@ class HostStores(Locality):
             case messages.StoreReport(sent_at):
                 store.report = message
                 self._outbox.send(record.id, HeartbeatEcho(sent_at))
-            case messages.Heartbeat():
+            case m.Heartbeat():
                 pass  # answered by the listener
             case _:
                 return self._said(store.number, message)

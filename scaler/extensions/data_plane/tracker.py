@@ -33,8 +33,9 @@ from scaler.extensions.data_plane.transfer import (
     Transfer,
 )
 from scaler.ids import owner_of
+from scaler.object_storage.messages import CopyObjects, FetchChunks, PushObjects, SoleCopies
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import CopyObjects, FetchChunks, ForgetObjects, Message, PushObjects, SoleCopies
+from scaler.protocol.messages import ForgetObjects, Message
 
 FIRST_RUN_BYTES = 4 * 1024 * 1024
 """First run of a lone fetcher. A later run is as large as all chunks received so far,"""

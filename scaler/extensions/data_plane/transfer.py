@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import nlargest
 
+from scaler.object_storage.messages import ObjectsUnavailable
 from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
-from scaler.protocol.messages import Message, ObjectsUnavailable, split
+from scaler.protocol.messages import Message, split
 
 MAX_RUNS_OF_FETCH = 2
 """Runs in flight per fetch: the next is requested while one arrives."""

@@ -27,6 +27,7 @@ from scaler.monitor.reports.status import ServerStatus, status
 from scaler.net.address import own_address
 from scaler.net.connection import Broken, Closed, Identity, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import check_versions
+from scaler.object_storage.messages import StorageStatus
 from scaler.plugins import extensions
 from scaler.processes import Load, LoadMeter
 from scaler.protocol import messages as m
@@ -185,7 +186,7 @@ class Monitors:
         self._is_storage_awaited = True
         self._frame.storage.ask()
 
-    def _storage_answered(self, found: m.StorageStatus, latency_seconds: float) -> None:
+    def _storage_answered(self, found: StorageStatus, latency_seconds: float) -> None:
         sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
         counts = *sizes, found.hits, found.misses, found.disk_failure
         address = self._storage_row.address

@@ -16,8 +16,9 @@ from scaler.extensions.compression.zstd import compress
 from scaler.net.connection import Broken, Received
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
+from scaler.object_storage.messages import GetObject, PutObject
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import GetObject, PutObject, Role
+from scaler.protocol.messages import Role
 from tests.hosts import hosts, why_not
 from tests.integration.net_rig import OBJECT_BYTES, Servant, header, on_a_loop, until
 from tests.integration.recorded_rig import recorded_cluster

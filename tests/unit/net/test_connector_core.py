@@ -23,6 +23,7 @@ from scaler.net.transport import (
     StartSession,
 )
 from scaler.net.versions import own_hello
+from scaler.object_storage.messages import StatStorage
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     Acknowledge,
@@ -31,7 +32,6 @@ from scaler.protocol.messages import (
     Hello,
     RefusalReason,
     Role,
-    StatStorage,
     Welcome,
 )
 from scaler.protocol.session import Header, OutboxLimits

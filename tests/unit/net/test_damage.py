@@ -9,8 +9,9 @@ import pytest
 from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Received, Resumed
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW, EnvelopeReceived, MalformedReceived
 from scaler.net.zmq_transport import checked, with_checksum
+from scaler.object_storage.messages import StatStorage, StorageReply, StorageResult
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import RefusalReason, StatStorage, StorageReply, StorageResult
+from scaler.protocol.messages import RefusalReason
 from scaler.protocol.session import Envelope, Header
 from tests.contracts.memory_network import MemoryNetwork, WireEnd
 from tests.unit.net.test_memory_network import Pair

@@ -30,6 +30,7 @@ from scaler.net.transport import (
     Transmit,
 )
 from scaler.net.versions import own_hello
+from scaler.object_storage.messages import StatStorage, StorageStatus
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
@@ -44,8 +45,6 @@ from scaler.protocol.messages import (
     Refused,
     Role,
     Server,
-    StatStorage,
-    StorageStatus,
     Welcome,
     WorkerDetails,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from scaler.net.connection import Broken, ConnectorEvent, Identity, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import Hello, Refused, Role, StorageReply, StorageResult, Welcome
+from scaler.object_storage.messages import StorageReply, StorageResult
+from scaler.protocol.messages import Hello, Refused, Role, Welcome
 from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
 
 ADDRESS = "ipc://nowhere"

@@ -13,8 +13,9 @@ from scaler.object_storage.commands import (
     StorageInput,
 )
 from scaler.object_storage.core import LONGEST_POLL_SECONDS, StorageCore
+from scaler.object_storage.messages import PutObject, StorageReply
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies, StorageLimits
-from scaler.protocol.messages import Hello, Message, PutObject, Role, StorageReply
+from scaler.protocol.messages import Hello, Message, Role
 from scaler.testing.storage_invariants import check_storage
 
 CLIENT = b"client-A"

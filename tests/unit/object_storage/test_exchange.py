@@ -17,6 +17,17 @@ from scaler.object_storage.exchange import (
     RunFailed,
     SchedulerOpened,
 )
+from scaler.object_storage.messages import (
+    ChunksFetched,
+    FetchChunks,
+    FetchesFailed,
+    ObjectsHeld,
+    ObjectsUnavailable,
+    ObjectsUnwanted,
+    ObjectsWanted,
+    StoreAddress,
+    StoresChanged,
+)
 from scaler.protocol import messages as m
 from scaler.protocol.chunks import MIN_CHUNK_BYTES
 from scaler.testing.storage_invariants import check_exchange
@@ -24,7 +35,7 @@ from scaler.testing.storage_invariants import check_exchange
 OBJECT, OTHER = b"o" * 16, b"p" * 16
 SIZE = 10 * MIN_CHUNK_BYTES - 1
 """Of an object of ten chunks."""
-STORE = m.StoreAddress(3, b"store--3", "tcp://10.0.0.3:1", "")
+STORE = StoreAddress(3, b"store--3", "tcp://10.0.0.3:1", "")
 
 
 class Story:
@@ -32,7 +43,7 @@ class Story:
 
     def __init__(self) -> None:
         self.exchange = Exchange()
-        self.says(m.StoresChanged([STORE], []))
+        self.says(StoresChanged([STORE], []))
 
     def says(self, *inputs: ExchangeInput) -> list[ExchangeCommand]:
         commands = self.exchange.step(inputs)
@@ -49,8 +60,8 @@ def told(commands: list[ExchangeCommand]) -> list[m.Message]:
     return [command for command in commands if isinstance(command, m.Message)]
 
 
-def chunks(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> m.FetchChunks:
-    return m.FetchChunks([object_id], [size], [first], [count], [source])
+def chunks(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> FetchChunks:
+    return FetchChunks([object_id], [size], [first], [count], [source])
 
 
 def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
@@ -58,51 +69,51 @@ def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
 
 
 def test_object_arrives_in_assigned_runs_and_completes_with_the_last(story: Story) -> None:
-    assert told(story.says(FetchObject(OBJECT))) == [m.ObjectsWanted([OBJECT])]
+    assert told(story.says(FetchObject(OBJECT))) == [ObjectsWanted([OBJECT])]
     assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [run(4, 6), run(0, 4, 0)]
-    assert story.says(RunCame(run(4, 6), SIZE)) == [m.ChunksFetched([OBJECT], [4], [6], [SIZE])]
+    assert story.says(RunCame(run(4, 6), SIZE)) == [ChunksFetched([OBJECT], [4], [6], [SIZE])]
     assert story.says(RunCame(run(0, 4, 0), SIZE)) == [
-        m.ChunksFetched([OBJECT], [0], [4], [SIZE]),
+        ChunksFetched([OBJECT], [0], [4], [SIZE]),
         Fetched(OBJECT),
     ]
 
 
 def test_missing_run_is_reported_and_fetched_elsewhere(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 10))
-    assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [m.FetchesFailed([OBJECT], [0], [3], [True])]
+    assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [FetchesFailed([OBJECT], [0], [3], [True])]
     assert story.says(chunks(0, 10, source=0)) == [run(0, 10, 0)]
 
 
 def test_unreachable_store_is_not_tried(story: Story) -> None:
-    hidden = m.StoreAddress(4, b"store--4", "", "")
-    commands = story.says(FetchObject(OBJECT), m.StoresChanged([hidden], []), chunks(0, 10, source=4))
-    assert told(commands) == [m.ObjectsWanted([OBJECT]), m.FetchesFailed([OBJECT], [0], [4], [True])]
+    hidden = StoreAddress(4, b"store--4", "", "")
+    commands = story.says(FetchObject(OBJECT), StoresChanged([hidden], []), chunks(0, 10, source=4))
+    assert told(commands) == [ObjectsWanted([OBJECT]), FetchesFailed([OBJECT], [0], [4], [True])]
 
 
 def test_abandoned_fetch_is_reported_and_its_runs_are_ignored(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 4))
-    assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), m.ObjectsUnwanted([OBJECT])]
+    assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), ObjectsUnwanted([OBJECT])]
     assert story.says(RunCame(run(0, 4), SIZE), RunFailed(run(0, 4), is_unreachable=False), chunks(4, 6)) == []
 
 
 def test_objects_that_no_store_holds_are_not_fetched(story: Story) -> None:
     story.says(FetchObject(OBJECT))
-    assert story.says(m.ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
+    assert story.says(ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
 
 
 def test_object_lost_with_a_host_is_reported_as_lost(story: Story) -> None:
     story.says(FetchObject(OBJECT))
     lost = [NotFetched(OBJECT, "its only copy was lost with host alpha")]
-    assert story.says(m.ObjectsUnavailable([OBJECT], "alpha")) == lost
+    assert story.says(ObjectsUnavailable([OBJECT], "alpha")) == lost
 
 
 def test_restarted_scheduler_learns_held_wanted_and_partial_objects(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(1, 2), chunks(6, 1), chunks(8, 2))
     story.says(RunCame(run(1, 2), SIZE), RunCame(run(6, 1), SIZE))
     assert told(story.says(SchedulerOpened([(OTHER, 7)]))) == [
-        m.ObjectsWanted([OBJECT]),
-        m.ChunksFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
-        m.ObjectsHeld([OTHER], [7]),
+        ObjectsWanted([OBJECT]),
+        ChunksFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
+        ObjectsHeld([OTHER], [7]),
     ]
     assert story.says(RunCame(run(8, 2), SIZE)) == [], "of a run that this scheduler has not named"
-    assert told(story.says(chunks(0, 1))) == [m.FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"
+    assert told(story.says(chunks(0, 1))) == [FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"

@@ -19,9 +19,10 @@ from scaler.object_storage.commands import (
     StorageCommand,
     StorageInput,
 )
+from scaler.object_storage.messages import CopyObjects, GetObject
 from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.protocol.chunks import LARGE_BYTES, MIN_CHUNK_BYTES
-from scaler.protocol.messages import CopyObjects, ForgetObjects, GetObject, Role
+from scaler.protocol.messages import ForgetObjects, Role
 from tests.unit.object_storage.storage_story import (
     CLIENT,
     SCHEDULER,

@@ -12,6 +12,7 @@ from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received, Welcomed
 from scaler.object_storage.body import cut
 from scaler.object_storage.commands import ReceivedMemory, SendToPeer
+from scaler.object_storage.messages import GetObject, PutObject, StatStorage, StorageReply, StorageResult
 from scaler.object_storage.requests import (
     CallEnded,
     GetCall,
@@ -55,7 +56,7 @@ class Shared:
 def shares(
     story: Story, peer: bytes, object_id: bytes, memory: Shared | None, sizes: Sequence[int], request: int = 1
 ) -> list[SendToPeer]:
-    return story.step(ReceivedMemory(peer, m.PutObject(request, object_id, list(sizes), 0, True), (), (), memory))
+    return story.step(ReceivedMemory(peer, PutObject(request, object_id, list(sizes), 0, True), (), (), memory))
 
 
 def sizes_of(parts: Sequence[bytes]) -> list[int]:
@@ -63,7 +64,7 @@ def sizes_of(parts: Sequence[bytes]) -> list[int]:
 
 
 def used_bytes(story: Story) -> int:
-    status: Any = story.says(SCHEDULER, m.StatStorage(99))[0].message
+    status: Any = story.says(SCHEDULER, StatStorage(99))[0].message
     return int(status.bytes)
 
 
@@ -73,15 +74,15 @@ def used_bytes(story: Story) -> int:
 def test_reader_with_shared_memory_gets_the_same_memory() -> None:
     story, memory = Story(), Shared(*PARTS)
     assert replies(shares(story, WORKER, OBJECT, memory, [6, 6], request=7)) == [(WORKER, 7, "ok")]
-    (answer,) = story.says(READER, m.GetObject(3, OBJECT, 0.0, True))
-    assert answer == SendToPeer(READER, m.StorageReply(3, m.StorageResult.OK, "", [6, 6], 0, True), (), memory)
+    (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0, True))
+    assert answer == SendToPeer(READER, StorageReply(3, StorageResult.OK, "", [6, 6], 0, True), (), memory)
 
 
 def test_reader_without_shared_memory_gets_frames() -> None:
     story = Story()
     shares(story, WORKER, OBJECT, Shared(*PARTS), [6, 6])
     for request in (3, 4):
-        (answer,) = story.says(READER, m.GetObject(request, OBJECT, 0.0))
+        (answer,) = story.says(READER, GetObject(request, OBJECT, 0.0))
         assert contents([answer]) == [(READER, request, b"picklebuffer")]
         assert messages([answer])[0].parts == [6, 6]
         assert not messages([answer])[0].shared
@@ -91,7 +92,7 @@ def test_reader_without_shared_memory_gets_frames() -> None:
 def test_put_without_its_descriptor_must_be_resent_with_frames() -> None:
     story = Story()
     assert replies(shares(story, WORKER, OBJECT, None, [6, 6])) == [(WORKER, 1, "unshared")]
-    assert replies(story.says(WORKER, m.PutObject(2, OBJECT, [6, 6], 0, True))) == [(WORKER, 2, "unshared")]
+    assert replies(story.says(WORKER, PutObject(2, OBJECT, [6, 6], 0, True))) == [(WORKER, 2, "unshared")]
     assert used_bytes(story) == 0
     assert replies(story.puts(WORKER, OBJECT, *PARTS)) == [(WORKER, 1, "ok")]
 
@@ -101,7 +102,7 @@ def test_memory_is_freed_with_its_object() -> None:
     reference = weakref.ref(memory)
     shares(story, WORKER, OBJECT, memory, [6, 6])
     del memory
-    story.says(CLIENT, m.GetObject(2, OBJECT, 0.0))
+    story.says(CLIENT, GetObject(2, OBJECT, 0.0))
     assert reference() is not None
     story.says(SCHEDULER, m.ForgetObjects([OBJECT]))
     assert reference() is None
@@ -110,12 +111,12 @@ def test_memory_is_freed_with_its_object() -> None:
 
 def test_reserved_space_is_kept_until_the_peer_leaves() -> None:
     story = Story(limit_bytes=20)
-    assert replies(story.says(WORKER, m.PutObject(1, RESULT, [12], 0))) == [(WORKER, 1, "ok")]
+    assert replies(story.says(WORKER, PutObject(1, RESULT, [12], 0))) == [(WORKER, 1, "ok")]
     assert used_bytes(story) == 12
-    assert replies(story.says(CLIENT, m.PutObject(1, OTHER, [12], 0))) == [(CLIENT, 1, "full")]
+    assert replies(story.says(CLIENT, PutObject(1, OTHER, [12], 0))) == [(CLIENT, 1, "full")]
     assert replies(shares(story, WORKER, RESULT, Shared(bytes(12)), [12])) == [(WORKER, 1, "ok")]
     assert used_bytes(story) == 12
-    assert replies(story.says(READER, m.PutObject(1, OTHER, [5], 0))) == [(READER, 1, "ok")]
+    assert replies(story.says(READER, PutObject(1, OTHER, [5], 0))) == [(READER, 1, "ok")]
     story.leaves(READER)
     assert used_bytes(story) == 12
 
@@ -131,12 +132,12 @@ def requests() -> Requests:
     return requests
 
 
-def reply(request: int, result: m.StorageResult = m.StorageResult.OK, text: str = "") -> Received:
-    return Received(SERVER, m.StorageReply(request, result, text))
+def reply(request: int, result: StorageResult = StorageResult.OK, text: str = "") -> Received:
+    return Received(SERVER, StorageReply(request, result, text))
 
 
 def given(request: int, parts: Sequence[bytes], attachments: Sequence[bytes]) -> Received:
-    message = m.StorageReply(request, m.StorageResult.OK, "", sizes_of(parts), 0, True)
+    message = StorageReply(request, StorageResult.OK, "", sizes_of(parts), 0, True)
     return Received(SERVER, message, [memoryview(each) for each in attachments])
 
 
@@ -150,16 +151,16 @@ VIEWS = [memoryview(part) for part in PARTS]
 def test_shared_put_is_sent_with_its_memory_and_without_frames(requests: Requests) -> None:
     memory = Shared(*PARTS)
     call = PutCall(OBJECT, VIEWS, memory)
-    assert requests.step([call], 0.0) == [SendRequest(m.PutObject(1, OBJECT, [6, 6], 0, True), [], memory)]
+    assert requests.step([call], 0.0) == [SendRequest(PutObject(1, OBJECT, [6, 6], 0, True), [], memory)]
     assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
 
 def test_put_that_cannot_be_shared_is_resent_with_frames(requests: Requests) -> None:
     call = PutCall(OBJECT, VIEWS, Shared(*PARTS))
     requests.step([call], 0.0)
-    (say,) = requests.step([reply(1, m.StorageResult.UNSHARED)], 0.0)
+    (say,) = requests.step([reply(1, StorageResult.UNSHARED)], 0.0)
     assert isinstance(say, SendRequest)
-    assert say.message == m.PutObject(2, OBJECT, [6, 6], 0)
+    assert say.message == PutObject(2, OBJECT, [6, 6], 0)
     assert b"".join(say.attachments) == b"picklebuffer"
     assert say.memory is None
     assert ended(requests.step([reply(2)], 0.0)) == [(call, None)]
@@ -167,13 +168,13 @@ def test_put_that_cannot_be_shared_is_resent_with_frames(requests: Requests) -> 
 
 def test_shared_get_announces_itself_and_returns_the_parts_unchanged(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
-    assert requests.step([call], 0.0) == [SendRequest(m.GetObject(1, OBJECT, 5.0, True))]
+    assert requests.step([call], 0.0) == [SendRequest(GetObject(1, OBJECT, 5.0, True))]
     assert ended(requests.step([given(1, PARTS, PARTS)], 0.0)) == [(call, PARTS)]
 
 
 def test_get_with_a_lost_descriptor_is_repeated_for_frames(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
     requests.step([call], 0.0)
-    assert requests.step([given(1, PARTS, [])], 1.0) == [SendRequest(m.GetObject(2, OBJECT, 4.0))]
-    answer = Received(SERVER, m.StorageReply(2, m.StorageResult.OK, "", [6, 6]), [memoryview(b"picklebuffer")])
+    assert requests.step([given(1, PARTS, [])], 1.0) == [SendRequest(GetObject(2, OBJECT, 4.0))]
+    answer = Received(SERVER, StorageReply(2, StorageResult.OK, "", [6, 6]), [memoryview(b"picklebuffer")])
     assert ended(requests.step([answer], 1.0)) == [(call, PARTS)]

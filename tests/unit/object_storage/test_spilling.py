@@ -9,6 +9,7 @@ import pytest
 from scaler.ids import IdFactory
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import MAX_WAITING_PUT_BYTES
+from scaler.object_storage.messages import GetObject, PutObject, StatStorage, StorageStatus
 from scaler.protocol import messages as m
 from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, Story, contents, messages, replies
 
@@ -29,7 +30,7 @@ def put(story: Story, count: int, request: int = 1) -> list[bytes]:
 
 
 def announces(story: Story, peer: bytes, made: IdFactory, size: int, request: int) -> list[SendToPeer]:
-    return story.says(peer, m.PutObject(request, made.object(), [size], 0))
+    return story.says(peer, PutObject(request, made.object(), [size], 0))
 
 
 def answered(sent: Sequence[SendToPeer]) -> dict[int, str]:
@@ -43,14 +44,14 @@ def test_least_recently_used_objects_are_spilled_before_memory_is_full(story: St
     first, second, _ = put(story, 3)
     (write,) = story.writes
     assert len(write.bodies) == 1
-    story.says(READER, m.GetObject(1, first, 0.0))
+    story.says(READER, GetObject(1, first, 0.0))
     story.writes_end()
     assert (story.core.objects.used_bytes, story.core.objects.spilling.used_bytes) == (600, 300)
     put(story, 1)
     assert [len(frames[0]) for frames in story.writes[0].frames] == [300]
     story.writes_end()
-    assert contents(story.says(READER, m.GetObject(2, first, 0.0))) == [(READER, 2, b"\x03" * 300)]
-    assert contents(story.says(READER, m.GetObject(3, second, 0.0))) == [(READER, 3, b"\x03" * 300)]
+    assert contents(story.says(READER, GetObject(2, first, 0.0))) == [(READER, 2, b"\x03" * 300)]
+    assert contents(story.says(READER, GetObject(3, second, 0.0))) == [(READER, 3, b"\x03" * 300)]
 
 
 # -- puts wait ---------------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ def test_put_without_room_waits_for_spilling(story: Story) -> None:
     late = MADE.object()
     assert story.puts(CLIENT, late, bytes(400), request=7) == []
     assert answered(story.writes_end()) == {7: "ok"}
-    assert len(contents(story.says(READER, m.GetObject(1, late, 0.0)))) == 1
+    assert len(contents(story.says(READER, GetObject(1, late, 0.0)))) == 1
 
 
 def test_put_without_room_waits_for_a_release() -> None:
@@ -79,7 +80,7 @@ def test_waiting_put_is_refused_at_its_deadline_without_data_loss() -> None:
     sent = story.wait(6.0)
     assert answered(sent) == {7: "full"}
     assert "there is no room for size 400: 900 of memory_limit_bytes = 1000 are used" in messages(sent)[0].text
-    assert [len(contents(story.says(READER, m.GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
+    assert [len(contents(story.says(READER, GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
 
 
 def test_waiting_put_is_refused_beyond_the_buffer_limit() -> None:
@@ -88,8 +89,8 @@ def test_waiting_put_is_refused_beyond_the_buffer_limit() -> None:
     put(story, 1)
     late = MADE.object()
     for offset in range(0, most, m.MAX_ATTACHED_BYTES):
-        assert story.says(CLIENT, m.PutObject(7, late, [most + 1], offset), [frame]) == []
-    assert set(answered(story.says(CLIENT, m.PutObject(8, late, [most + 1], most), [b"x"])).items()) >= {(8, "missing")}
+        assert story.says(CLIENT, PutObject(7, late, [most + 1], offset), [frame]) == []
+    assert set(answered(story.says(CLIENT, PutObject(8, late, [most + 1], most), [b"x"])).items()) >= {(8, "missing")}
 
 
 # -- full disks --------------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def test_objects_stay_in_memory_on_a_full_disk_and_the_refusal_explains(story: S
     sent = story.wait(6.0)
     assert answered(sent) == {7: "full"}
     assert messages(sent)[0].text.endswith("; the disk for spilled objects is full or failing: No space left on device")
-    assert [len(contents(story.says(READER, m.GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
+    assert [len(contents(story.says(READER, GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
     assert len(story.writes) == 1  # retries
 
 
@@ -115,8 +116,8 @@ def test_disk_use_never_exceeds_the_limit() -> None:
             story.writes_end()
     story.wait(6.0)
     assert story.core.objects.spilling.used_bytes == 600
-    status = story.says(SCHEDULER, m.StatStorage(1))[0].message
-    assert isinstance(status, m.StorageStatus)
+    status = story.says(SCHEDULER, StatStorage(1))[0].message
+    assert isinstance(status, StorageStatus)
     assert (status.objects, status.bytes, status.spilled_bytes) == (5, 900, 600)
 
 

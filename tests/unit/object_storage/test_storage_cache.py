@@ -6,7 +6,8 @@ import pytest
 
 from scaler.ids import cache_owner, cached_id
 from scaler.net.connection import Identity
-from scaler.protocol.messages import GetObject, Role
+from scaler.object_storage.messages import GetObject
+from scaler.protocol.messages import Role
 from tests.unit.object_storage.storage_story import CLIENT, Story, contents, replies
 
 ALICE, MALLORY, WORKER = b"alice---", b"mallory-", b"worker--"

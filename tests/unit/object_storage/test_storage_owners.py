@@ -7,6 +7,7 @@ import pytest
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Identity
 from scaler.object_storage.core import UPLOAD_SECONDS
+from scaler.object_storage.messages import GetObject, PutObject, StatStorage
 from scaler.object_storage.objects import MIN_RECORDS_BYTES
 from scaler.protocol import messages as m
 from tests.unit.object_storage.storage_story import SCHEDULER, Story, contents, messages, replies
@@ -31,18 +32,16 @@ def story() -> Story:
 
 
 def got(story: Story, peer: bytes, object_id: bytes) -> list[bytes]:
-    return [data for _, _, data in contents(story.says(peer, m.GetObject(1, object_id, 0.0)))]
+    return [data for _, _, data in contents(story.says(peer, GetObject(1, object_id, 0.0)))]
 
 
 @pytest.mark.parametrize("deadline_seconds", [0.0, 5.0])
 def test_objects_of_another_key_are_not_found_whether_or_not_they_exist(story: Story, deadline_seconds: float) -> None:
     story.says(SCHEDULER, m.ForgetObjects([RESULT]))  # it existed
-    answers = [
-        messages(story.says(MALLORY, m.GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)
-    ]
+    answers = [messages(story.says(MALLORY, GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)]
     assert answers[0] == answers[1] == answers[2]
     assert [(str(answer.result), answer.text) for answer in answers[0]] == [("missing", "there is no such object")]
-    story.says(MALLORY, m.GetObject(2, ABSENT, 5.0))
+    story.says(MALLORY, GetObject(2, ABSENT, 5.0))
     assert contents(story.puts(ALICE, ABSENT, b"later")) == []
 
 
@@ -70,27 +69,27 @@ def test_sessions_of_a_key_share_data_and_an_admin_reads_everything(story: Story
 
 def test_space_of_a_stalled_upload_is_released(story: Story) -> None:
     def used_bytes() -> int:
-        return int(messages(story.says(SCHEDULER, m.StatStorage(1)))[0].bytes)
+        return int(messages(story.says(SCHEDULER, StatStorage(1)))[0].bytes)
 
     alive = (ALICE, MALLORY, SCHEDULER)
     mine = IdFactory(MALLORY).object()
-    story.says(MALLORY, m.PutObject(1, mine, [9_000], 0))
+    story.says(MALLORY, PutObject(1, mine, [9_000], 0))
     assert replies(story.puts(ALICE, ABSENT, bytes(2_000))) == [(ALICE, 1, "full")]
     story.wait(UPLOAD_SECONDS - 2.0, alive)
-    story.says(MALLORY, m.PutObject(2, mine, [9_000], 0), [bytes(10)])
+    story.says(MALLORY, PutObject(2, mine, [9_000], 0), [bytes(10)])
     story.wait(UPLOAD_SECONDS - 2.0, alive)
     assert used_bytes() == 9_006
     story.wait(4.0, alive)
     assert used_bytes() == 6
     assert replies(story.puts(ALICE, ABSENT, bytes(2_000))) == [(ALICE, 1, "ok")]
-    assert replies(story.says(MALLORY, m.PutObject(3, mine, [9_000], 10), [bytes(10)])) == [(MALLORY, 3, "missing")]
+    assert replies(story.says(MALLORY, PutObject(3, mine, [9_000], 10), [bytes(10)])) == [(MALLORY, 3, "missing")]
 
 
 def test_empty_objects_with_many_parts_use_bounded_memory(story: Story) -> None:
     made = IdFactory(MALLORY)
     parts = [0] * 100_000
     kept = 0
-    while replies(story.says(MALLORY, m.PutObject(1, made.object(), parts, 0))) == [(MALLORY, 1, "ok")]:
+    while replies(story.says(MALLORY, PutObject(1, made.object(), parts, 0))) == [(MALLORY, 1, "ok")]:
         kept += 1
     assert kept * 8 * len(parts) <= MIN_RECORDS_BYTES + 8 * len(parts)
     story.leaves(MALLORY)

@@ -9,6 +9,7 @@ from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedErr
 from scaler.ids import IdFactory
 from scaler.net.connection import Broken, ConnectionRefused, Received, Resumed, Welcomed
 from scaler.object_storage.body import views_of
+from scaler.object_storage.messages import GetObject, PutObject, StorageReply, StorageResult
 from scaler.object_storage.requests import (
     PUT_WINDOW_BYTES,
     CallEnded,
@@ -27,12 +28,12 @@ OTHER = IdFactory(b"client-B").object()
 WELCOMED = Welcomed(m.Welcome(False, 1, 60.0, 2.0))
 
 
-def reply(request: int, result: m.StorageResult = m.StorageResult.OK, text: str = "") -> Received:
-    return Received(SERVER, m.StorageReply(request, result, text))
+def reply(request: int, result: StorageResult = StorageResult.OK, text: str = "") -> Received:
+    return Received(SERVER, StorageReply(request, result, text))
 
 
 def content(request: int, *frames: bytes, parts: list[int], offset: int = 0) -> Received:
-    message = m.StorageReply(request, m.StorageResult.OK, "", parts, offset)
+    message = StorageReply(request, StorageResult.OK, "", parts, offset)
     return Received(SERVER, message, [memoryview(frame) for frame in frames])
 
 
@@ -58,7 +59,7 @@ def requests() -> Requests:
 def test_put_is_sent_and_completes_when_answered(requests: Requests) -> None:
     call = put_of(OBJECT, [b"ab", b"c"])
     commands = requests.step([call], 0.0)
-    assert said(commands) == [m.PutObject(1, OBJECT, [2, 1], 0)]
+    assert said(commands) == [PutObject(1, OBJECT, [2, 1], 0)]
     assert requests.step([], 0.0) == []
     assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
@@ -66,7 +67,7 @@ def test_put_is_sent_and_completes_when_answered(requests: Requests) -> None:
 def test_get_completes_once_all_bytes_have_arrived(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
     requests.step([Broken(SERVER), call], 0.0)
-    assert said(requests.step([Resumed(SERVER)], 1.0)) == [m.GetObject(1, OBJECT, 4.0)]
+    assert said(requests.step([Resumed(SERVER)], 1.0)) == [GetObject(1, OBJECT, 4.0)]
     assert requests.step([content(1, b"ab", parts=[3, 2])], 0.0) == []
     assert ended(requests.step([content(1, b"cde", parts=[], offset=2)], 0.0)) == [(call, [b"abc", b"de"])]
 
@@ -74,14 +75,14 @@ def test_get_completes_once_all_bytes_have_arrived(requests: Requests) -> None:
 @pytest.mark.parametrize(
     ("result", "error"),
     [
-        (m.StorageResult.MISSING, ObjectLostError),
-        (m.StorageResult.FULL, LimitError),
-        (m.StorageResult.TOO_LARGE, LimitError),
-        (m.StorageResult.INVALID, ProtocolError),
+        (StorageResult.MISSING, ObjectLostError),
+        (StorageResult.FULL, LimitError),
+        (StorageResult.TOO_LARGE, LimitError),
+        (StorageResult.INVALID, ProtocolError),
     ],
 )
 def test_refusals_are_errors_with_the_storages_text(
-    requests: Requests, result: m.StorageResult, error: type[Exception]
+    requests: Requests, result: StorageResult, error: type[Exception]
 ) -> None:
     requests.step([GetCall(OBJECT, 0.0), put_of(OBJECT, [b"x"])], 0.0)
     outcomes = [outcome for _, outcome in ended(requests.step([reply(1, result, "why"), reply(2, result, "why")], 0.0))]

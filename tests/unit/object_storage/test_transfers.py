@@ -14,6 +14,14 @@ from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.commands import FetchObject, StorageInput
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.messages import (
+    FetchChunks,
+    FetchesFailed,
+    ObjectsHeld,
+    PushObjects,
+    StoreAddress,
+    StoresChanged,
+)
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.spilling import StorageLimits
 from scaler.object_storage.transfers import OBJECT_STORAGE, Transfers
@@ -67,7 +75,7 @@ class Play:
             StorageLimits(10**9), outbox_bytes=lambda _peer: 0, lease_seconds=60.0, tick_seconds=1.0
         )
         self.transfers = Transfers(self.core, self.fed.extend, self.told.append, self._connect)
-        self.transfers.take([m.StoresChanged([m.StoreAddress(SOURCE, bytes(8), "tcp://127.0.0.1:1", "")], [])])
+        self.transfers.take([StoresChanged([StoreAddress(SOURCE, bytes(8), "tcp://127.0.0.1:1", "")], [])])
 
     def _connect(self, _address: object) -> StorageClient:
         self.sources.append(PlayedSource(self.is_slow))
@@ -75,12 +83,12 @@ class Play:
 
     def fetch(self, source: int, size_bytes: int = SIZE) -> PlayedSource:
         """Request the fetch of an object from a source."""
-        self.transfers.take([FetchObject(OBJECT), m.FetchChunks([OBJECT], [size_bytes], [0], [1], [source])])
+        self.transfers.take([FetchObject(OBJECT), FetchChunks([OBJECT], [size_bytes], [0], [1], [source])])
         return self.sources[-1]
 
     def failures(self) -> list[tuple[int, bool]]:
         """Return the sources of failed runs, and whether they are unreachable."""
-        told = [message for message in self.told if isinstance(message, m.FetchesFailed)]
+        told = [message for message in self.told if isinstance(message, FetchesFailed)]
         return [pair for each in told for pair in zip(each.sources, each.unreachable, strict=True)]
 
 
@@ -140,15 +148,15 @@ def test_scheduler_learns_of_a_failed_push(error: ScalerError | None) -> None:
     async def story(play: Play) -> None:
         content = Body([SIZE], [memoryview(bytes(SIZE))], SIZE)
         play.core.objects.body = lambda object_id: content if object_id == OBJECT else None  # type: ignore[method-assign]
-        play.transfers.take([m.PushObjects([OBJECT])])
+        play.transfers.take([PushObjects([OBJECT])])
         [put] = await soon(lambda: play.sources and play.sources[0].calls)
         if error is None:
             put.set_result(None)
             play.fetch(SOURCE)
             await soon(play.failures)  # the same time later
-            assert not any(isinstance(each, m.ObjectsHeld) for each in play.told)
+            assert not any(isinstance(each, ObjectsHeld) for each in play.told)
         else:
             put.set_exception(error)
-            await soon(lambda: m.ObjectsHeld([OBJECT], [SIZE]) in play.told)
+            await soon(lambda: ObjectsHeld([OBJECT], [SIZE]) in play.told)
 
     played(story)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from scaler.monitor import messages as monitor_messages
+from scaler.object_storage import messages as storage_messages
 from scaler.protocol import messages
 from scaler.protocol.codec import MIN_TRAVERSAL_WORDS
 from scaler.protocol.fields import MAX_ENTRIES, MAX_ROWS, MAX_SECONDS
@@ -73,7 +74,7 @@ def schema() -> str:
         lines.append(f"    {name} @{number} :{kind};")
     lines += ["  }", "}"]
     of_facts: dict[str, str] = {}
-    for module in (messages, monitor_messages):
+    for module in (messages, storage_messages, monitor_messages):
         source = inspect.getsource(module)
         rows = source.splitlines()
         for node in ast.parse(source).body:

@@ -13,6 +13,7 @@ import pytest
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.monitor.messages import MonitorStatus
+from scaler.object_storage.messages import PutObject
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from tests.unit.protocol.schema import schema
@@ -226,7 +227,7 @@ def test_rejects_an_oversized_column_before_allocating() -> None:
         pytest.param(m.Finished(1, [ID], [m.Outcome.NOT_STARTED], [b""], [0]), id="a worker's outcome"),
         pytest.param(m.AcknowledgeResults(2**64), id="too large a number"),
         pytest.param(m.Heartbeat(math.inf), id="clock without end"),
-        pytest.param(m.PutObject(1, ID, [-1], 0), id="negative size"),
+        pytest.param(PutObject(1, ID, [-1], 0), id="negative size"),
     ],
 )
 def test_internal_errors_are_not_sent(message: m.Message) -> None:

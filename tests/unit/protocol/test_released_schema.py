@@ -19,6 +19,7 @@ import pytest
 from scaler.extensions.history import minutes
 from scaler.monitor import cluster_rows, data_rows, history_rows
 from scaler.monitor import messages as monitor_messages
+from scaler.object_storage import messages as storage_messages
 from scaler.plugins import extensions
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
@@ -100,7 +101,7 @@ def added(released: set[str]) -> Iterator[tuple[StructCodec, str]]:
     """Yield the fields added to structs since the last release."""
     known = {line.split()[1] for line in released if line.startswith("struct ")}
     for name in sorted(known):
-        codec = struct_codec({**vars(monitor_messages), **vars(m)}[name])
+        codec = struct_codec({**vars(monitor_messages), **vars(storage_messages), **vars(m)}[name])
         for each, field in codec.fields.items():
             words = NAMES_IN_SCHEMA.get(each, each).split("_")
             wires = {wire for wire, _, _ in field.wires("".join(map(str.title, words)))}

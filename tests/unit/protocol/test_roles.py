@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scaler.monitor.messages import ReadCluster
+from scaler.object_storage.messages import GetObject, PutObject
 from scaler.protocol import messages as m
 from scaler.protocol.messages import MAY_ANSWER, MAY_SEND, Server
 
@@ -26,11 +27,11 @@ SCHEDULER, STORAGE = Server.SCHEDULER, Server.OBJECT_STORAGE
         (SCHEDULER, m.Role.MANAGER, m.Done),
         (SCHEDULER, m.Role.MONITOR, m.ShutdownCluster),
         (SCHEDULER, m.Role.SCHEDULER, m.Hello),
-        (SCHEDULER, m.Role.CLIENT, m.PutObject),
+        (SCHEDULER, m.Role.CLIENT, PutObject),
         (STORAGE, m.Role.CLIENT, m.ForgetOwner),
         (STORAGE, m.Role.CLIENT, m.ForgetObjects),
         (STORAGE, m.Role.WORKER, m.ForgetObjects),
-        (STORAGE, m.Role.MONITOR, m.GetObject),
+        (STORAGE, m.Role.MONITOR, GetObject),
         (STORAGE, m.Role.MANAGER, m.Hello),
     ],
 )

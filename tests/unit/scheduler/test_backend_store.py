@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from scaler.extensions.explain.core import explain
-from scaler.protocol.messages import (
-    AcknowledgeResults,
+from scaler.object_storage.messages import (
     CopyObjects,
     FetchChunks,
     FetchesFailed,
-    ForgetObjects,
     ObjectsDropped,
     ObjectsHeld,
     ObjectsUnavailable,
     ObjectsUnwanted,
     ObjectsWanted,
-    Release,
     SoleCopies,
     StoresChanged,
     UseBackend,
 )
+from scaler.protocol.messages import AcknowledgeResults, ForgetObjects, Release
 from scaler.scheduler.core.commands import StorageConnected
 from tests.unit.scheduler.driver import host_stores
 from tests.unit.scheduler.test_stores import SIZE, Hosts

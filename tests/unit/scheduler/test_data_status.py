@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaler.protocol.messages import FetchesFailed, ObjectsWanted, StoreReport
+from scaler.object_storage.messages import FetchesFailed, ObjectsWanted, StoreReport
 from tests.unit.scheduler.test_status import document
 from tests.unit.scheduler.test_stores import SIZE, Hosts, hosts_with_result
 

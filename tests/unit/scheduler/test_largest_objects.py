@@ -11,7 +11,8 @@ from scaler.extensions.data_plane.directory import Directory
 from scaler.ids import result_id, show
 from scaler.monitor.messages import FindObjects, ObjectsFound
 from scaler.net.connection import Identity
-from scaler.protocol.messages import ObjectsHeld, stored_reference
+from scaler.object_storage.messages import ObjectsHeld
+from scaler.protocol.messages import stored_reference
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
 from scaler.testing.store_invariants import check_directory
 from tests.extensions.durability.test_recovery import Restarted

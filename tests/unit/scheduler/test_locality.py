@@ -10,11 +10,11 @@ import pytest
 from scaler.extensions.explain.core import explain
 from scaler.ids import content_id, result_id
 from scaler.net.connection import Opened
+from scaler.object_storage.messages import ObjectsHeld
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     Drain,
     Hello,
-    ObjectsHeld,
     Role,
     Spec,
     Submit,

@@ -32,16 +32,8 @@ from scaler.monitor.reports.port import (
 from scaler.monitor.rows import objects
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import (
-    ClientDetails,
-    Inquiry,
-    Message,
-    RefusalReason,
-    Refused,
-    Role,
-    StorageStatus,
-    Welcome,
-)
+from scaler.object_storage.messages import StorageStatus
+from scaler.protocol.messages import ClientDetails, Inquiry, Message, RefusalReason, Refused, Role, Welcome
 from scaler.scheduler.core.changes import Action, Incident
 from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
 from scaler.scheduler.core.rooms import UNKNOWN, Rooms

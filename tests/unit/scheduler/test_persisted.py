@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import result_id
-from scaler.protocol.messages import (
-    AcknowledgeResults,
-    CopyObjects,
-    ObjectsHeld,
-    ObjectsUnwanted,
-    PersistResults,
-    Release,
-    stored_reference,
-)
+from scaler.object_storage.messages import CopyObjects, ObjectsHeld, ObjectsUnwanted
+from scaler.protocol.messages import AcknowledgeResults, PersistResults, Release, stored_reference
 from scaler.scheduler.core.commands import StorageConnected
 from tests.extensions.durability.test_durability import JournaledCluster
 from tests.unit.scheduler.driver import host_stores

@@ -8,27 +8,29 @@ import pytest
 
 from scaler.extensions.explain.core import explain
 from scaler.ids import result_id
-from scaler.protocol.chunks import chunk_count
-from scaler.protocol.messages import (
-    AcknowledgeResults,
+from scaler.object_storage.messages import (
     ChunksFetched,
     FetchChunks,
     FetchesFailed,
+    ObjectsDropped,
+    ObjectsHeld,
+    ObjectsUnavailable,
+    ObjectsWanted,
+    PushObjects,
+    SoleCopies,
+    StoreReport,
+    StoresChanged,
+)
+from scaler.protocol.chunks import chunk_count
+from scaler.protocol.messages import (
+    AcknowledgeResults,
     ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
     Message,
-    ObjectsDropped,
-    ObjectsHeld,
     ObjectsRestored,
-    ObjectsUnavailable,
-    ObjectsWanted,
     Outcome,
-    PushObjects,
     Release,
-    SoleCopies,
-    StoreReport,
-    StoresChanged,
     UseStore,
     stored_reference,
 )

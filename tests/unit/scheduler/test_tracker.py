@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from scaler.extensions.data_plane.directory import Directory
 from scaler.extensions.data_plane.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
+from scaler.object_storage.messages import FetchChunks
 from scaler.protocol.chunks import LARGE_BYTES, chunk_count
-from scaler.protocol.messages import FetchChunks, Message
+from scaler.protocol.messages import Message
 from scaler.testing.store_invariants import check_tracker
 
 OBJECT = b"client..\xff\xff\x00\x00\x00\x00\x00\x01"

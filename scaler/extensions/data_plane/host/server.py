@@ -36,6 +36,7 @@ from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
+from scaler.object_storage.messages import StoreAddress, StoreReport, StoresChanged
 from scaler.object_storage.server import StorageServer, spill_space
 from scaler.object_storage.spilling import StorageLimits
 from scaler.object_storage.transfers import SOURCE_SECONDS
@@ -70,7 +71,7 @@ class KnownStores:
     def refresh(self) -> None:
         """Do nothing: the scheduler reports changes."""
 
-    def know(self, stores: Mapping[int, m.StoreAddress]) -> None:
+    def know(self, stores: Mapping[int, StoreAddress]) -> None:
         named = ((store.public_key, f"store-{number}") for number, store in stores.items())
         self._entries = self._own | {key: Entry(name, m.Role.STORE.value) for key, name in named if key}
 
@@ -172,7 +173,7 @@ class HostStoreServer(StorageServer):
 
     def scheduler_says(self, message: FromScheduler) -> None:
         self.transfers.take([message])
-        if isinstance(message, m.StoresChanged):
+        if isinstance(message, StoresChanged):
             self._known.know(self.transfers.exchange.stores)
 
     def _scheduler_opened(self, peer: bytes) -> None:
@@ -181,7 +182,7 @@ class HostStoreServer(StorageServer):
     def _tell_scheduler(self, message: m.Message) -> None:
         self._to_scheduler.send(message)
 
-    def _connect_to_store(self, store: m.StoreAddress | None) -> StorageClient:
+    def _connect_to_store(self, store: StoreAddress | None) -> StorageClient:
         access = self._storage_access
         address = self._object_storage_address
         if store is not None:
@@ -200,7 +201,7 @@ class HostStoreServer(StorageServer):
             self._report_at = now + self._report_seconds
             core, objects = self._core, self._core.objects
             figures = len(objects), objects.used_bytes, objects.spilling.used_bytes, core.hits, core.misses
-            self._to_scheduler.send(m.StoreReport(now, *figures))
+            self._to_scheduler.send(StoreReport(now, *figures))
         if self._core.serves(m.Role.WORKER):
             self._left_alone_since, self._had_workers = now, True
         elif now - self._left_alone_since >= LINGER_SECONDS or (self._had_workers and not self._to_scheduler.connected):
