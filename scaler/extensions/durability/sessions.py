@@ -217,11 +217,8 @@ class Sessions(Durability):
         return ()
 
     def _visible_to(self, client: ClientRecord) -> Iterable[ClientRecord]:
-        return (
-            each
-            for each in self._state.clients.values()
-            if each.is_durable and client.identity.may_see(each.account.key)
-        )
+        found = (self._state.clients[peer] for peer in self.sessions)
+        return (each for each in found if client.identity.may_see(each.account.key))
 
     def _session(self, client: ClientRecord, identifier: bytes) -> ClientRecord | None:
         return next((each for each in self._visible_to(client) if each.id == identifier), None)
@@ -330,7 +327,7 @@ class Sessions(Durability):
         """Record a task, and continue the attempt numbers of its earlier runs. Returns the bytes added."""
         labels, task = self.sessions[client.id].labels, client.tasks[columns.ids[row]]
         size_bytes = note_label(labels, columns, row)
-        task.attempt = max(task.attempt, labels[task.id].attempt)
+        task.attempt = max(task.attempt, labels[task.id].attempt, client.attempt_base)
         return size_bytes
 
     def ended(self, task: Task) -> None:

@@ -306,3 +306,16 @@ def test_durable_session_restores_its_tasks_results_keys_and_names(cluster: Jour
     after.submit("s", ids=[ended, queued], name="f")
     assert after.outcomes("s") == {ended: (Outcome.SUCCESS, VALUE), queued: (Outcome.SUCCESS, VALUE)}
     assert [task for task, _, _ in after.runs("new")] == [queued]
+
+
+def test_failed_task_of_a_session_reruns_under_a_later_attempt(cluster: JournaledCluster, compacted: bool) -> None:
+    cluster.client("s", session="nightly")
+    (task,) = cluster.submit("s", labels=[(b"key", b"")])
+    cluster.worker("worker")
+    cluster.finish("worker", task, outcome=Outcome.EXCEPTION)
+    after = cluster.killed(compacted=compacted)
+    after.worker("new")
+    after.client("s", session="nightly")
+    after.submit("s", ids=[task], labels=[(b"key", b"")])
+    ((_, attempt, _),) = after.runs("new")
+    assert attempt > 1
