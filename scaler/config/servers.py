@@ -136,7 +136,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     worker_timeout_seconds: Annotated[v.Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
     """Time without contact after which a worker counts as lost. Its tasks are then rescheduled on other workers."""
     object_retention_seconds: Annotated[v.SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
-    """How long to keep the objects of a lost client, in case the client reconnects."""
+    """How long to keep a lost client's objects, in case the client reconnects."""
     event_loop: Annotated[v.EventLoop, Setting("-el -e")] = "builtin"
     """Event loop: Python's own (builtin) or uvloop."""
     policy_engine_type: Annotated[v.Name, Setting("-et", metavar="NAME")] = "simple"

@@ -39,7 +39,7 @@ class AwsSettings(SettingsModel):
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
     """Profile in the AWS configuration files."""
     object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
-    """S3 `backend` of [object_storage_server], to which `setup` grants the units read and write access."""
+    """S3 `backend` in [object_storage_server], to which `setup` grants the units read and write access."""
 
     def check(self) -> None:
         super().check()

@@ -94,7 +94,7 @@ class KubernetesConfig(WorkerManagerConfig):
     k8s_annotations: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
     """Annotations of the pods."""
     k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
-    """YAML file with a base pod for fields without a setting, such as volumes, affinity, and security context."""
+    """YAML file with a base pod, for fields that have no setting, such as volumes, affinity, and security context."""
     k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60
     """Time from SIGTERM to SIGKILL when a pod is stopped, evicted, or preempted. Running tasks get 5 seconds less."""
 
