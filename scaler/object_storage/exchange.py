@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, assert_never
 
 from scaler.ids import owner_of
+from scaler.object_storage.body import Body
 from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
 from scaler.object_storage.messages import (
     ChunksFetched,
@@ -121,27 +122,23 @@ REPORT_SECONDS = 0.1
 
 
 class PutReports:
-    """Batched reports of large objects to the scheduler, used while no host has a store. Omits objects released before
-    the batch is sent. Invariant: a reported object that is released later is reported as dropped; otherwise the
-    scheduler would list the object forever."""
+    """Batched reports of large objects to the scheduler, used while no host has a store. Invariant: a reported object
+    that is released later is reported as dropped; otherwise the scheduler would list the object forever."""
 
-    def __init__(self, is_here: Callable[[bytes], bool]) -> None:
-        self._is_here = is_here
-        self._put: dict[bytes, int] = {}
+    def __init__(self, body_of: Callable[[bytes], Body | None]) -> None:
+        self._body_of = body_of
+        self._changed: dict[bytes, None] = {}
         self._reported: set[bytes] = set()
-        self._dropped: list[bytes] = []
 
     def __bool__(self) -> bool:
-        return bool(self._put or self._dropped)
+        return bool(self._changed)
 
-    def put(self, object_id: bytes, size_bytes: int) -> None:
-        self._put[object_id] = size_bytes
+    def put(self, ids: Iterable[bytes]) -> None:
+        self._changed.update(dict.fromkeys(ids))
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Record a peer's request to release objects, which may have been partly refused."""
-        forgotten = [each for each in self._reported.intersection(ids) if not self._is_here(each)]
-        self._reported.difference_update(forgotten)
-        self._dropped += forgotten
+        """Record a request to release objects. Some may be kept."""
+        self._changed.update(dict.fromkeys(self._reported.intersection(ids)))
 
     def forget_owner(self, owner: bytes) -> None:
         self.forget([each for each in self._reported if owner_of(each) == owner])
@@ -149,17 +146,18 @@ class PutReports:
     def dropped(self, ids: Iterable[bytes]) -> None:
         self._reported.difference_update(ids)
 
-    def restart(self, rows: Iterable[tuple[bytes, int]]) -> None:
-        self._put = dict(rows)
+    def restart(self, ids: Iterable[bytes]) -> None:
+        self._changed = dict.fromkeys(ids)
         self._reported.clear()
-        self._dropped.clear()
 
     def take(self) -> tuple[list[tuple[bytes, int]], list[bytes]]:
         """Return new objects with sizes, and reported objects that were released."""
-        put = [row for row in self._put.items() if self._is_here(row[0])]
-        dropped, self._dropped = self._dropped, []
-        self._put.clear()
-        self._reported.update(object_id for object_id, _ in put)
+        bodies = {each: self._body_of(each) for each in self._changed}
+        put = [(each, body.size_bytes) for each, body in bodies.items() if body is not None]
+        dropped = [each for each, body in bodies.items() if body is None and each in self._reported]
+        self._changed.clear()
+        self._reported.difference_update(dropped)
+        self._reported.update(each for each, _ in put)
         return put, dropped
 
 

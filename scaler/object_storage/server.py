@@ -173,7 +173,7 @@ class StorageServer:
         self._scheduler = b""
         self._is_known = False
         """Other stores exist, and the scheduler has this storage's wanted objects."""
-        self._put_reports = x.PutReports(lambda object_id: self._core.objects.body(object_id) is not None)
+        self._put_reports = x.PutReports(self._core.objects.body)
         self._report_timer: asyncio.TimerHandle | None = None
         self._wakeups = Wakeups(self._loop, lambda: self._on_events(()))
         self._peak_bytes = 0
@@ -253,8 +253,8 @@ class StorageServer:
         exchanged: list[c.ToExchange] = []
         for command in self._core.step([self._with_memory(event) for event in events], self._loop.time()):
             match command:
-                case c.ReportPut(object_id, size_bytes) if self._scheduler and not self._is_known:
-                    self._put_reports.put(object_id, size_bytes)
+                case c.ReportPut(object_id) if self._scheduler and not self._is_known:
+                    self._put_reports.put([object_id])
                 case c.FetchObject() | c.StopFetching() | c.ReportDropped() | c.ReportPut():
                     exchanged.append(command)
                     if isinstance(command, c.ReportDropped):
@@ -335,7 +335,7 @@ class StorageServer:
         self._scheduler, self._is_known, self._core.reports = peer, False, True
         if self._backend is not None:
             self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
-        self._put_reports.restart(row for row in self._core.objects.sizes() if row[1] >= LARGE_BYTES)
+        self._put_reports.restart(each for each, size in self._core.objects.sizes() if size >= LARGE_BYTES)
         self._report_put()
 
     def _tell_scheduler(self, message: m.Message) -> None:
