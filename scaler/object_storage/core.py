@@ -139,7 +139,7 @@ class StorageCore:
             self._retry_puts(clock, now)
         wanted_bytes = self._most_wanted_bytes()
         self._drop_copies(wanted_bytes)
-        spill = self.objects.spilling.next_batch(self.objects.used_bytes, wanted_bytes, now)
+        spill = self.objects.spilling.next_batch(self.objects.surplus(wanted_bytes), now)
         if spill is not None:
             self._commands.append(spill)
         for peer in self._sender.peers():

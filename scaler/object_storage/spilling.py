@@ -53,7 +53,6 @@ class Spilling:
 
     def __init__(self, limits: StorageLimits) -> None:
         self.used_bytes = 0
-        self._memory_limit_bytes = limit_of(limits.memory_bytes)
         self._limit_bytes = limit_of(limits.spill_bytes)
         self._limit_name = limits.spill_name
         self._in_memory: OrderedDict[Body, None] = OrderedDict()
@@ -96,11 +95,9 @@ class Spilling:
         if not segment.bodies:
             self.used_bytes -= segment.size_bytes
 
-    def next_batch(self, memory_bytes: int, wanted_bytes: int, now: float) -> SpillBodies | None:
-        """Return the next batch to write. memory_bytes: used memory. wanted_bytes: size of an object that does not
-        fit."""
-        limit = self._memory_limit_bytes
-        surplus = min(memory_bytes - min(SPILL_FROM * limit, limit - wanted_bytes), SEGMENT_BYTES)
+    def next_batch(self, surplus: float, now: float) -> SpillBodies | None:
+        """Return the next batch to write. surplus: bytes to move out of memory."""
+        surplus = min(surplus, SEGMENT_BYTES)
         if surplus <= 0 or self._moving is not None or now < self._retry_at:
             return None
         batch: list[Body] = []
