@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,7 +79,10 @@ class S3Folder:
         parts = {"multipart_threshold": PART_BYTES, "multipart_chunksize": PART_BYTES}
         how = TransferConfig(**parts, max_concurrency=THREADS_OF_UPLOAD)
         with self._telling("s3:PutObject"):
-            self._client.upload_fileobj(_Stream(content), self._bucket, self._prefix + name, Config=how)
+            # Buffered, so that a read is shorter than requested only at the end: S3 rejects small parts.
+            self._client.upload_fileobj(
+                io.BufferedReader(_Content(content)), self._bucket, self._prefix + name, Config=how
+            )
 
     def read(self, name: str, start: int, end: int | None = None) -> bytes:
         wanted = f"bytes={start}-{'' if end is None else end - 1}"
@@ -132,23 +136,19 @@ class S3Folder:
             raise UnreachableError(f"{action} at {self._url}: {error}") from None
 
 
-class _Stream:
+class _Content(io.RawIOBase):
     def __init__(self, content: Iterable[memoryview]) -> None:
         self._content = iter(content)
         self._rest = memoryview(b"")
 
-    def read(self, size: int = -1) -> bytes:
-        """Return exactly `size` bytes, fewer only at the end: S3 rejects small parts."""
-        pieces: list[memoryview] = []
-        while size:
-            self._rest = self._rest or next(self._content, self._rest)
-            if not self._rest:
-                break
-            piece = self._rest[:size] if size > 0 else self._rest
-            self._rest = self._rest[piece.nbytes :]
-            size -= piece.nbytes if size > 0 else 0
-            pieces.append(piece)
-        return b"".join(pieces)
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._rest = self._rest or next(self._content, self._rest)
+        size = min(self._rest.nbytes, len(buffer))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
 
 
 class FilesystemFolder:
