@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from scaler.config.servers import SchedulerConfig
-from scaler.extensions.data_plane.stores import HostStores
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
 from scaler.monitor.reports.answers import ANSWERERS
@@ -55,15 +54,16 @@ from scaler.scheduler.rooms import make_scaling
 from scaler.testing.invariants import check
 from scaler.testing.simulation.stepping import built_in
 
+if TYPE_CHECKING:  # tests/rooms deletes the extension
+    from scaler.extensions.data_plane.stores import HostStores
+
 CODE = b"\x80 function"
 FUNCTION = content_id(CODE)
 VALUE = b"\x80 value"
 
 
 def host_stores(state: ClusterState) -> HostStores:
-    stores = state.rooms.stores
-    assert isinstance(stores, HostStores)
-    return stores
+    return cast("HostStores", state.rooms.stores)
 
 
 class NoScaling:
