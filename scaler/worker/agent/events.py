@@ -7,8 +7,7 @@ from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
-from scaler.protocol.messages import Message
-from scaler.worker.agent.limits import ContainerMemory
+from scaler.protocol.messages import Message, Outcome
 from scaler.worker.frames import Results, Snapshot
 
 # -- inputs --------------------------------------------------------------------------------------------------------
@@ -63,15 +62,13 @@ class TasksReclaimed(NamedTuple):
     snapshot: Snapshot
 
 
-class MemoryMeasured(NamedTuple):
-    """Bytes by processor number, reported when they exceed a limit."""
+class MemoryExceeded(NamedTuple):
+    """Processors to kill because of a memory limit: by number, the outcome of its task, the reason, and peak bytes."""
 
-    usage: Mapping[int, int]
-    container: ContainerMemory | None = None
-    """Set if the limit is the container's."""
+    excesses: Mapping[int, tuple[Outcome, str, int]]
 
 
-ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryMeasured
+ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryExceeded
 
 
 class StoreSought(NamedTuple):

@@ -52,7 +52,7 @@ class ProcessorPool(ProcessorTable):
 
     def take(self, item: e.ProcessorInput, now: float) -> None:
         """Handle an input. Reports about released processors are dropped."""
-        if isinstance(item, e.MemoryMeasured):
+        if isinstance(item, e.MemoryExceeded):
             self._limit_memory(*item)
             return
         processor = self.processors.get(item.number)

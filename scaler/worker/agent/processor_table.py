@@ -15,7 +15,6 @@ from scaler.grammar import counted
 from scaler.protocol.messages import Outcome, Suspended
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
-from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
 from scaler.worker.agent.state import Attempt, KillReason, PooledProcessor, ProcessorState
 from scaler.worker.frames import ToProcessor, pack
 
@@ -32,7 +31,6 @@ class ProcessorTable(ExecutorBase):
         self._slots = config.slots
         self._count = 0
         self._failed_starts = 0
-        self._memory_limits = MemoryLimits.of(config)
         self._slots_are_settled = False
         """All slots are taken, no processor waits for a slot, and no state has changed since."""
         self.processors: dict[int, PooledProcessor] = {}
@@ -175,19 +173,13 @@ class ProcessorTable(ExecutorBase):
         if self._failed_starts >= MAX_FAILED_STARTS:
             self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
 
-    def _limit_memory(self, usage: Mapping[int, int], container: ContainerMemory | None) -> None:
+    def _limit_memory(self, excesses: Mapping[int, tuple[Outcome, str, int]]) -> None:
         """Kill processors above a memory limit, even between tasks; then no task is charged."""
-        alive = {
-            number: used
-            for number, used in usage.items()
-            if number in self.processors and self.processors[number].state is not ProcessorState.ENDING
-        }
-        for number, excess in self._memory_limits.excesses(alive, container).items():
+        for number, (outcome, why, peak_bytes) in excesses.items():
             processor = self.processors[number]
             self.memory_kills += 1
-            self.log(f"processor {number} is ended: {excess.text}", processor.first_task)
-            text = f"the task was ended, because {excess.text}"
-            self._kill(processor, KillReason(excess.outcome, text, excess.peak_bytes))
+            self.log(f"processor {number} is ended: {why}", processor.first_task)
+            self._kill(processor, KillReason(outcome, f"the task was ended, because {why}", peak_bytes))
 
     def obstacle(self) -> str:
         preload = self.config.preload

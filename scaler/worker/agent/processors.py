@@ -21,14 +21,12 @@ from pathlib import Path
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
-from scaler.host import memory_cgroup
 from scaler.ids import PEER_ID_BYTES
+from scaler.plugins import part_of
 from scaler.processes import describe_exit, send_signal
 from scaler.protocol.messages import Relay, Welcome
 from scaler.worker import frames
 from scaler.worker.agent import events as e
-from scaler.worker.agent.limits import MemoryLimits
-from scaler.worker.agent.memory import KernelKills, MemoryWatch
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.relays import Relays
@@ -111,14 +109,9 @@ class ProcessorAgent(Agent):
         self._relays = Relays(self._loop, self, self._running_task)
         self._pipes = OutputPipes(self._loop, self.send_output)
         self._prints = PrintBuffer(self._loop, self.send_output)
-        self._kernel_kills = KernelKills(self._loop)
-        self._memory = MemoryWatch(
-            self._loop,
-            MemoryLimits.of(config),
-            None if config.memory_limit_bytes else memory_cgroup(),
-            self.pids,
-            lambda *measured: self.take([e.MemoryMeasured(*measured)]),
-        )
+        for limit in ("memory_limit_bytes", "processor_memory_limit_bytes"):
+            if getattr(config, limit):
+                part_of("resources", "agent", limit)
 
     def start(self) -> None:
         self._loop.add_reader(self._fork_server, self._on_fork_server)
@@ -178,8 +171,6 @@ class ProcessorAgent(Agent):
         return {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid}
 
     async def _end_tasks(self) -> None:
-        self._memory.close()
-        self._kernel_kills.close()
         self._prints.close()
         self._loop.remove_reader(self._fork_server)
         for each in self._processors.values():
@@ -274,7 +265,7 @@ class ProcessorAgent(Agent):
             event, text = e.ProcessorEvent.EXITED, describe_exit(report.value)
             if report.value == -signal.SIGKILL and not processor.is_killed:
                 text += f", with at most {counted(report.peak_bytes, 'byte')} of resident memory"
-                if evidence := self._kernel_kills.evidence():
+                if evidence := next(filter(None, (why() for why in self.why_killed)), ""):
                     event, text = e.ProcessorEvent.OUT_OF_MEMORY, f"{text}: {evidence}"
             crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
             self.take_soon(e.ProcessorReported(number, event, with_crash(text, crash)))

@@ -81,6 +81,8 @@ class Agent:
         """Set fields of a heartbeat, or send messages before it."""
         self.on_session: list[Callable[[m.Welcome], object]] = []
         """Called when the scheduler has opened a session, for which it has no earlier reports of this worker."""
+        self.why_killed: list[Callable[[], str]] = []
+        """Return evidence that memory ran out, if a processor was killed from outside; otherwise an empty text."""
         self.on_close: list[Callable[[], object]] = []
         """Called once when the agent exits. May send messages."""
 

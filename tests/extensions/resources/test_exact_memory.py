@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scaler.worker.agent import memory
+from scaler.extensions.resources import memory
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel does not tell shares here")
 

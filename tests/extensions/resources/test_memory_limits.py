@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scaler.extensions.resources.limits import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, ContainerMemory, MemoryLimits
 from scaler.protocol.messages import Done, Outcome
-from scaler.worker.agent.events import MemoryMeasured, ProcessorReported
-from scaler.worker.agent.events import ProcessorEvent as Event
-from scaler.worker.agent.limits import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, ContainerMemory, MemoryLimits
+from scaler.worker.agent.events import MemoryExceeded
 from tests.unit.worker.story import Story
 from tests.unit.worker.worker_fakes import worker_config
 
@@ -21,10 +20,14 @@ class Limited(Story):
 
     def measured(self, **usage: int) -> None:
         """Measure processors: p1=..., p2=... bytes. Processors to kill exit."""
-        self.happened(MemoryMeasured({int(name[1:]): used for name, used in usage.items()}))
+        self.exceeded({int(name[1:]): used for name, used in usage.items()})
         for number, each in list(self.hands.processors.items()):
             if each.killed and not each.released:
                 self.die(number)
+
+    def exceeded(self, usage: dict[int, int], container: ContainerMemory | None = None) -> None:
+        alive = {number: used for number, used in usage.items() if number in self.pool.processors}
+        self.happened(MemoryExceeded(MemoryLimits.of(self.pool.config).excesses(alive, container)))
 
     def texts(self) -> dict[int, str]:
         done = [message for message in self.sent if isinstance(message, Done)]
@@ -73,9 +76,9 @@ def test_task_alone_above_the_workers_limit_is_not_retried() -> None:
 def test_largest_processors_are_killed_first_near_a_containers_limit() -> None:
     story = begun(3, 3)
     usage = {1: GIB, 2: GIB // 2, 3: 10}
-    story.happened(MemoryMeasured(usage, ContainerMemory(2 * GIB, others_bytes=GIB // 4 - 10)))
+    story.exceeded(usage, ContainerMemory(2 * GIB, others_bytes=GIB // 4 - 10))
     assert not story.pool.memory_kills, "a reserve of 256 MiB is left"
-    story.happened(MemoryMeasured(usage, ContainerMemory(2 * GIB, others_bytes=GIB // 4)))
+    story.exceeded(usage, ContainerMemory(2 * GIB, others_bytes=GIB // 4))
     story.die(1)
     assert story.done() == {1: Outcome.OUT_OF_MEMORY}
     assert story.texts()[1] == (
@@ -87,7 +90,7 @@ def test_largest_processors_are_killed_first_near_a_containers_limit() -> None:
 
 def test_small_processors_survive_memory_use_by_others_in_a_container() -> None:
     story = begun(2, 2)
-    story.happened(MemoryMeasured({1: 100, 2: 200}, ContainerMemory(2 * GIB, others_bytes=2 * GIB)))
+    story.exceeded({1: 100, 2: 200}, ContainerMemory(2 * GIB, others_bytes=2 * GIB))
     assert not story.pool.memory_kills
 
 
@@ -107,45 +110,3 @@ def test_next_measurement_is_sooner_near_a_limit() -> None:
     assert limits.pause_seconds({1: 3 * GIB}) == MIN_PAUSE_SECONDS
     assert MemoryLimits(0, GIB).pause_seconds({1: GIB // 2, 2: GIB // 2}) == MIN_PAUSE_SECONDS
     assert MemoryLimits(0, 0).pause_seconds({}, -1) == MIN_PAUSE_SECONDS
-
-
-class Wearing(Story):
-    def __init__(self, slots: int = 1, max_tasks: int = 0) -> None:
-        super().__init__(config=replace(worker_config(slots), max_tasks_per_processor=max_tasks))
-
-    def alive(self) -> list[int]:
-        return [number for number, each in self.hands.processors.items() if not (each.ended or each.killed)]
-
-
-def test_worn_processor_is_replaced_by_one_forked_in_advance() -> None:
-    story = Wearing(max_tasks=3)
-    story.run(1, 2, 3, 4, 5)
-    story.work(duration_us=10)
-    assert story.fed(1) == [2, 3]
-    assert story.alive() == [1, 2]
-    story.work(count=2, duration_us=10)
-    assert story.alive() == [2]
-    assert story.fed(2) == [4, 5]
-    story.happened(story.hands[1].reclaim(1), ProcessorReported(1, Event.EXITED, "exit code 0"))
-    assert story.done() == dict.fromkeys([1, 2, 3], Outcome.SUCCESS)
-    assert story.pool.processors_replaced == 1
-
-
-def test_successor_of_a_processor_with_a_long_last_task_is_kept() -> None:
-    story = Wearing(max_tasks=1)
-    story.run(1)
-    story.hands[1].begin(story.now)
-    story.tick(100.0)
-    assert story.alive() == [1, 2]
-    story.work_on(1)
-    assert story.alive() == [2]
-
-
-def test_grown_processor_finishes_its_tasks_and_gets_no_more() -> None:
-    story = Wearing()
-    story.run(1, 2, 3)
-    story.happened(ProcessorReported(1, Event.WORN, "it keeps 5 bytes"))
-    assert story.fed(1) == [1, 2]
-    story.work(count=2)
-    assert story.fed(2) == [3]
-    assert story.alive() == [2]

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from scaler.extensions.resources.limits import ContainerMemory, MemoryLimits
 from scaler.host import MemoryCgroup, cgroups, numbers_in
-from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
 
 LOAD_SHARE = 0.05
 """Maximum share of one CPU spent on measuring."""
