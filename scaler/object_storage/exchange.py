@@ -27,7 +27,7 @@ from scaler.object_storage.messages import (
     StoresChanged,
 )
 from scaler.protocol import messages as m
-from scaler.protocol.chunks import chunk_bytes, chunk_count
+from scaler.protocol.chunks import chunk_count
 
 MAX_ROWS_PER_MESSAGE = 10_000
 """Keeps messages to the scheduler within the size of a control message."""
@@ -65,16 +65,7 @@ class ChunkRun:
 
     @property
     def is_whole(self) -> bool:
-        return self.wanted_bytes == self.size_bytes
-
-    @property
-    def offset(self) -> int:
-        return self.first * chunk_bytes(self.size_bytes)
-
-    @property
-    def wanted_bytes(self) -> int:
-        end = (self.first + self.count) * chunk_bytes(self.size_bytes)
-        return min(end, self.size_bytes) - self.offset if self.size_bytes else 0
+        return not self.first and self.count >= chunk_count(self.size_bytes)
 
 
 class RunCame(NamedTuple):
