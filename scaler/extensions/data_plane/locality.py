@@ -89,7 +89,6 @@ class Locality(Stores):
         self.store_of: dict[Worker, int] = {}
         self.due: dict[int, None] = {}
         """Stores that may have queued tasks and workers with credit."""
-        self._again_at: float | None = None
         self._period_ends_at = -math.inf
         self._comparisons_left = 0
         self._compared: dict[NearQueue, list[tuple[int, float]]] = {}
@@ -97,10 +96,6 @@ class Locality(Stores):
     def bound(self, state: ClusterState, _outbox: Outbox, _config: Rules) -> None:
         self._ready = state.ready
         state.ready.make_queue = partial(NearQueue, self)
-
-    @property
-    def again_at(self) -> float | None:
-        return self._again_at
 
     # -- workers
 
@@ -125,7 +120,7 @@ class Locality(Stores):
             del self.stores[store.number]
             self.due.pop(store.number, None)
             self.is_spread = len(self.stores) > 1
-            self._again_at = None
+            self.again_at = None
         for queue in self._queues():
             if store.number in queue.stores and not store.fits(queue.needs):
                 queue.forget_store(store.number)
@@ -204,9 +199,9 @@ class Locality(Stores):
     def may_compare(self, task: Task, now: float) -> bool:
         """Return whether the budget allows another comparison of waiting and moving, and charge it."""
         if now >= self._period_ends_at:
-            self._period_ends_at, self._comparisons_left, self._again_at = now + PERIOD_SECONDS, MAX_COMPARISONS, None
+            self._period_ends_at, self._comparisons_left, self.again_at = now + PERIOD_SECONDS, MAX_COMPARISONS, None
         if self._comparisons_left <= 0:
-            self._again_at = self._period_ends_at
+            self.again_at = self._period_ends_at
             return False
         self._comparisons_left -= 1 + len(task.references) // 8
         return True
@@ -341,7 +336,7 @@ class Locality(Stores):
         for each in self._queues():
             each.taken.clear()
         if now >= self._period_ends_at:
-            self._again_at = None
+            self.again_at = None
         queues = [queue for queue in self._queues() if queue.preferred]
         for number in list(self.due):
             store = self.stores.get(number)

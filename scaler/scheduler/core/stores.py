@@ -24,6 +24,8 @@ class Stores:
     """Whether workers are at several places. If not, no task prefers one."""
     refusal = "this scheduler has no stores of hosts: its extension data_plane is switched off"
     """Why stores may not connect; empty if they may."""
+    again_at: float | None = None
+    """Time of the next placement of tasks that could not be compared."""
 
     def __init__(self) -> None:
         self.records: Mapping[bytes, PeerRecord] = {}
@@ -101,11 +103,6 @@ class Stores:
         return [*map(SendToStorage, messages)]
 
     # -- placement
-
-    @property
-    def again_at(self) -> float | None:
-        """Time of the next placement of tasks that could not be compared."""
-        return None
 
     def preferred(self, _task: Task, _now: float) -> int | None:
         """Return the place that a task with references prefers, or None."""
