@@ -40,7 +40,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
 
     type: Literal["aws_ec2"] = "aws_ec2"
     ec2_image: Annotated[str, _IMAGE, Setting(metavar="AMI")]
-    """Linux image of the instances."""
+    """Linux image for the instances."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
     """Bucket that `setup` creates, and from which instances without ec2_python install this version of scaler."""
     ec2_instance_types: Annotated[Names, length(1, 50), Setting(metavar="TYPE")] = ("m7i.xlarge",)
@@ -48,7 +48,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     ec2_subnets: Annotated[Names, length(0, 16), Setting(default_text="the default VPC's", metavar="SUBNET")] = ()
     """Subnets for the instances, one per zone. The scheduler must be reachable from each."""
     ec2_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
-    """Security groups of the instances."""
+    """Security groups for the instances."""
     ec2_purchase: Literal["on-demand", "spot"] = "on-demand"
     """spot is cheaper, but EC2 may reclaim the instances with two minutes' notice."""
     ec2_slots: Annotated[int, Range(ge=0, le=1024), Setting(default_text="one per vCPU", metavar="COUNT")] = 0

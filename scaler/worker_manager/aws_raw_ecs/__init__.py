@@ -30,7 +30,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     ecs_subnets: Annotated[Names, length(1, 16), Setting(metavar="SUBNET")]
     """Subnets for the tasks. The scheduler must be reachable from each."""
     ecs_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
-    """Security groups of the tasks."""
+    """Security groups for the tasks."""
     ecs_assign_public_ip: bool = False
     """Assign a public IP address to each task. Tasks in a public subnet need one to pull their image."""
     ecs_cluster: Annotated[Name, Setting(metavar="NAME")] = "scaler-cluster"

@@ -57,7 +57,7 @@ class KubernetesConfig(WorkerManagerConfig):
     ] = None
     """Worker image with this version of scaler, built with docker/worker.Dockerfile."""
     k8s_namespace: Annotated[Name | None, Setting(default_text="the context's", metavar="NAME")] = None
-    """Namespace of the pods."""
+    """Namespace for the pods."""
     k8s_kubeconfig: Annotated[
         Name | None, Setting(default_text="KUBECONFIG, ~/.kube/config, or the service account", metavar="FILE")
     ] = None
@@ -75,7 +75,7 @@ class KubernetesConfig(WorkerManagerConfig):
     k8s_gpu_resource: Annotated[Name, Setting(metavar="NAME")] = "nvidia.com/gpu"
     """Kubernetes resource name of a GPU."""
     k8s_service_account: Annotated[Name | None, Setting(default_text="none", metavar="NAME")] = None
-    """Service account of the pods. Without one, no API token is mounted."""
+    """Service account for the pods. Without one, no API token is mounted."""
     k8s_image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"] | None, Setting(default_text="the cluster's", metavar="POLICY")
     ] = None
@@ -88,11 +88,11 @@ class KubernetesConfig(WorkerManagerConfig):
     """Taints to tolerate, in `kubectl taint` syntax. Without a value, matches any value; without an effect, all
     effects."""
     k8s_priority_class: Annotated[Name | None, Setting(default_text="the cluster's", metavar="NAME")] = None
-    """Priority class of the pods."""
+    """Priority class for the pods."""
     k8s_labels: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
     """Additional pod labels."""
     k8s_annotations: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
-    """Annotations of the pods."""
+    """Annotations for the pods."""
     k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
     """YAML file with a base pod, for fields that have no setting, such as volumes, affinity, and security context."""
     k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60

@@ -34,11 +34,11 @@ class SlurmConfig(WorkerManagerConfig):
     slurm_system: Literal["slurm", "pbs", "lsf"] = "slurm"
     """Batch system: slurm (sbatch, squeue, scancel), pbs (qsub, qstat, qdel), or lsf (bsub, bjobs, bkill)."""
     slurm_partition: Annotated[Text, Setting(default_text="the system's default", metavar="NAME")] = ""
-    """Partition of the jobs, or a comma-separated list; the queue in PBS and LSF."""
+    """Partition for the jobs, or a comma-separated list; the queue in PBS and LSF."""
     slurm_account: Annotated[Text, Setting(default_text="the user's default", metavar="NAME")] = ""
     """Account to charge; the project in LSF."""
     slurm_qos: Annotated[Text, Setting(default_text="the account's default", metavar="NAME")] = ""
-    """Quality of service of the jobs. Slurm only."""
+    """Quality of service for the jobs. Slurm only."""
     slurm_constraint: Annotated[Text, Setting(default_text="none", metavar="FEATURES")] = ""
     """Features that nodes must have. PBS: additional resources, such as arch=linux. LSF: a select string."""
     slurm_cpus: Annotated[Count, Setting(metavar="COUNT")] = 1

@@ -106,7 +106,7 @@ class SshConfig(WorkerManagerConfig):
     """Forward the scheduler and the object storage over the ssh connection, so that no port needs to be open. The
     object storage is expected at object_storage_address, or one port above the scheduler."""
     max_task_concurrency: Annotated[Limit, Setting("-mtc -n", metavar="COUNT")] = -1
-    """Maximum tasks that the manager's workers run at once; -1: all slots of the hosts."""
+    """Maximum tasks that the manager's workers run at once; -1: all slots on the hosts."""
 
     def __post_init__(self) -> None:
         if self.tunnel is None:
