@@ -35,8 +35,8 @@ that resemble a valid one.
 | `scaler_scheduler ADDRESS` | `[scheduler]` | starts a scheduler, by default with its own object storage |
 | `scaler_worker_manager TYPE ADDRESS` | `[[worker_manager]]` with `type` | starts a worker manager |
 | `scaler_cluster ADDRESS` | `[cluster]` | starts a fixed number of local workers |
-| `scaler_worker_adapter_native ADDRESS` | `[native_worker_adapter]` | older name for the type baremetal_native |
-| `scaler_worker_adapter_symphony ADDRESS` | `[symphony_worker_adapter]` | older name for the type symphony |
+| `scaler_worker_adapter_native ADDRESS` | `[native_worker_adapter]` | older name for the baremetal_native type |
+| `scaler_worker_adapter_symphony ADDRESS` | `[symphony_worker_adapter]` | older name for the symphony type |
 | `scaler_ui ADDRESS`, also `scaler_gui` | `[webui]`, also `[gui]` | starts the web server |
 | `scaler_top ADDRESS` | `[top]` | starts the terminal monitor; `scaler FILE` ignores its section |
 | `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[top]` | explains a task, prints a task's output |
@@ -51,8 +51,9 @@ server's `monitor_address` default to the addresses in the file. If a file has s
 `--worker-manager-id` selects the one for `scaler_worker_manager TYPE`.
 
 Addresses are `tcp://host:port` or `ipc://path`. Monitors (`[webui]`, `[top]`) and clients also accept the name of a
-running cluster of the same user, which `scaler local` and `scaler FILE` print at startup. Booleans are `true` and
-`false`; a flag without a value, such as `-p`, means true. Separate several log files with spaces after `-lp` and with commas in the environment; in TOML, use a list. In every path, `~` is the home directory of the user who runs the
+running cluster owned by the same user, which `scaler local` and `scaler FILE` print at startup. Booleans are `true` and
+`false`; a flag without a value, such as `-p`, means true. Separate several log files with spaces after
+`-lp` and with commas in the environment; in TOML, use a list. In every path, `~` is the home directory of the user who runs the
 process. Other paths are relative to the process's working directory.
 """
 

@@ -17,7 +17,7 @@ def _monitor_address(value: str) -> str:
     return find(value).monitor_address if is_name(value) else check_server_address(value)
 
 
-_CLUSTER = Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS")
+_CLUSTER = Setting(positional=True, default_text="this user's only running cluster", metavar="ADDRESS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class MonitorConfig(SecurityConfig):
     """Monitors."""
 
     monitor_address: Annotated[str, Check(_monitor_address), _CLUSTER] = ""
-    """Name of a running cluster of this user, or the scheduler's monitor address (by default its port + 2)."""
+    """Name of one of this user's running clusters, or the scheduler's monitor address (by default its port + 2)."""
 
     def __post_init__(self) -> None:
         if not self.monitor_address:
@@ -49,9 +49,9 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     web_certificate_file: Annotated[str | None, Setting(default_text="none: HTTP", metavar="FILE")] = None
     """File with the server's certificate chain (PEM), for HTTPS."""
     web_key_file: Annotated[str | None, Setting(metavar="FILE")] = None
-    """File with the private key of the certificate (PEM, without a password); must be readable only by its owner."""
+    """File with the certificate's private key (PEM, without a password); must be readable only by its owner."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
-    """Additional host names for browsers, such as the name of a proxy. Requests for unknown hosts are rejected."""
+    """Additional host names for browsers, such as a proxy's name. Requests for unknown hosts are rejected."""
 
     def check(self) -> None:
         super().check()

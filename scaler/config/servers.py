@@ -15,7 +15,7 @@ from scaler.host import default_memory_limit_bytes
 from scaler.plugins import extensions, load
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
-_NEED_NONE = "none; processes of one user on one machine need none"
+_NEED_NONE = "none; one user's processes on one machine need none"
 _CREDENTIALS = Setting("-cr", default_text=_NEED_NONE, metavar="PATH", variable=CREDENTIALS_VARIABLE)
 
 
@@ -24,7 +24,7 @@ class ConnectionConfig(SettingsModel):
     """Connections."""
 
     compression: Annotated[v.Compression, Setting(variable=v.COMPRESSION_VARIABLE)] = "auto"
-    """Compress traffic between hosts. auto: only when compression saves time; on: always when the data shrinks, also
+    """Compress traffic between hosts. auto: only when compression saves time; on: always when the data shrinks, even
     through a tunnel on this host; off: never. Both ends of a connection must allow compression."""
 
 
@@ -36,7 +36,7 @@ class SecurityConfig(ConnectionConfig):
     """Keys directory from `scaler keys init` for servers and local components; elsewhere, a file from `scaler keys
     add`."""
     insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
-    """Accept every peer and disable encryption. All components and clients of the cluster must set this."""
+    """Accept every peer and disable encryption. All components and clients in the cluster must set this."""
 
     def check(self) -> None:
         super().check()
@@ -121,7 +121,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     protected: Annotated[bool, Setting("-p")] = True
     """Reject shutdown requests from clients without the admin role."""
     max_number_of_tasks_waiting: Annotated[v.Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
-    """Maximum unfinished tasks of all clients together. If one client alone reaches the limit, submit blocks. Tasks
+    """Maximum unfinished tasks across all clients. If one client alone reaches the limit, submit blocks. Tasks
     above the limit are rejected."""
     max_tasks_per_client: Annotated[v.Limit, Setting(metavar="COUNT")] = 10_000_000
     """Maximum unfinished tasks per key. Tasks above the limit are rejected. -1: no limit."""

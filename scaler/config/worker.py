@@ -21,7 +21,7 @@ UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorSettings(SettingsModel):
-    """Processors and hosts. Not for types that run tasks at a service."""
+    """Processors and hosts. Not for types whose tasks run in a service."""
 
     host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
     """Name that groups workers on one machine into a separate host with its own object store. Without a name, all
@@ -32,7 +32,7 @@ class ProcessorSettings(SettingsModel):
     """Directory to which a host's store spills objects that exist nowhere else, up to half of the free disk space. The
     files have no names. auto: the first of TMPDIR, /tmp, and /var/tmp that is not in memory; empty: never spill."""
     memory_limit_bytes: Annotated[
-        v.Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
+        v.Bytes, Setting(default_text="0: the limit of the container or cgroup minus a reserve", metavar="BYTES")
     ] = 0
     """Memory limit for all processors of a worker. Above it, the largest processor is killed with its task. Shared
     memory does not count. 0: in a container or cgroup with a limit, a processor is killed if it is the largest process
@@ -45,7 +45,7 @@ class ProcessorSettings(SettingsModel):
     max_processor_memory_growth: Annotated[v.Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
     """Replace a processor, between tasks, once it uses this many bytes more than after its first task; 0: no limit."""
     max_suspended_tasks: Annotated[v.Count, Setting(metavar="COUNT")] = 1000
-    """Maximum tasks per worker that may wait for nested tasks at the same time; each occupies a processor of 9 MB.
+    """Maximum tasks per worker that may wait for nested tasks at the same time; each occupies a 9 MB processor.
     Further tasks fail with TaskRejectedError."""
     requirements: Annotated[v.Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
     """Packages that tasks import, such as numpy>=2, or @PATH for a file with one requirement per line. Each host

@@ -150,7 +150,7 @@ class ClusterConfig(ConnectedWorkerSettings):
     worker_manager_id: Annotated[Name, Setting("-wmi", default_text="cluster-HOST-PID-RANDOM", metavar="NAME")] = field(
         default_factory=partial(unique_name, "cluster")
     )
-    """Name of the cluster, unique among the worker managers of a scheduler."""
+    """Name of the cluster, unique among a scheduler's worker managers."""
 
     def as_worker_manager(self) -> WorkerManagerConfig:
         """Return the equivalent baremetal_native manager in fixed mode."""

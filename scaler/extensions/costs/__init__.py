@@ -41,7 +41,7 @@ class CostSettings(SettingsModel):
     """Costs."""
 
     spend_limit: Annotated[str, taken_by(parse_spend_limit), Setting(default_text="none", metavar="AMOUNTS")] = ""
-    """Maximum cost of the units of all worker managers together: amounts per hour, day, and run, such as 5/hour,
+    """Maximum cost of all worker managers' units together: amounts per hour, day, and run, such as 5/hour,
     40/day, 100/run, in the currency of unit_price. Warns at 80 %. At 100 %, no paid unit starts and running paid units
     drain."""
 

@@ -43,7 +43,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     mode: Literal["offload", "worker"] = "offload"
     """offload: each task is a job; worker: jobs run workers, which connect to the scheduler."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = -1
-    """Maximum tasks that run at once; -1: limited by max_concurrent_jobs only."""
+    """Maximum tasks that run at once; -1: limited only by max_concurrent_jobs."""
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Prefix of job names."""
     max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
@@ -70,7 +70,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """CPU architecture for the job definition that `setup` creates. ARM64 is about 20 % cheaper on Fargate. With EC2
     and SPOT, instance types determine the architecture."""
     batch_gpus: Annotated[int, Range(ge=0, le=16), Setting(metavar="COUNT")] = 0
-    """GPUs per job; requires instances with GPUs. Set the capability gpu=1 as well."""
+    """GPUs per job; requires instances with GPUs. Also set the gpu=1 capability."""
     batch_instance_types: Annotated[Names, length(1, 20), Setting(metavar="TYPE")] = ("optimal",)
     """Instance types or families, such as g5, for EC2 and SPOT; optimal: AWS Batch chooses by job size."""
 

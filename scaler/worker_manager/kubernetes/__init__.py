@@ -71,7 +71,7 @@ class KubernetesConfig(WorkerManagerConfig):
     k8s_slots: Annotated[CountOrNone, Setting(default_text="0: k8s_cpu, at least 1", metavar="COUNT")] = 0
     """Workers per pod."""
     k8s_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """GPUs per pod. Workers offer them as the capability gpu unless per_worker_capabilities sets its own."""
+    """GPUs per pod. Workers offer them as the gpu capability unless per_worker_capabilities sets its own."""
     k8s_gpu_resource: Annotated[Name, Setting(metavar="NAME")] = "nvidia.com/gpu"
     """Kubernetes resource name of a GPU."""
     k8s_service_account: Annotated[Name | None, Setting(default_text="none", metavar="NAME")] = None

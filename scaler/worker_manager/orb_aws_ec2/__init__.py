@@ -25,7 +25,7 @@ class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
 
     type: Literal["orb_aws_ec2"] = "orb_aws_ec2"
     orb_template: Annotated[Name, Setting(metavar="NAME")]
-    """ORB template for this manager only, which overwrites the template's user data."""
+    """ORB template used only by this manager, which overwrites its user data."""
     orb_slots: Annotated[int, Range(ge=1, le=1024), Setting(metavar="COUNT")] = 1
     """Workers per machine; usually the number of CPUs of the template's machine types."""
     orb_config: Annotated[Name | None, Setting(default_text="written by `orb init`", metavar="PATH")] = None

@@ -46,7 +46,7 @@ class SlurmConfig(WorkerManagerConfig):
     slurm_memory: Annotated[Memory, Setting(default_text="the system's default", metavar="SIZE")] = ""
     """Memory per job, such as 16G."""
     slurm_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """GPUs per job. Workers offer them as the capability gpu unless per_worker_capabilities sets its own."""
+    """GPUs per job. Workers offer them as the gpu capability unless per_worker_capabilities sets its own."""
     slurm_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
     """Shell commands to run in each job before its worker starts, such as module load python."""
     slurm_python: Annotated[Text, Setting(default_text="the manager's", metavar="PATH")] = ""
