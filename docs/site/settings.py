@@ -53,8 +53,8 @@ server's `monitor_address` default to the addresses in the file. If a file has s
 Addresses are `tcp://host:port` or `ipc://path`. Monitors (`[webui]`, `[top]`) and clients also accept the name of a
 running cluster owned by the same user, which `scaler local` and `scaler FILE` print at startup. Booleans are `true` and
 `false`; a flag without a value, such as `-p`, means true. Separate several log files with spaces after
-`-lp` and with commas in the environment; in TOML, use a list. In every path, `~` is the home directory of the user who runs the
-process. Other paths are relative to the process's working directory.
+`-lp` and with commas in the environment; in TOML, use a list. In every path, `~` is the home directory of the user who
+runs the process. Other paths are relative to the process's working directory.
 """
 
 

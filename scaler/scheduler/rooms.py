@@ -67,14 +67,17 @@ def switched_off(name: str, hook: str, error: Exception) -> Incident:
 
 
 def guard(name: str, part: Any) -> Any:
-    """Wrap all hooks of a part so that the first exception switches it off. Returns the part."""
+    """Make the first exception of any hook switch a part off. Returns the part. `Rooms` calls its method `failed` with
+    an exception of `on_changes`, which runs for every batch, so only the other hooks are wrapped."""
     incidents: list[Incident] = []
     unpublished: list[Incident] = []
 
-    def failed(hook: str, error: Exception) -> None:
-        part.next_at = -math.inf  # the next step publishes the incident of a question
+    def failed(hook: str, error: Exception) -> Iterable[Command]:
+        part.next_at = -math.inf  # `on_time` publishes the incident in this step, or the next one after a question
+        part.on_changes = lambda *_args: ()
         for each in incidents, unpublished:
             each.append(switched_off(name, hook, error))
+        return ()
 
     def of_commands(hook: str, call: Callable[..., Iterable[Command]]) -> Callable[..., Iterable[Command]]:
         def guarded(*args: Any) -> Iterable[Command]:
@@ -104,7 +107,8 @@ def guard(name: str, part: Any) -> Any:
     def refused() -> Unanswered:
         return Unanswered(f"{incidents[0].subject} is switched off: {incidents[0].text}")
 
-    for hook in ("on_changes", "on_message", "on_time"):
+    part.failed = failed
+    for hook in ("on_message", "on_time"):
         setattr(part, hook, of_commands(hook, getattr(part, hook)))
     part.rows = of_values("rows", part.rows, refused)
     part.on_question = of_values("on_question", part.on_question, refused)

@@ -39,7 +39,6 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.rooms import make_scaling
 from scaler.testing.invariants import check
-from tests.unit.scheduler.driver import host_stores
 
 GIGABIT = 125e6
 FOREVER = 1e6
@@ -201,8 +200,8 @@ class LinkWorld:
                 host = self.hosts[int.from_bytes(command.peer, "big")]
                 self.later(LATENCY_SECONDS, partial(self._hear, host, command.message))
         state = self.core.state
-        if host_stores(state).tracker.next_at < FOREVER:
-            self._wake(max(host_stores(state).tracker.next_at + state.stalled_seconds, self.now + STEP_SECONDS))
+        if state.rooms.stores.timer.next_at < FOREVER:
+            self._wake(max(state.rooms.stores.timer.next_at + state.stalled_seconds, self.now + STEP_SECONDS))
 
     # -- stores
 

@@ -333,8 +333,6 @@ class Locality(Stores):
     def end_pass(self, now: float) -> None:
         """Keep only stores that have tasks and workers with credit as due, after all queues were offered."""
         self._compared.clear()
-        for each in self._queues():
-            each.taken.clear()
         if now >= self._period_ends_at:
             self.again_at = None
         queues = [queue for queue in self._queues() if queue.preferred]

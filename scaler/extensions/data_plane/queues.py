@@ -52,13 +52,13 @@ class OrderedQueue(ReadyQueue):
 
 
 class NearQueue(OrderedQueue):
-    """A queue in which tasks may prefer a store. `count` excludes them."""
+    """A queue in which tasks may prefer a store."""
 
     def __init__(self, locality: Any, needs: Needs) -> None:
         """locality: a `Locality`."""
         super().__init__(needs)
         self._locality = locality
-        self.preferred: dict[Task, int] = {}
+        self.preferred: dict[Task, int] = {}  # with their stores
         self.stores: dict[int, OrderedQueue] = {}
         """Queues of tasks that prefer a store, by store; none is empty."""
         self.ranks_preferring: dict[Rank, int] = {}
@@ -68,19 +68,17 @@ class NearQueue(OrderedQueue):
         """The store's queue that gained or lost a turn with the last take."""
 
     @property
-    def total(self) -> int:
-        return self.count + len(self.preferred)
-
-    @property
     def first_rank(self) -> Rank:
         if not self.preferred:
             return super().first_rank
         return min(chain([super().first_rank] if self.count else (), self.ranks_preferring))
 
     def taker(self, worker: Worker, now: float) -> Callable[[], Task | None]:
+        return partial(self._locality.take, self, worker, now)
+
+    def end_turn(self) -> None:
         self.taken.clear()
         self.contested = None
-        return partial(self._locality.take, self, worker, now) if self.preferred else self.take
 
     def put_back(self, task: Task) -> None:
         if self.contested is not None:

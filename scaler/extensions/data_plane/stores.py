@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Directory
 from scaler.extensions.data_plane.locality import Locality
 from scaler.extensions.data_plane.tracker import Tracker
+from scaler.extensions.data_plane.transfer import Moved
 from scaler.grammar import listed
 from scaler.ids import is_task
 from scaler.needs import bytes_text
@@ -61,8 +62,10 @@ class HostStores(Locality):
     _opens_at: float
 
     def __init__(self) -> None:
-        self.tracker = Tracker(Directory())
-        super().__init__(self.tracker.directory, self.tracker.moved.rate)
+        directory, moved = Directory(), Moved()
+        super().__init__(directory, moved.rate)
+        self.tracker = Tracker(directory, moved, self.timer)
+        self.mail = self.tracker.mail.messages
         self._numbers: dict[bytes, int] = {}
         self._last_number = OBJECT_STORAGE
         self._awaited: dict[bytes, float] = {}
@@ -75,13 +78,6 @@ class HostStores(Locality):
         self._lease_seconds = config.worker_timeout_seconds
         self._opens_at = state.now + RECOVERY_SECONDS
         self.tracker.persisted.keeps_all = bool(config.state_directory)
-
-    def begin(self, now: float) -> None:
-        self.tracker.now = now
-
-    @property
-    def next_at(self) -> float:
-        return self.tracker.next_at
 
     # -- stores and workers come and go
 
@@ -261,8 +257,6 @@ class HostStores(Locality):
         return self.directory.lost_with(identifier)
 
     def take_messages(self) -> list[Command]:
-        if not (self.tracker.mail.messages or self.tracker.unsettled):
-            return []
         peers = {record.number: record.id for record in self.records.values()}
         return [
             Send(peers[store], message) if store in peers else SendToStorage(message)

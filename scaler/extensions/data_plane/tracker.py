@@ -36,6 +36,7 @@ from scaler.ids import owner_of
 from scaler.object_storage.messages import CopyObjects, FetchChunks, PushObjects, SoleCopies
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, Message
+from scaler.scheduler.core.stores import Timer
 
 FIRST_RUN_BYTES = 4 * 1024 * 1024
 """First run of a lone fetcher. A later run is as large as all chunks received so far,"""
@@ -55,10 +56,10 @@ UNREACHABLE_SECONDS = 60.0
 class Tracker:
     """Transfers of all stores. `take` returns the resulting messages."""
 
-    def __init__(self, directory: Directory) -> None:
-        self.now = -math.inf
+    def __init__(self, directory: Directory, moved: Moved, timer: Timer) -> None:
+        self.timer = timer
         self.mail = StoreMail()
-        self.moved = Moved()
+        self.moved = moved
         self.links = {OBJECT_STORAGE: Traffic()}
         self.backend: int | None = None
         """Number of the object storage's backend, which is listed as a store."""
@@ -71,7 +72,6 @@ class Tracker:
         self.transfers: dict[bytes, Transfer] = {}
         self.persisted = PersistedResults(directory, self.mail, self.wake_by)
         self.directory = directory
-        self.next_at = math.inf
         self.unsettled: dict[Transfer, None] = {}
         """Transfers that lost a source, whose waiting fetches may have none left."""
         self._turn = 0
@@ -106,7 +106,7 @@ class Tracker:
                 if store == OBJECT_STORAGE and fetch.transfer.pushed_by == self.backend:
                     fetch.transfer.is_out_of_reach = True  # the backend has no room to pass the object on
                 self._drop(fetch)
-            self.persisted.refused(store, identifier, self.now)
+            self.persisted.refused(store, identifier, self.timer.now)
 
     def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
         """Record a stored task result. A small one in the object storage needs no entry."""
@@ -156,8 +156,8 @@ class Tracker:
 
     def failed(self, store: int, identifier: bytes, first: int, source: int, *, is_unreachable: bool) -> None:
         if is_unreachable:
-            self.unreachable[store, source] = self.now + UNREACHABLE_SECONDS
-            self.wake_by(self.now + UNREACHABLE_SECONDS)
+            self.unreachable[store, source] = self.timer.now + UNREACHABLE_SECONDS
+            self.wake_by(self.timer.now + UNREACHABLE_SECONDS)
         fetch = self.links[store].fetches.get(identifier)
         found = [] if fetch is None else [each for each in fetch.runs if (each.first, each.source) == (first, source)]
         if fetch is None or not found:
@@ -223,22 +223,22 @@ class Tracker:
                 self.unsettled[transfer] = None
 
     def wake_by(self, at: float) -> None:
-        self.next_at = min(self.next_at, at)
+        self.timer.next_at = min(self.timer.next_at, at)
 
     def sweep(self) -> None:
-        self.next_at = self.unknown_from if self.now < self.unknown_from else math.inf
-        self.persisted.settle(self.now)
+        self.timer.next_at = self.unknown_from if self.timer.now < self.unknown_from else math.inf
+        self.persisted.settle(self.timer.now)
         if self.unreachable:
-            left = {pair: until for pair, until in self.unreachable.items() if until > self.now}
+            left = {pair: until for pair, until in self.unreachable.items() if until > self.timer.now}
             self.wake_by(min(left.values(), default=math.inf))
             if len(left) < len(self.unreachable):
                 self.unreachable = left
                 self.retry()
-        if self.now >= self.unknown_from > -math.inf:
+        if self.timer.now >= self.unknown_from > -math.inf:
             self.unknown_from = -math.inf
             self.retry()
         if self.transfers:
-            self.wake_by(self.now + SWEEP_SECONDS)
+            self.wake_by(self.timer.now + SWEEP_SECONDS)
             for link in self.links.values():
                 for fetch in link.fetches.values() if not link.gets else ():
                     self._wait(fetch)
@@ -269,7 +269,7 @@ class Tracker:
         copies = self.directory.find(identifier)
         transfer = self.transfers[identifier] = Transfer(identifier, 0 if copies is None else copies.size_bytes)
         self._add_holders(transfer)
-        self.wake_by(self.now + SWEEP_SECONDS)
+        self.wake_by(self.timer.now + SWEEP_SECONDS)
         return transfer
 
     def _end(self, transfer: Transfer) -> None:
@@ -301,7 +301,7 @@ class Tracker:
         if copies is not None:
             for store in self._some(copies):
                 self._add_source(transfer, store)
-        elif self.now >= self.unknown_from and not transfer.assumes_storage:
+        elif self.timer.now >= self.unknown_from and not transfer.assumes_storage:
             transfer.assumes_storage = True
             self._add_source(transfer, OBJECT_STORAGE)
 
@@ -340,7 +340,7 @@ class Tracker:
             run.chunks &= ~chunks
             if not run.chunks:
                 size_bytes = run.size_bytes or transfer.size_bytes
-                self.moved.note(store, run.source, size_bytes, run.began_at, self.now)
+                self.moved.note(store, run.source, size_bytes, run.began_at, self.timer.now)
                 self._stop(run)
                 freed.append(run.source)
         if fetch.have:
@@ -474,7 +474,7 @@ class Tracker:
             return False
         if source == OBJECT_STORAGE and self.backend in fetch.transfer.sources and self._may_use(fetch, self.backend):
             return False  # so that no chunk crosses the backend's link twice
-        return not self.unreachable or self.unreachable.get((fetch.store, source), -math.inf) <= self.now
+        return not self.unreachable or self.unreachable.get((fetch.store, source), -math.inf) <= self.timer.now
 
     def _start(self, fetch: Fetch, source: int) -> None:
         """Start the next run of a fetch at this source, which has room and missing chunks."""
@@ -493,7 +493,7 @@ class Tracker:
             count = min(max(most, 1), (~along & along + 1).bit_length() - 1)
             chunks = ((1 << count) - 1) << first
         size_bytes = min((first + count) * transfer.chunk_bytes, transfer.size_bytes) - first * transfer.chunk_bytes
-        run = FetchRun(fetch, source, first, chunks, size_bytes, kind, self.now)
+        run = FetchRun(fetch, source, first, chunks, size_bytes, kind, self.timer.now)
         link = self.links[source]
         fetch.runs.append(run)
         fetch.asked |= chunks
@@ -568,7 +568,7 @@ class Tracker:
         known = len(transfer.sources)
         if fetch.failures < MAX_FAILURES:
             self._add_holders(transfer)
-            if copies is None and self.now < self.unknown_from:
+            if copies is None and self.timer.now < self.unknown_from:
                 return
             if len(transfer.sources) > known:
                 self.unsettled[transfer] = None
@@ -592,7 +592,7 @@ class Tracker:
                 return
         self.mail.unavailable(fetch.store, transfer.id, self.directory.lost_with(transfer.id))
         self._drop(fetch)
-        self.persisted.refused(fetch.store, transfer.id, self.now)
+        self.persisted.refused(fetch.store, transfer.id, self.timer.now)
 
     def _note_sole(self, identifier: bytes, left: Copies) -> None:
         self.persisted.lost(identifier)

@@ -247,7 +247,8 @@ class StoreMail:
 
     def take(self) -> list[tuple[int, Message]]:
         """Return all messages, split to size, with the numbers of their stores."""
-        collected, self.messages = self.messages, {}
+        collected = self.messages.copy()
+        self.messages.clear()
         return [
             (store, part)
             for store, messages in collected.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 
 from scaler.scheduler.core.rooms import Paced
@@ -42,9 +42,16 @@ class Paces(OrderedDict[Timing, Pace]):
         pace.failed += 1
         pace.tasks += not has_run
 
-    def measure(self, timing: Timing, tasks: float, ran_us: float, usual_us: float) -> None:
-        """Add a batch; see `Timing.refresh`."""
-        pace = self.get(timing) or self.begin(timing)
+
+class WorkerPaces(Paced):
+    """Paces by worker."""
+
+    def __init__(self) -> None:
+        self.by_worker: defaultdict[bytes, Paces] = defaultdict(Paces)
+
+    def measured(self, worker: bytes, timing: Timing, tasks: float, ran_us: float, usual_us: float) -> None:
+        paces = self.by_worker[worker]
+        pace = paces.get(timing) or paces.begin(timing)
         pace.tasks += tasks
         pace.ran_us += ran_us
         pace.usual_us += usual_us
@@ -54,24 +61,8 @@ class Paces(OrderedDict[Timing, Pace]):
             pace.ran_us /= 2
             pace.usual_us /= 2
 
-
-class WorkerPaces(Paced):
-    """Paces by worker."""
-
-    def __init__(self) -> None:
-        self.by_worker: dict[bytes, Paces] = {}
-
-    def measured(self, worker: bytes, timing: Timing, tasks: float, ran_us: float, usual_us: float) -> None:
-        self._of(worker).measure(timing, tasks, ran_us, usual_us)
-
     def failed(self, worker: bytes, timing: Timing, *, has_run: bool) -> None:
-        self._of(worker).fail(timing, has_run=has_run)
+        self.by_worker[worker].fail(timing, has_run=has_run)
 
     def left(self, worker: bytes) -> None:
         self.by_worker.pop(worker, None)
-
-    def _of(self, worker: bytes) -> Paces:
-        found = self.by_worker.get(worker)
-        if found is None:
-            found = self.by_worker[worker] = Paces()
-        return found

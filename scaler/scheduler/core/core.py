@@ -53,7 +53,7 @@ class SchedulerCore:
 
     def __init__(self, config: Rules, now: float, scaling: Scaling, rooms: Rooms | None = None) -> None:
         rooms = rooms or Rooms()
-        self._scaling, self._stores = scaling, rooms.stores
+        self._scaling, self._stores, self._timer = scaling, rooms.stores, rooms.stores.timer
         rooms.scaling = scaling
         self.state = ClusterState(now, KeyAccounts(config), rooms)
         self.config = config
@@ -85,7 +85,7 @@ class SchedulerCore:
         if gap > 2 * TICK_SECONDS:
             state.stalled_seconds += gap - TICK_SECONDS
         time = now - state.stalled_seconds
-        self._stores.begin(time)
+        self._timer.now = time
         for item in inputs:
             if type(item) is Received:
                 self._received(item.peer, item.message, time)
@@ -96,7 +96,7 @@ class SchedulerCore:
             self._expire(time)
         if time >= self.durability.next_at:
             self.durability.tick(time)
-        if time >= self._stores.next_at:
+        if time >= self._timer.next_at:
             self._stores.tick(time)
         self.tasks.wake(time)
         if state.objects.withdrawn:

@@ -246,7 +246,9 @@ class Outbox:
             self.withdraw_functions()
         if objects.forgotten and (forgotten := objects.take_forgotten()):
             self._state.rooms.stores.forget(forgotten)
-        commands += self._state.rooms.stores.take_messages()
+        stores = self._state.rooms.stores
+        if stores.mail or stores.is_used:
+            commands += stores.take_messages()
         self._commands = []
         commands += last
         return commands

@@ -180,7 +180,7 @@ class Placement:
                 break
         if self._stores.is_spread:
             self._stores.end_pass(now)
-        self.has_backlog = any(queue.total for queue in waiting)
+        self.has_backlog = any(queue.count or queue.preferred for queue in waiting)
         return budget <= 0
 
     def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
@@ -189,14 +189,14 @@ class Placement:
         placed = in_vain = 0
         for prefetch in (False, True):
             sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
-            if queue.total > queue.count:
+            if queue.preferred:
                 placed += queue.offer_near(sides, prefetch, budget - placed, give)
             given = 1
             while given and queue.count and placed < budget and in_vain < MAX_ASKED_IN_VAIN:
                 given, refused = self._offer(queue, pools, prefetch, budget - placed, give)
                 placed += given
                 in_vain += refused
-            if queue.total > queue.count:
+            if queue.preferred:
                 placed += queue.offer_elsewhere(sides, budget - placed, give)
         return placed
 
@@ -250,7 +250,8 @@ class Placement:
         count = len(tasks) - len(worker.blocked) + claims.extra
         load = worker.load if count else 0.0
         full_load = worker.full_load(load, count)
-        take = queue.taker(worker, now)
+        has_preferred = len(queue.preferred) > 0
+        take = queue.taker(worker, now) if has_preferred else queue.take
         while len(chosen) < share and count < limit:
             if count > slots - 1 and (claims.extra or is_stalled or (load >= full_load and count >= 2 * slots)):
                 break
@@ -281,6 +282,8 @@ class Placement:
             self._tasks.assign(chosen, worker, inputs, now)
         for task in reversed(avoiding):
             queue.put_back(task)
+        if has_preferred:
+            queue.end_turn()
         self.update(worker)
         return len(chosen)
 

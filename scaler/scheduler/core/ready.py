@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
 from typing import Final
 
@@ -44,10 +44,12 @@ class ReadyQueue:
         `take`.
         """
 
+    preferred: Collection[Task] = ()
+    """Tasks that prefer a place, which `count` excludes."""
+
     @property
     def total(self) -> int:
-        """Number of live tasks, including tasks that prefer a place."""
-        return self.count
+        return self.count + len(self.preferred)
 
     @property
     def first_rank(self) -> Rank:
@@ -83,8 +85,11 @@ class ReadyQueue:
         return 0
 
     def taker(self, _worker: Worker, _now: float) -> Callable[[], Task | None]:
-        """Return the function that takes the next task for a worker."""
+        """Return the function that takes the next task for a worker, if there are preferred tasks."""
         return self.take
+
+    def end_turn(self) -> None:
+        """Called after the last use of the `taker`."""
 
     def put_back(self, task: Task) -> None:
         """Undo the last take."""
@@ -240,7 +245,7 @@ class ReadyQueues:
 
     def waiting(self) -> list[ReadyQueue]:
         """Return the queues that have a ready task, by best rank, then least recently served."""
-        found = [queue for queue in self.queues.values() if queue.total]
+        found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.first_rank)
         return found

@@ -161,7 +161,12 @@ class Rooms:
         now = Now(clock, self.unix_at_zero + clock)
         for subscriber, collected in self.changes.collected:
             if collected:
-                found = subscriber.on_changes(collected.copy(), now)
+                try:
+                    found = [*subscriber.on_changes(collected.copy(), now)]
+                except Exception as error:
+                    if (failed := getattr(subscriber, "failed", None)) is None:
+                        raise
+                    found = failed("on_changes", error)
                 collected.clear()
                 if subscriber is self.durability:
                     last += found

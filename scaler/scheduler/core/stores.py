@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scaler.protocol.messages import ForgetObjects, ForgetOwner, Message, StoreDetails
 from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.commands import Command, SendToStorage
 from scaler.scheduler.core.state import PeerRecord, Task, Worker
+
+
+@dataclass(slots=True)
+class Timer:
+    """The core sets `now` at the beginning of each step, and calls `Stores.tick` if `next_at` is reached."""
+
+    now: float = -math.inf
+    next_at: float = math.inf
 
 
 class Stores:
@@ -30,20 +39,16 @@ class Stores:
     def __init__(self) -> None:
         self.records: Mapping[bytes, PeerRecord] = {}
         """Connected stores by peer id."""
+        self.timer = Timer()
         self._to_storage: list[Message] = []
+        self.mail: Collection[object] = self._to_storage
+        """If empty and not `is_used`, there are no messages to take."""
 
     def bound(self, state: Any, outbox: Any, config: Rules) -> None:
         """Called once, before the first step."""
 
-    def begin(self, now: float) -> None:
-        """Called at the beginning of each step."""
-
     def tick(self, now: float) -> None:
-        """Called when `next_at` is reached."""
-
-    @property
-    def next_at(self) -> float:
-        return math.inf
+        """Called when the time of the timer is reached."""
 
     # -- peers
 
@@ -99,8 +104,9 @@ class Stores:
 
     def take_messages(self) -> list[Command]:
         """Return the messages for stores."""
-        messages, self._to_storage = self._to_storage, []
-        return [*map(SendToStorage, messages)]
+        messages: list[Command] = [*map(SendToStorage, self._to_storage)]
+        self._to_storage.clear()
+        return messages
 
     # -- placement
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaler.extensions.health.core import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
-from scaler.extensions.health.paces import MOST_PACED, Pace, Paces, WorkerPaces
+from scaler.extensions.health.paces import MOST_PACED, Pace, WorkerPaces
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.state import Timing
 from tests.unit.scheduler.driver import Cluster
@@ -96,12 +96,12 @@ def test_memory_cpu_and_disk_are_judged_without_other_workers(
 
 
 def test_recovered_worker_is_forgiven() -> None:
-    timing, usual, recovering = Timing(), Paces(), Paces()
+    timing, paces = Timing(), WorkerPaces()
     for seconds in [5] * 100 + [1] * 10 * MOST_PACED:
         for _ in range(3):
-            usual.measure(timing, *timing.add(1_000_000).refresh())
-        recovering.measure(timing, *timing.add(seconds * 1_000_000).refresh())
-    assert recovering[timing].ratio < 1.1
+            paces.measured(b"usual", timing, *timing.add(1_000_000).refresh())
+        paces.measured(b"recovering", timing, *timing.add(seconds * 1_000_000).refresh())
+    assert paces.by_worker[b"recovering"][timing].ratio < 1.1
 
 
 def test_worker_rows_have_heat_values_and_the_worst_is_first(cluster: Cluster) -> None:

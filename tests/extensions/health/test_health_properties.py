@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.extensions.health.core import Health, WorkerFigures, judge
-from scaler.extensions.health.paces import Paces
+from scaler.extensions.health.paces import WorkerPaces
 from scaler.scheduler.core.state import Timing
 
 SPREADS = st.floats(0.0, 1.0)
@@ -20,15 +20,15 @@ def judged(seed: int, spread: float, factors: Sequence[float], rounds: int, fail
     """Return the health of workers that alternately run equally many tasks. factors: slowness of each worker."""
     draw = random.Random(seed)
     timing = Timing()
-    workers = [Paces() for _ in factors]
+    paces, workers = WorkerPaces(), [b"%d" % number for number in range(len(factors))]
     for _ in range(rounds):
-        for paces, factor in zip(workers, factors, strict=True):
+        for worker, factor in zip(workers, factors, strict=True):
             for _ in range(draw.randint(1, 4)):
                 timing.add(int(factor * draw.lognormvariate(10.0, spread)))
                 if draw.random() < failing:
-                    paces.fail(timing, has_run=True)
-            paces.measure(timing, *timing.refresh())
-    return judge([WorkerFigures(paces) for paces in workers], {timing: "f"})
+                    paces.failed(worker, timing, has_run=True)
+            paces.measured(worker, timing, *timing.refresh())
+    return judge([WorkerFigures(paces.by_worker[worker]) for worker in workers], {timing: "f"})
 
 
 @given(st.integers(0, 10_000), SPREADS, st.integers(4, 40), st.integers(2, 60), st.floats(0.0, 1.0))

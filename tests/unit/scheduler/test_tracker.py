@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from scaler.extensions.data_plane.directory import Directory
 from scaler.extensions.data_plane.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
+from scaler.extensions.data_plane.transfer import Moved
 from scaler.object_storage.messages import FetchChunks
 from scaler.protocol.chunks import LARGE_BYTES, chunk_count
 from scaler.protocol.messages import Message
+from scaler.scheduler.core.stores import Timer
 from scaler.testing.store_invariants import check_tracker
 
 OBJECT = b"client..\xff\xff\x00\x00\x00\x00\x00\x01"
@@ -14,8 +16,7 @@ OBJECT = b"client..\xff\xff\x00\x00\x00\x00\x00\x01"
 
 def tracker_of(stores: int) -> Tracker:
     directory = Directory()
-    tracker = Tracker(directory)
-    tracker.now = 0.0
+    tracker = Tracker(directory, Moved(), Timer(now=0.0))
     for number in range(1, stores + 1):
         tracker.came(number)
     return tracker
@@ -44,7 +45,7 @@ def test_sweep_finds_a_fetch_missed_by_bounded_scans() -> None:
     for chunk in range(chunk_count(LARGE_BYTES)):
         tracker.fetched(other, OBJECT, chunk, 1, LARGE_BYTES)
         assert not told(tracker, late)
-    tracker.now += SWEEP_SECONDS
-    assert tracker.next_at <= tracker.now
+    tracker.timer.now += SWEEP_SECONDS
+    assert tracker.timer.next_at <= tracker.timer.now
     tracker.sweep()
     assert told(tracker, late)
