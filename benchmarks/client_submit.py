@@ -14,10 +14,10 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 
-from scaler.client.functions import TemplateTable
 from scaler.client.future import ScalerFuture
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.options import Options
+from scaler.client.task_calls import TemplateTable
 from scaler.net.connection import Connector, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.codec import decode, encode

@@ -11,13 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from scaler.client.connect import is_inside_task, room, runs_in_process, say_unfinished, uploaded_code
-from scaler.client.functions import TemplateTable
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.loop import ClientLoop
 from scaler.client.options import MAX_SECONDS, Options, checked_label
 from scaler.client.questions import ClusterQuestions
-from scaler.client.task_calls import DISCONNECTED, hiding_frames_of_methods
+from scaler.client.task_calls import DISCONNECTED, TemplateTable, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectPinned, ObjectReference
 from scaler.errors import ProtectedError, UsageError

@@ -24,7 +24,7 @@ _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
 _CALLERS = (
     "chunks",
     "executor",
-    "client.functions",
+    "client.task_calls",
     "future",
     "graphs.run",
     "maps.results",

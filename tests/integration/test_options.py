@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scaler import Client, Exponential, ScalerExecutor, SchedulerClusterCombo, Serializer
-from scaler.client.functions import TemplateTable
 from scaler.client.options import Options, options_of
+from scaler.client.task_calls import TemplateTable
 from scaler.errors import ProcessorDiedError, TaskTimeoutError
 from scaler.serialization import dump_value, load_value
 from scaler.worker.processor import context

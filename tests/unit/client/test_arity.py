@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scaler.client.functions import check_arguments
+from scaler.client.task_calls import check_arguments
 
 
 def plain(a: int, b: int = 0, *, c: int = 0) -> None: ...

@@ -10,9 +10,9 @@ from typing import Any
 
 import cloudpickle
 
-from scaler.client.functions import TemplateTable
 from scaler.client.futures import FutureTable
 from scaler.client.options import Options
+from scaler.client.task_calls import TemplateTable
 from scaler.client.tasks import (
     ConnectionReady,
     ObjectUpload,
