@@ -73,7 +73,10 @@ def is_connected_to_itself(descriptor: int) -> bool:
     """Return whether both ends of a TCP connection are one socket. The kernel may connect clients like this if nothing
     listens on a port of its range for outgoing connections. Meanwhile, no server can bind that port."""
     with contextlib.suppress(OSError), borrowed(descriptor) as connection:
-        return connection.family != socket.AF_UNIX and connection.getsockname() == connection.getpeername()
+        return (
+            connection.family in (socket.AF_INET, socket.AF_INET6)
+            and connection.getsockname() == connection.getpeername()
+        )
     return False
 
 
