@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scaler.ids import new_peer_id
-from scaler.net.connection import ConnectorEvent, Received
+from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
@@ -43,6 +43,7 @@ class ObservedStorage(StorageClient):
     def __init__(self, address: str, peer: bytes) -> None:
         super().__init__(address, peer, Role.CLIENT)
         self._arrived = asyncio.Queue[ConnectorEvent]()
+        self._asked = 0
         self._scheduler = SocketConnector(
             address,
             peer=new_peer_id(),
@@ -58,10 +59,14 @@ class ObservedStorage(StorageClient):
         self._scheduler.send(ForgetObjects(ids))
 
     async def stat(self) -> StorageStatus:
-        self._scheduler.send(StatStorage(1))
-        while not isinstance(event := await self._arrived.get(), Received) or type(event.message) is not StorageStatus:
-            pass
-        return event.message
+        self._asked += 1
+        self._scheduler.send(StatStorage(self._asked))
+        while True:
+            match await self._arrived.get():
+                case Received(_, StorageStatus(request=self._asked) as status):
+                    return status
+                case Welcomed():  # a restarted storage does not have the question
+                    self._scheduler.send(StatStorage(self._asked))
 
     def close(self) -> None:
         self._scheduler.close()
