@@ -57,6 +57,9 @@ class CachedFunction(NamedTuple):
 
 
 class TemplateTable:
+    """Serializes each function once and caches its templates by options. A function pickled by value is serialized again
+    if its snapshot has changed, and for every task if it has no snapshot."""
+
     def __init__(self, futures: FutureTable, serializer: serialization.Serializer | None, code: bytes = b"") -> None:
         self._futures = futures
         self._serializer = serializer
