@@ -14,14 +14,7 @@ from scaler.client.extended import ExtendedCalls
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
 from scaler.client.loop import ClientLoop
-from scaler.client.options import (
-    NAMES,
-    OptionKeywords,
-    Options,
-    check_call,
-    options_of,
-    with_tag,
-)
+from scaler.client.options import NAMES, OptionKeywords, Options, check_call, options_of, with_tag
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import ClientClosedError, UsageError
@@ -57,8 +50,10 @@ class CachedFunction(NamedTuple):
 
 
 class TemplateTable:
-    """Serializes each function once and caches its templates by options. A function pickled by value is serialized again
-    if its snapshot has changed, and for every task if it has no snapshot."""
+    """Serializes each function once and caches its templates by options.
+
+    A function pickled by value is serialized again if its snapshot has changed, and for every task without a snapshot.
+    """
 
     def __init__(self, futures: FutureTable, serializer: serialization.Serializer | None, code: bytes = b"") -> None:
         self._futures = futures
