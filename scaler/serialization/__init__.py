@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from scaler.errors import ProtocolError, ScalerError, SerializationError, UsageError
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
+from scaler.serialization import moved as moved
 from scaler.texts import shown
 
 MAX_PARTIALS = 20
