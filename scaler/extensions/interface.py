@@ -44,6 +44,8 @@ class SchedulerPart:
     """Monotonic time (seconds) of the next `on_time` call. Infinite: never."""
     cluster: ClusterState
     """The scheduler's state, read-only. Set before the first step."""
+    switch_off: Callable[[str, Exception], Iterable[Command]]
+    """Set by the scheduler, which calls it with the name of a hook and its exception."""
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
         """Process the changes of one step, in order, and return commands."""

@@ -67,8 +67,8 @@ def switched_off(name: str, hook: str, error: Exception) -> Incident:
 
 
 def guard(name: str, part: Any) -> Any:
-    """Make the first exception of any hook switch a part off. Returns the part. `Rooms` calls its method `failed` with
-    an exception of `on_changes`, which runs for every batch, so only the other hooks are wrapped."""
+    """Make the first exception of any hook switch a part off. Returns the part. `Rooms` calls its
+    `switch_off` with an exception of `on_changes`, which runs for every batch, so only the other hooks are wrapped."""
     incidents: list[Incident] = []
     unpublished: list[Incident] = []
 
@@ -107,7 +107,7 @@ def guard(name: str, part: Any) -> Any:
     def refused() -> Unanswered:
         return Unanswered(f"{incidents[0].subject} is switched off: {incidents[0].text}")
 
-    part.failed = failed
+    part.switch_off = failed
     for hook in ("on_message", "on_time"):
         setattr(part, hook, of_commands(hook, getattr(part, hook)))
     part.rows = of_values("rows", part.rows, refused)

@@ -164,9 +164,9 @@ class Rooms:
                 try:
                     found = [*subscriber.on_changes(collected.copy(), now)]
                 except Exception as error:
-                    if (failed := getattr(subscriber, "failed", None)) is None:
+                    if (switch_off := getattr(subscriber, "switch_off", None)) is None:
                         raise
-                    found = failed("on_changes", error)
+                    found = switch_off("on_changes", error)
                 collected.clear()
                 if subscriber is self.durability:
                     last += found
