@@ -78,7 +78,6 @@ class NearQueue(OrderedQueue):
 
     def end_turn(self) -> None:
         self.taken.clear()
-        self.contested = None
 
     def put_back(self, task: Task) -> None:
         if self.contested is not None:
