@@ -1,4 +1,4 @@
-"""Modules that moved since the last release, under their old names, to which pickles in journals and bundles refer.
+"""Old names of modules that moved since the last release. Pickles in journals and bundles contain these names.
 
 Importing this module makes them importable."""
 
@@ -18,7 +18,7 @@ MOVED = {
 
 
 class MovedModules:
-    """An import hook, asked after all others. An old module has the contents of the new one."""
+    """An import hook. A module with an old name has the contents of the new one."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> ModuleSpec | None:
