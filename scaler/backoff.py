@@ -59,8 +59,8 @@ class BackoffByCause:
         self._causes[cause] = _Cause(text or cause, failures, now, now + delay)
 
     def proven(self, started_at: float) -> None:
-        """Record that an attempt which began at started_at succeeded. Call once per attempt. Clears earlier failures,
-        and one later failure, so that partial success keeps delays short."""
+        """Record that an attempt which began at started_at succeeded. Call once per attempt. Clears earlier failures
+        and one later failure, so partial success keeps delays short."""
         for cause, known in list(self._causes.items()):
             known.failures = 0 if known.last_at <= started_at else known.failures - 1
             known.retry_at = known.last_at

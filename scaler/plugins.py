@@ -185,7 +185,7 @@ class Extension:
     `scaler.client.asynchronous.AsyncCalls`, whose methods clients and their views get. questions: a class like client,
     whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
 
-    environment: what the extension `environment` offers clients and workers.
+    environment: what the `environment` extension offers clients and workers.
     """
 
     name: str

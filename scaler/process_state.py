@@ -55,7 +55,7 @@ def leave_removed_directory() -> None:
     except FileNotFoundError:
         os.chdir("/")
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be missing
-            sys.stderr.write("scaler: the working directory was removed: using /\n")
+            sys.stderr.write("scaler: the working directory was removed; using /\n")
 
 
 def lossy_stream(descriptor: int, on_drop: OnDrop | None = None) -> io.TextIOWrapper:

@@ -61,8 +61,8 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
     """A connection to a scheduler for one event loop, with the methods and arguments of `Client`.
 
     Methods that return a future in `Client` return at once, and all other methods are coroutines: one `await` gives the
-    value. No call blocks the event loop; at a limit of the scheduler, tasks wait in the client. `submit` pickles its
-    arguments in the event loop, so send large arguments with `send_object` first.
+    value. No call blocks the event loop; when a scheduler limit is reached, tasks wait in the client. `submit` pickles
+    its arguments in the event loop, so send large arguments with `send_object` first.
 
     Example:
         ```python

@@ -39,7 +39,7 @@ class Client(ClusterQuestions):
     Args:
         address: address of the scheduler, or name of a running cluster of this user.
         profiling: default of the option `profiling`.
-        timeout_seconds: maximum wait for the scheduler, for the object storage, and at a limit of the scheduler.
+        timeout_seconds: maximum wait for the scheduler, the object storage, and room below the scheduler's limits.
         serializer: replaces the built-in serializer.
         stream_output: default of the option `stream_output`.
         name: name of this client in monitors.

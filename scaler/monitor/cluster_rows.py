@@ -401,7 +401,7 @@ class StorageRow(NamedTuple):
     objects: Annotated[int, gauge("object_storage_objects", "Objects in the object storage.")] = 0
     bytes: Annotated[int, gauge("object_storage_bytes", "Bytes of these objects in memory.")] = 0
     limit_bytes: Annotated[
-        int, Column(help="Maximum bytes that it stores.", metric="object_storage_limit_bytes", zero_is_none=True)
+        int, Column(help="Maximum bytes in the object storage.", metric="object_storage_limit_bytes", zero_is_none=True)
     ] = 0
     spilled_bytes: Annotated[int, gauge("object_storage_spilled_bytes", "Bytes of objects in spill_directory.")] = 0
     state_bytes: Annotated[int, gauge("object_storage_state_bytes", "Disk space of objects in state_directory.")] = 0

@@ -1,4 +1,4 @@
-"""Compression of frames by the extension `compression`. Without it, connections agree on none."""
+"""Compression of frames by the `compression` extension. Without it, connections agree on none."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class StorageTable:
         return is_lone and self.used_bytes + size <= self._limit_bytes
 
     def make_room(self, peer: StoragePeer, clock: float) -> bool:
-        """Drop a stalled upload of the key with the largest reservation. Returns False if none qualifies."""
+        """Drop a stalled upload from the key with the largest reservation. Returns False if none qualifies."""
         for account, reserved in self._reserved.most_common(1):
             if account == peer.account or reserved <= RESERVED_SHARE / 2 * self._limit_bytes:
                 return False

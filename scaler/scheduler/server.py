@@ -315,7 +315,7 @@ class SchedulerServer:
                 _log.info("%s", escaped(text), extra=about(manager=manager_id))
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """Report events to extensions that the core cannot see."""
+        """Report events that the core cannot see to extensions."""
         if any(type(each) in self.rooms.changes.taken for each in observed):
             self.step([ShellObserved([*observed])])
 

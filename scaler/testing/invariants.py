@@ -39,7 +39,9 @@ def check(state: ClusterState) -> None:
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
     sessions = getattr(state.rooms.durability, "sessions", {})
-    assert sessions.keys() == {client.id for client in clients if client.is_durable}, "sessions are those of clients"
+    assert sessions.keys() == {client.id for client in clients if client.is_durable}, (
+        "each durable client has one session"
+    )
     for client in state.clients.values():
         assert not client.terminated, f"client {client.name} is terminated and still listed"
         assert client.via is None or client.via.id in state.workers, f"client {client.name} lives in a lost worker"
@@ -193,7 +195,7 @@ def _check_slots(state: ClusterState, worker: Worker) -> None:
 
 
 def _stocks(worker: Worker) -> dict[str, Any]:
-    """Return what the extension `resources` counts."""
+    """Return what the `resources` extension counts."""
     return cast("dict[str, Any]", getattr(worker.claims, "stocks", {}))
 
 

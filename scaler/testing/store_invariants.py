@@ -56,7 +56,7 @@ def _check_locality(state: ClusterState, locality: Locality) -> None:
 def _check_queue(needs: Needs, queue: NearQueue, by_store: Mapping[int, Collection[Worker]]) -> None:
     lying = {task: number for number, of_store in queue.stores.items() for task in of_store}
     assert queue.preferred == lying, "a task that prefers a store lies in its queue"
-    assert not queue.taken, "what was taken was sent or put back"
+    assert not queue.taken, "taken tasks were sent or put back"
     assert Counter(task.group.rank for task in lying) == queue.ranks_preferring, "ranks are counted wrong"
     for number, of_store in queue.stores.items():
         assert of_store.count == sum(1 for _ in of_store) > 0, f"the queue of store {number} counts its tasks wrong"
@@ -100,7 +100,7 @@ def _check_fetches(transfer: Transfer) -> None:
     name = f"the transfer of {transfer.id.hex()}"
     for fetch in transfer.fetches.values():
         assert not fetch.have & fetch.asked, f"{name}: a chunk that has come is under way"
-        assert fetch.asked == sum(run.chunks for run in fetch.runs), f"{name}: what is under way is in runs"
+        assert fetch.asked == sum(run.chunks for run in fetch.runs), f"{name}: the runs contain all requested chunks"
         assert len(fetch.runs) <= MAX_RUNS_OF_FETCH, f"{name}: too many runs"
         assert fetch.runs or fetch in transfer.waiting, f"{name}: a fetch that waits for nothing"
 

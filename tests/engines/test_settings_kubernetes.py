@@ -51,7 +51,7 @@ def test_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path) -
     [pod] = standin.objects("pods")
     assert (pod["spec"]["dnsPolicy"], pod["spec"]["containers"][0]["image"]) == ("Default", "theirs")
     refused = {
-        "kind: Job": "must be one YAML document of the kind Pod",
+        "kind: Job": "must be a single YAML document of kind Pod",
         "{": "cannot be read: ",
         "spec: [1]": "metadata and spec must be mappings",
         "spec: {containers: [{name: a}, {name: b}]}": "name the worker's container 'worker'",

@@ -371,7 +371,7 @@ def test_backend_is_one_agent_with_the_sessions_task_limit(monkeypatch: pytest.M
     [
         (b"secret\n", 0o640, r"other users can open .*password \(mode 0640\): chmod 600 "),
         (b"secret\n", 0o604, "other users can open"),
-        (b"\nsecret\n", 0o600, "has no password on its first line"),
+        (b"\nsecret\n", 0o600, "contains no password on its first line"),
         (b"\xff\n", 0o600, "is not UTF-8"),
         (None, 0, "cannot read .*: No such file or directory"),
     ],

@@ -67,7 +67,7 @@ class Fetch:
 
 
 class Transfer:
-    """An object that stores fetch. size_bytes: 0 if unknown, in which case it is one chunk."""
+    """An object that stores are fetching. size_bytes: 0 if unknown, in which case it is one chunk."""
 
     def __init__(self, identifier: bytes, size_bytes: int) -> None:
         self.id = identifier
@@ -152,7 +152,7 @@ class Traffic:
 MAX_PAIRS = 20_000
 """Pairs kept; beyond this, the smaller half is dropped from the pairs but not from the sums."""
 USUAL_BYTES_PER_SECOND = 100e6
-"""Assumed rate of an unmeasured store, close to a link of 1 Gbit/s."""
+"""Assumed rate of an unmeasured store, close to that of a 1 Gbit/s link."""
 MIN_MEASURED_BYTES = 256 * 1024
 """Smaller transfers are dominated by message latency and not measured."""
 REMEMBERED_BYTES = 256 * 1024 * 1024

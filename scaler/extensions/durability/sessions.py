@@ -110,7 +110,7 @@ class DurableSession:
 
 
 class Sessions(Durability):
-    """Rules of durable sessions, by the id of their client's record."""
+    """Rules for durable sessions, by the id of their client's record."""
 
     messages = ListSessions, ListSessionTasks, EndSession, Redeliver
 

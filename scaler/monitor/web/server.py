@@ -1,4 +1,4 @@
-"""The web server `scaler_ui`: files of the page, live events, JSON, and metrics behind one guard, and its process."""
+"""The `scaler_ui` web server and its process: page files, live events, JSON, and metrics behind one guard."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from scaler.scheduler.core.changes import Change, Observed
 
 
 class DurabilitySaid(NamedTuple):
-    """An item from the shell of the extension `durability`. size_bytes: memory of its contents."""
+    """An item from the shell of the `durability` extension. size_bytes: memory of its contents."""
 
     item: Any
     size_bytes: int = 0
@@ -49,7 +49,7 @@ class Relayed(NamedTuple):
 
 
 class StorageConnected(NamedTuple):
-    """The storage opened a new session; messages on the way to it may be lost."""
+    """The storage opened a new session; messages in transit to it may be lost."""
 
 
 class StorageSaid(NamedTuple):

@@ -437,7 +437,7 @@ class SchedulerCore:
             case _ if type(message) in self.outbox.rooms.takers:
                 self._give_to_room(client, message)
             case messages.Inquiry():
-                # From a client inside a task. The shell answers clients with a connection.
+                # From a client inside a task. The shell answers clients that have a connection.
                 self.outbox.answer(client, self._answer(client, message))
             case _:
                 self.not_allowed(client.id, message)

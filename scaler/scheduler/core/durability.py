@@ -1,4 +1,4 @@
-"""Interface of the extension `durability`, and what the core does without it. Pure."""
+"""Interface of the `durability` extension, and what the core does without it. Pure."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ soon are recalled at once from overloaded workers. If a worker finishes nothing 
 
 Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
 not prefetch behind a task that uses several slots. If the first such task of a queue finds no room for a while,
-the extension `resources` reserves room for it.
+the `resources` extension reserves room for it.
 """
 
 from __future__ import annotations

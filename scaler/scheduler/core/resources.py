@@ -1,4 +1,4 @@
-"""What tasks occupy on their worker, counted from dispatch. Here: slots. The extension `resources` counts memory, GPUs,
+"""What tasks occupy on their worker, counted from dispatch. Here: slots. The `resources` extension counts memory, GPUs,
 and CPUs, and reserves them. Pure."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Claims:
     extra: float = field(default=0, init=False)
     """Slots taken beyond one per unblocked task. While positive, no task is prefetched."""
     reserved: Any = field(default=None, init=False)
-    """The `ReadyQueue` for which slots that become free are kept."""
+    """The `ReadyQueue` for which freed slots are reserved."""
     may_exceed: bool = field(default=False, init=False)
     """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
 
@@ -73,7 +73,7 @@ class Claims:
 
 
 class ResourceRules:
-    """Interface of the extension `resources`. Without it, tasks that need counted resources are refused."""
+    """Interface of the `resources` extension. Without it, tasks that need counted resources are refused."""
 
     reservations: Collection[Any] = ()
 

@@ -26,7 +26,7 @@ class Now(NamedTuple):
 
 
 class Remembered(Protocol):
-    """Ended tasks that an extension remembers."""
+    """Ended tasks that an extension retains."""
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
         """Return the batch with the last end of this task, and its index there."""
@@ -52,7 +52,7 @@ class Explainer:
 
 
 class Paced:
-    """Receives measurements of workers, for the extension `health`. The default ignores them."""
+    """Receives measurements of workers, for the `health` extension. The default ignores them."""
 
     def measured(self, worker: bytes, timing: Timing, tasks: float, ran_us: float, usual_us: float) -> None:
         """Take the measurements of one batch; see `Timing.refresh`."""

@@ -461,13 +461,13 @@ class ClientRecord(PeerRecord):
     cancelled: int = 0
     terminated: bool = False
     is_absent: bool = False
-    """Without connection: messages to it are dropped. Set only by the extension `durability`."""
+    """Without connection: messages to it are dropped. Set only by the `durability` extension."""
     is_back: bool = False
     """It had an earlier session, with this scheduler or its predecessor."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     is_durable: bool = False
-    """Its tasks and results outlive its connection. Set only by the extension `durability`."""
+    """Its tasks and results outlive its connection. Set only by the `durability` extension."""
 
     @property
     def is_detached(self) -> bool:
@@ -540,7 +540,7 @@ class WorkerProgress:
         self.at = now
 
     def note(self, now: float, healthy: bool) -> None:
-        """Record results. healthy: a task's own code ran to its end, so the worker works."""
+        """Record results. healthy: a task's own code ran to completion, so the worker is healthy."""
         if healthy:
             self.failures_in_row = 0
             self.has_begun = True

@@ -109,7 +109,7 @@ _FAILED = frozenset(
 _SUCCESS = Outcome.SUCCESS
 _CANCELLED = Outcome.CANCELLED
 _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMORY: Outcome.MEMORY_LIMIT}
-"""Final outcome of a task at its limit of losses, by the outcome of the last attempt."""
+"""Final outcome of a task that has reached its limit for losses, by the outcome of the last attempt."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
 """Outcomes up to this value mean that the task's own code ran to its end."""
 _ZEROS = repeat(0)

@@ -61,8 +61,8 @@ class ProcessorContext:
         """Called once, when the next task begins. Must neither block nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
-        """Open a channel for a client with this peer id. Carries encoded messages as datagrams of `frames.send` until
-        one side closes it, such as the agent when the scheduler drops the client."""
+        """Open a channel for a client with this peer id. The channel carries encoded messages as `frames.send`
+        datagrams until one side closes it, as the agent does when the scheduler drops the client."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])

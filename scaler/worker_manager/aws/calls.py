@@ -61,7 +61,7 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
     (
         "RequestTimeTooSkewed|RequestInTheFuture",
         "credentials",
-        "AWS rejects the time of this machine ({code}): set its clock",
+        "AWS rejects this machine's time ({code}): set its clock",
     ),
     (
         "AccessDenied(Exception)?|UnauthorizedOperation|UnauthorizedException",

@@ -1,6 +1,6 @@
 """The submissions of offload mode and the pending work on them. Pure: time is an argument. A *submission* is one
-SubmitJob: a plain job of one call, or an array whose child i runs call i. A call is *open* until its result was read,
-it failed, or it was cancelled. Invariants: a call is open in at most one submission; a submission
+SubmitJob: a plain job of one call, or an array whose child i runs call i. A call is *open* until its result is read,
+it fails, or it is cancelled. Invariants: a call is open in at most one submission; a submission
 is dropped once it has no open calls, and only then its calls may be removed from S3."""
 
 from __future__ import annotations

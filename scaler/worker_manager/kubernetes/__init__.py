@@ -55,7 +55,7 @@ class KubernetesConfig(WorkerManagerConfig):
     k8s_image: Annotated[
         Name | None, Setting(default_text="required unless k8s_pod_template has one", metavar="IMAGE")
     ] = None
-    """Worker image with this version of scaler, built with docker/worker.Dockerfile."""
+    """Worker image with this version of scaler, built from docker/worker.Dockerfile."""
     k8s_namespace: Annotated[Name | None, Setting(default_text="the context's", metavar="NAME")] = None
     """Namespace for the pods."""
     k8s_kubeconfig: Annotated[

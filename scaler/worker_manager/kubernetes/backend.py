@@ -221,7 +221,7 @@ def pod_template(path: str | None) -> pods.Fields:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"k8s_pod_template = {path!r} cannot be read: {error}") from error
     if not isinstance(found, dict) or found.get("kind", "Pod") != "Pod":
-        raise UsageError(f"k8s_pod_template = {path!r} must be one YAML document of the kind Pod")
+        raise UsageError(f"k8s_pod_template = {path!r} must be a single YAML document of kind Pod")
     if not all(isinstance(found.get(part) or {}, dict) for part in ("metadata", "spec")):
         raise UsageError(f"k8s_pod_template = {path!r}: metadata and spec must be mappings")
     return found

@@ -110,7 +110,7 @@ class PodsApi:
             query["continue"] = following
 
     def _changes(self) -> list[tuple[str, Fields]]:
-        """Return kind and object of each change since the last one, from a short watch."""
+        """Return the kind and object of each change since the last one, from a short watch."""
         query = {
             "labelSelector": self._selector,
             "watch": "true",

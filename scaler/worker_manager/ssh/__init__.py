@@ -56,7 +56,7 @@ def all_hosts(texts: Iterable[str]) -> list[Host]:
     for text in texts:
         for host in _of_file(text.removeprefix(FILE_MARK)) if text.startswith(FILE_MARK) else [parse_host(text)]:
             if host[:2] in hosts:
-                raise UsageError(f"host {host} is given twice: give it once, with slots=COUNT for more workers")
+                raise UsageError(f"host {host} is listed twice: list it once, with slots=COUNT for more workers")
             hosts[host[:2]] = host
     return list(hosts.values())
 

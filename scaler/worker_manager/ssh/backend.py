@@ -100,7 +100,7 @@ class SshBackend:
             self._forwards = [scheduler, storage]
         # Each ssh removes its socket when it exits, even if this process is killed. A directory would stay.
         self._sockets = f"{tempfile.gettempdir()}/scaler-ssh-{os.urandom(8).hex()}-" if self._forwards else ""
-        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # of servers without configured keys
+        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # for servers without configured keys
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
         # A host that has not answered yet counts like the largest known host.

@@ -48,7 +48,7 @@ def read_password(path: str | None) -> str:
     except ConfigError as error:
         raise ConfigError(f"symphony_password_file: {error}") from None
     if not line:
-        raise ConfigError(f"symphony_password_file {path!r} has no password on its first line")
+        raise ConfigError(f"symphony_password_file {path!r} contains no password on its first line")
     if "\ufffd" in line:
         raise ConfigError(f"symphony_password_file {path!r} is not UTF-8")
     return line
