@@ -39,9 +39,7 @@ def check(state: ClusterState) -> None:
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
     sessions = getattr(state.rooms.durability, "sessions", {})
-    assert sessions.keys() == {client.id for client in clients if client.is_durable}, (
-        "each durable client has one session"
-    )
+    assert sessions.keys() == {client.id for client in clients if client.is_durable}, "one session each"
     for client in state.clients.values():
         assert not client.terminated, f"client {client.name} is terminated and still listed"
         assert client.via is None or client.via.id in state.workers, f"client {client.name} lives in a lost worker"

@@ -73,7 +73,7 @@ class Monitors:
         self._answers = Answers(frame, self._events, self._logs, self._server_status)
         self._monitors: dict[bytes, _Monitor] = {}
         self._clients: dict[bytes, Asker] = {}
-        """Peers that connected with a client's key to ask questions. They get no reports and leave no session."""
+        """Peers that connected with a client's key to ask questions. They get no reports; disconnecting drops them."""
         self._meter = LoadMeter()
         self._storage_row = StorageRow(own_address(frame.storage.public_address))
         self._status = MonitorStatus(b"")
