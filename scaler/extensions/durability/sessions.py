@@ -49,9 +49,6 @@ MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
 _GONE = b"its durable session does not have this task any more"
-_ROW_BYTES = 64
-_MAX_ROWS = 4096
-_GONE = b"its durable session does not have this task any more"
 
 
 @dataclass(slots=True, eq=False)
