@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -62,25 +61,6 @@ def note_run(path: str, number: int) -> int:
     os.close(descriptor)
     time.sleep(number % 3 * 0.1)  # their durations keep workers busy
     return number
-
-
-def test_unmeasured_work_is_sized_by_earlier_runs_in_the_state_directory(tmp_path: Path) -> None:
-    """Four tasks of half a minute, like the median. Without it, they would be work for one worker."""
-    known = tmp_path / "state/task_times.json"
-    known.parent.mkdir(parents=True)
-    before = [0.0] * 26 + [8.0]
-    known.write_text(json.dumps(before))
-    flags = ("-et", "target_v1", "-pc", "first_slots=1", "--state-directory", str(tmp_path / "state"))
-    with (
-        scheduler(tmp_path, *flags) as (running, address),
-        command(*dynamic(address, 4), directory=tmp_path),
-        Client(address) as client,
-    ):
-        assert client.map(abs, range(4), chunk_size=1) == list(range(4))
-        assert within(WAIT_SECONDS, lambda: "the policy wants 4 units of mine" in running.output())
-    after = json.loads(known.read_text())
-    assert after[26] == 8.0
-    assert sum(after) == sum(before) + 4, "its own tasks count for the next run"
 
 
 # -- losing

@@ -89,7 +89,7 @@ def test_files_that_hang_on_opening_delay_no_task(tmp_path: Path) -> None:
     """Opening a FIFO without a reader blocks, like opening a file on a hung disk."""
     state, audit = tmp_path / "state", tmp_path / "audit.jsonl"
     (state / "scheduler").mkdir(mode=0o700, parents=True)
-    for path in (audit, state / "task_times.new", state / "scheduler" / "spending.new"):
+    for path in (audit, state / "scheduler" / "spending.new"):
         os.mkfifo(path)
     with (
         SchedulerClusterCombo(n_workers=1, state_directory=str(state), audit_path=str(audit)) as combo,

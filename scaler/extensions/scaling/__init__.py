@@ -2,7 +2,6 @@
 
 core -> elastic.py: demand.py, units.py -> AskPolicy -> policy.py -> PolicyAnswered -> Desired, Drain
                   -> late_workers.py: limits of workers whose tasks begin late
-task_times.py: durations of tasks in state_directory
 """
 
 from scaler.plugins import Extension
@@ -12,5 +11,4 @@ EXTENSION = Extension(
     scheduler="scaler.extensions.scaling.elastic:ScalingPart",
     scaling="scaler.extensions.scaling.elastic:Elastic",
     policy="scaler.extensions.scaling.policy:PolicyCalls",
-    performer="scaler.extensions.scaling.task_times:times_file",
 )

@@ -23,9 +23,6 @@ class TaskTimes:
 
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
 
-    def restore(self, counts: Sequence[float]) -> None:
-        self.counts = [*counts[:BUCKETS], *([0.0] * (BUCKETS - len(counts)))]
-
     def add(self, mean_us: int, tasks: int) -> None:
         self.counts[min(BUCKETS - 1, mean_us.bit_length())] += tasks
         if sum(self.counts) >= MOST_TASKS:

@@ -11,22 +11,21 @@ in force.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.extensions.scaling.demand import DemandMeter, TaskTimes
+from scaler.extensions.scaling.demand import DemandMeter
 from scaler.extensions.scaling.late_workers import LateWorkers
 from scaler.extensions.scaling.units import ManagerUnits, Spending
 from scaler.policy.view import Allocation, ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import ManagerDetails, ManagerStatus, WorkerHeartbeat
 from scaler.scheduler.additions import Additions, Reader
-from scaler.scheduler.core.changes import Incident, Noted, ScalingDecided, Told, peer_incident
+from scaler.scheduler.core.changes import Incident, ScalingDecided, peer_incident
 from scaler.scheduler.core.cluster import ClusterState, Scaling
-from scaler.scheduler.core.commands import AskPolicy, Command, Perform
+from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
 PLAN_SECONDS = 0.5
@@ -37,7 +36,6 @@ SLOW_POLICY_SECONDS = 1.0
 REPORT_AGAIN_SECONDS = 60.0
 RETURN_SECONDS = 3.0
 """Seconds without scaling down after a restart, because units reconnect one by one and may have earlier work."""
-SAVE_SECONDS = 5.0
 ORPHANS_SECONDS = 5.0
 """Seconds between checks for orphaned workers while no manager is connected."""
 
@@ -264,38 +262,13 @@ class Elastic(Scaling):
 
 
 class ScalingPart(SchedulerPart):
-    """Keeps the durations of tasks across restarts, and adds to the rows of managers."""
-
-    changes = (Told, Noted)
+    """Adds to the rows of managers."""
 
     def __init__(self, _config: object = None) -> None: ...
-
-    def on_changes(self, changes: Sequence[Told | Noted], now: Now) -> Iterable[Command]:
-        commands: list[Command] = []
-        for change in changes:
-            match change:
-                case Told("scaling", counts):
-                    self._times.restore(counts)
-                case Noted("started"):
-                    self.next_at = now.clock + SAVE_SECONDS
-                case Noted("ended"):
-                    commands.append(self._save())
-        return commands
-
-    def on_time(self, now: Now) -> Iterable[Command]:
-        self.next_at = now.clock + SAVE_SECONDS
-        return [self._save()]
 
     def add_to_status(self, reader: Reader) -> Additions:
         managers = self.cluster.rooms.scaling.managers.values()
         return Additions(columns={"managers": {each.name: each.columns(reader.sees_all) for each in managers}})
-
-    @property
-    def _times(self) -> TaskTimes:
-        return cast("Elastic", self.cluster.rooms.scaling).demand.task_times
-
-    def _save(self) -> Perform:
-        return Perform("scaling", [*self._times.counts])
 
 
 def _rows_for(manager: ManagerUnits | ManagerView, view: ClusterView | None) -> list[Demand]:
