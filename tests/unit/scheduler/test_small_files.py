@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -113,8 +112,11 @@ def test_full_disk_keeps_the_last_complete_document(tmp_path: Path) -> None:
 def test_retries_writing_a_document(tmp_path: Path, caplog: pytest.LogCaptureFixture, writer: FileWriter) -> None:
     path = tmp_path / "spending.json"
     path.mkdir()
-    write = partial(replace, path)
-    file = writer.file("state_directory", path, lambda text, _lost: write(text), only_latest=True)
+
+    def write(text: bytes, _lost: int) -> None:
+        replace(path, text)
+
+    file = writer.file("state_directory", path, write, only_latest=True)
     file.put(b"1")
     until(lambda: caplog.records)
     path.rmdir()
