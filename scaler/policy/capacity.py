@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from scaler.grammar import called, counted, listed
 from scaler.needs import Needs
-from scaler.policy.view import ManagerView
+from scaler.policy.view import Demand, ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
 QUEUE_SHARE = 0.25  # weight of queue time in the cost of stopping a unit too early, as queueing costs time but no money
@@ -258,6 +258,7 @@ class CapacityPlan:
 MAX_FUNCTIONS_NAMED = 2
 MANY_ENDED = 20  # minimum number of finished tasks between two views for a rate with an error below 50 %
 SLOT_SECONDS = 5.5  # amount of work that justifies a slot
+ASSUMED_SECONDS = 0.5  # assumed task duration before any task has finished
 
 
 @dataclass(slots=True)
@@ -279,6 +280,30 @@ class Work:
     ended_per_second: float = 0.0
     ended: float = 0.0  # tasks finished since the last view; too few make a rate meaningless
     functions: list[str] = field(default_factory=list)
+
+    def add(self, row: Demand, first_slots: int = 0) -> None:
+        """Add the tasks of a function. first_slots: initial slots for unmeasured tasks, however short they may be."""
+        tasks = row.early
+        self.tasks += tasks
+        self.queued += row.queued
+        self.late += row.late
+        self.busy_slots += row.busy_slots * self.slots_each
+        self.ended_per_second += row.ended_per_second
+        self.functions.append(row.function)
+        if row.task_seconds is not None:
+            self.seconds += row.seconds(row.task_seconds)
+            self.known_seconds += row.seconds(row.task_seconds)
+            return
+        assumed = ASSUMED_SECONDS if row.expected_seconds is None else row.expected_seconds
+        self.unmeasured_tasks += tasks
+        self.known_seconds += tasks * row.longest_seconds
+        self.seconds += tasks * max(assumed, row.longest_seconds)
+        self.assumed_seconds += tasks * max(assumed, row.longest_seconds)
+        self.first_slots += min(tasks, first_slots)
+
+    @property
+    def known_task_seconds(self) -> float:
+        return max(1e-6, self.known_seconds / max(1, self.tasks))
 
     @property
     def task_seconds(self) -> float:

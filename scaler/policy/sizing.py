@@ -43,7 +43,6 @@ FIRST_SLOTS = 8  # initial slots for work of unknown length
 TOLERANCE = 1.03  # no unit starts while existing units need at most this multiple of the best completion time
 KEEP_SHARE = 0.9  # no unit stops while this share of the units is needed
 
-ASSUMED_SECONDS = 0.5  # assumed task duration before any task has finished
 LATER = 1.05  # work may take this many times the shortest time, on fewer units
 
 LEAST_BUSY = 0.01
@@ -180,33 +179,16 @@ class Sizing:
     def _works(
         self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
     ) -> list[Work]:
-        """Return all work. first_slots: initial slots for unmeasured work, however short its tasks may be."""
         works: dict[Needs, Work] = {}
         for row in view.demand:
-            tasks = row.early
-            if not tasks and not row.late and not row.ended_per_second:
+            if not row.early and not row.late and not row.ended_per_second:
                 continue
             work = works.get(row.needs)
             if work is None:
                 units = [(plan.manager.offers, plan.manager.unit_slots) for plan in fitting[row.needs]]
                 width = min((row.needs.slots_taken(*unit) for unit in units), default=1.0)
                 work = works[row.needs] = Work(row.needs, slots_each=width)
-            work.tasks += tasks
-            work.queued += row.queued
-            work.late += row.late
-            work.busy_slots += row.busy_slots * work.slots_each
-            work.ended_per_second += row.ended_per_second
-            work.functions.append(row.function)
-            if row.task_seconds is not None:
-                work.seconds += row.seconds(row.task_seconds)
-                work.known_seconds += row.seconds(row.task_seconds)
-            else:
-                work.unmeasured_tasks += tasks
-                work.known_seconds += tasks * row.longest_seconds
-                assumed = ASSUMED_SECONDS if row.expected_seconds is None else row.expected_seconds
-                work.seconds += tasks * max(assumed, row.longest_seconds)
-                work.assumed_seconds += tasks * max(assumed, row.longest_seconds)
-                work.first_slots += min(tasks, first_slots)
+            work.add(row, first_slots)
         self._note_ended(works, fitting, view.now)
         return list(works.values())
 
@@ -282,10 +264,9 @@ def _assign_late(
         if not plan.manager.trouble
     ]
     tasks, queued = math.ceil(work.tasks * work.slots_each), math.ceil(work.queued * work.slots_each)
-    task_seconds = max(1e-6, work.known_seconds / work.tasks)
     for plan in late:
         free = [*plan.free, plan.growth(queued)]
-        found = tasks_worth_giving(tasks, queued, task_seconds, slots, free)
+        found = tasks_worth_giving(tasks, queued, work.known_task_seconds, slots, free)
         text = f"its tasks start after about {seconds_text(plan.manager.dispatch_seconds)}"
         if not found:
             plan.idle_reason = f"{text}, and other slots finish {work} about as soon"

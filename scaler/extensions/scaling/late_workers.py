@@ -8,45 +8,17 @@ otherwise a free slot would take a task that other workers would finish sooner.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from scaler.extensions.scaling.units import Spending
 from scaler.needs import Needs
-from scaler.policy.capacity import SlotBatch, startup_seconds, tasks_worth_giving
-from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
+from scaler.policy.capacity import SlotBatch, Work, startup_seconds, tasks_worth_giving
+from scaler.policy.view import ClusterView, ManagerView, Wanted
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Timing, Worker
 
 _ROUNDING = 1e-9
-
-
-@dataclass(slots=True)
-class _Work:
-    """Unfinished tasks with the same needs, without the running tasks of late workers. queued: not started yet."""
-
-    queued: int
-    tasks: int
-    task_seconds: float
-    """Mean remaining time."""
-
-    @classmethod
-    def of(cls, rows: Collection[Demand]) -> _Work:
-        tasks = sum(row.early for row in rows)
-        seconds = sum(
-            row.seconds(row.longest_seconds if row.task_seconds is None else row.task_seconds) for row in rows
-        )
-        return cls(sum(row.queued for row in rows), tasks, seconds / tasks if tasks else 0.0)
-
-    def worth_giving(self, worker: Worker, given: int, others: Sequence[SlotBatch], dispatch_seconds: float) -> int:
-        """Return how many queued tasks to dispatch to a late worker. given: tasks of other needs that it gets."""
-        if not any(other.slots for other in others):
-            return min(self.queued, worker.usual_limit - worker.busy)
-        slots = max(0, worker.slots - worker.busy - given)
-        batch = SlotBatch(slots, 0.0, 0.0, dispatch_seconds)
-        return tasks_worth_giving(self.tasks, self.queued, max(1e-6, self.task_seconds), others, [batch])
 
 
 class LateWorkers:
@@ -86,19 +58,23 @@ class LateWorkers:
             return
         allowed = dict.fromkeys(self.until, 0)
         budget = self._spending.budget(view.managers, view.now)
-        by_needs: defaultdict[Needs, list[Demand]] = defaultdict(list)
+        works: dict[Needs, Work] = {}
         for row in view.demand:
-            by_needs[row.needs].append(row)
-        for needs, rows in by_needs.items():
-            work = _Work.of(rows)
+            works.setdefault(row.needs, Work(row.needs)).add(row)
+        for needs, work in works.items():
             late = [each for each in self.until if each.is_willing and needs.fits(each.offers)]
             if not work.queued or not late:
                 continue
-            others = self._other_slots(needs, managers, wanted)
+            others, task_seconds = self._other_slots(needs, managers, wanted), work.known_task_seconds
             for worker in late:
                 manager = managers[worker.details.manager_id]
-                given = work.worth_giving(worker, allowed[worker], others, manager.dispatch_seconds)
-                charge = self._spending.task_charge(manager, work.task_seconds)
+                if any(other.slots for other in others):
+                    free = max(0, worker.slots - worker.busy - allowed[worker])
+                    slots = [SlotBatch(free, 0.0, 0.0, manager.dispatch_seconds)]
+                    given = tasks_worth_giving(work.tasks, work.queued, task_seconds, others, slots)
+                else:
+                    given = min(work.queued, worker.usual_limit - worker.busy)
+                charge = self._spending.task_charge(manager, task_seconds)
                 if charge and not math.isinf(budget):
                     given = min(given, math.floor(budget / charge + _ROUNDING))
                     budget -= given * charge
