@@ -185,7 +185,7 @@ class Extension:
     `scaler.client.asynchronous.AsyncCalls`, whose methods clients and their views get. questions: a class like client,
     whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
 
-    environment: what the `environment` extension offers clients and workers.
+    packages, requirements, upload, uploaded: modules of the `environment` extension, for clients and workers.
     """
 
     name: str
@@ -208,7 +208,10 @@ class Extension:
     client: str = ""
     async_client: str = ""
     questions: str = ""
-    environment: str = ""
+    packages: str = ""
+    requirements: str = ""
+    upload: str = ""
+    uploaded: str = ""
     requires: tuple[str, ...] = ()
 
 

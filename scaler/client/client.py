@@ -185,8 +185,7 @@ class Client(ClusterQuestions):
             UsageError: The path is not a module, a package, or a wheel.
         """
         self._check_open()
-        environment = part_of("environment", "environment", "upload")
-        self._templates.use_code(environment.with_upload(self._templates.code, path))
+        self._templates.use_code(part_of("environment", "upload", "upload").with_upload(self._templates.code, path))
 
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
         """Copy results into the object storage, so that they survive the loss of the hosts that store them.

@@ -46,7 +46,7 @@ _watches: dict[int, SlotWatch] = {}
 def prepare() -> None:
     codec.prepare(m.Submit, m.Started, m.Finished, m.Acknowledge, m.AcknowledgeResults, m.Goodbye)
     with contextlib.suppress(UsageError):
-        part_of("environment", "environment", "").differences((("scaler", ""),))  # caches the installed packages
+        part_of("environment", "packages", "").differences((("scaler", ""),))  # caches the installed packages
 
 
 class NestedConnector:

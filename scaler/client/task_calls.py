@@ -35,7 +35,7 @@ Packages = tuple[tuple[str, str], ...]
 
 def _packages_of(function: Callable[..., Any]) -> Packages:
     try:
-        found: Packages = part_of("environment", "environment", "").packages_of(function)
+        found: Packages = part_of("environment", "packages", "").packages_of(function)
     except UsageError:
         return ()
     return found

@@ -25,7 +25,7 @@ class Uploads:
         """Activate an archive. read: returns the bytes of a new archive. Raises its errors, SerializationError, and
         UsageError if the extension is missing."""
         if identifier and self._modules is None:
-            self._modules = part_of("environment", "environment", "uploaded code").modules()
+            self._modules = part_of("environment", "uploaded", "uploaded code").UploadedModules()
         if self._modules is not None:
             self._modules.use(identifier, read)
 

@@ -56,7 +56,7 @@ def _provide(config: WorkerConfig, status_fd: str | None) -> None:
             os.ftruncate(int(status_fd), 0)
             os.pwrite(int(status_fd), text.encode("utf-8", "replace"), 0)
 
-    folder = str(part_of("environment", "environment", "requirements").provide(config.requirements, say))
+    folder = str(part_of("environment", "requirements", "requirements").provide(config.requirements, say))
     if status_fd is not None:
         os.ftruncate(int(status_fd), 0)
     sys.path.insert(0, folder)

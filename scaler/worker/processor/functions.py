@@ -229,7 +229,7 @@ class FunctionCache:
     def _compare(self, spec: LoadedSpec) -> None:
         packages, spec.packages = spec.packages, ()
         with suppress(UsageError):  # without the extension, versions are not compared
-            if text := part_of("environment", "environment", spec.name).differences(packages):
+            if text := part_of("environment", "packages", spec.name).differences(packages):
                 self._report_differences(spec.name, text)
 
     def uploaded_code(self) -> bytes:
