@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
-from scaler.errors import ScalerError, UsageError
+from scaler.errors import ScalerError, UsageError, nearest
 from scaler.plugins import POLICIES, load
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.texts import shown
@@ -69,12 +69,7 @@ def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
-
-    names = sorted(known)
-    nearest = get_close_matches(given, names, n=1)
-    hint = f"; did you mean {str(nearest[0])!r}?" if nearest else ""
-    return f"{what} {given!r} is unknown{hint} (known: {', '.join(names)})"
+    return f"{what} {given!r} is unknown{nearest(given, sorted(known))}"
 
 
 MAX_UNITS = 1_000_000  # no sensible policy exceeds this limit
