@@ -7,13 +7,16 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from scaler.config.addresses import check_address, check_server_address
 from scaler.errors import UsageError
 from scaler.needs import Offers, parse_capabilities
 
-_SHAPE = "write module.path:function or module.path:function(literals), such as package.setup:connect('eu', tries=2)"
+_SHAPE = (
+    "write module.path:function or module.path:function(literals), such as package.setup:connect('eu', tries=2); "
+    "literals are numbers, strings, booleans, None, and lists, tuples, sets, and dicts of these"
+)
 
 
 class PreloadCall(NamedTuple):
@@ -25,33 +28,20 @@ class PreloadCall(NamedTuple):
 
 def parse_preload(text: str) -> PreloadCall:
     """Parse a preload hook without importing the module. Raises UsageError."""
-    module, separator, call = (part.strip() for part in text.partition(":"))
-    if not separator or not all(name.isidentifier() for name in module.split(".")):
-        raise UsageError(f"preload {text!r}: {_SHAPE}")
+    module, _, call = (part.strip() for part in text.partition(":"))
     try:
         tree = ast.parse(call, mode="eval").body
-    except (SyntaxError, ValueError):
-        raise UsageError(f"preload {text!r}: {call!r} is not a function or a call; {_SHAPE}") from None
-    if isinstance(tree, ast.Name):
-        return PreloadCall(module, tree.id, (), {})
-    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
-        raise UsageError(f"preload {text!r}: {call!r} is not a function or a call; {_SHAPE}")
-    keywords: dict[str, object] = {}
-    for keyword in tree.keywords:
-        if keyword.arg is None:
-            raise UsageError(f"preload {text!r}: '**' is not allowed: pass each argument by name")
-        keywords[keyword.arg] = _literal(text, keyword.value)
-    return PreloadCall(module, tree.func.id, tuple(_literal(text, argument) for argument in tree.args), keywords)
-
-
-def _literal(text: str, node: ast.expr) -> object:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, MemoryError, RecursionError):
-        raise UsageError(
-            f"preload {text!r}: {ast.unparse(node)!r} is not a literal; use numbers, strings, booleans, None, "
-            "or lists, tuples, sets, or dicts of these"
-        ) from None
+        if isinstance(tree, ast.Name):
+            tree = ast.Call(tree, [], [])
+        if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
+            raise ValueError("not a call")
+        args = tuple(map(ast.literal_eval, tree.args))
+        kwargs = {each.arg: ast.literal_eval(each.value) for each in tree.keywords}
+        if None in kwargs or not all(name.isidentifier() for name in module.split(".")):
+            raise ValueError("not a name")
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        raise UsageError(f"preload {text!r}: {_SHAPE}") from None
+    return PreloadCall(module, tree.func.id, args, cast("dict[str, object]", kwargs))
 
 
 MAX_COUNT = 1_000_000  # larger values are mistakes, and do not fit in a message
@@ -112,12 +102,7 @@ def taken_by(parse: Callable[[Any], object]) -> Check:
 
 
 def length(least: int, most: int) -> Check:
-    def check(value: tuple[object, ...]) -> object:
-        if not least <= len(value) <= most:
-            raise ValueError(f"the number of items must be from {least} to {most}, not {len(value)}")
-        return value
-
-    return Check(check)
+    return must(lambda value: least <= len(value) <= most, f"must have from {least} to {most} items")
 
 
 Address = Annotated[str, Check(check_address)]  # `tcp://host:port` or `ipc://path` to listen on
