@@ -138,7 +138,7 @@ async def _run(name: str, main: Main) -> int:
 def _loop_factory(event_loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     if event_loop == "builtin":
         return None
-    require("uvloop", "uvloop", "event_loop = 'uvloop'")
+    require("uvloop", "event_loop = 'uvloop'")
     import uvloop  # noqa: PLC0415 (only processes that use it load it)
 
     loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop

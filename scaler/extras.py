@@ -1,9 +1,7 @@
-"""Optional parts of the package, whose libraries are installed on request."""
+"""Optional libraries, which are installed on request."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 
 from scaler.errors import UsageError
@@ -13,27 +11,7 @@ DISTRIBUTION = "scaler-compute"
 the first section of docs/guide.md, to which all other pages refer."""
 
 
-def require(extra: str, library: str, what: str) -> None:
+def require(library: str, what: str, distribution: str = "") -> None:
+    """Raise UsageError with the command that installs a missing library."""
     if find_spec(library) is None:
-        raise UsageError(f"{what} needs {library}, which is not installed: {advice(extra, library)}")
-
-
-def advice(extra: str, library: str) -> str:
-    """Return the command that installs an extra, regardless of how this package was installed."""
-    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 (50 modules that only an error needs)
-
-    try:
-        declared = requires(DISTRIBUTION) or []
-    except PackageNotFoundError:
-        declared = []
-    return f"pip install {shlex.join([*_libraries(declared, extra)] or [library])}"
-
-
-def _libraries(declared: Iterable[str], extra: str) -> Iterator[str]:
-    from scaler.pins import of_extra  # noqa: PLC0415 (an import that only an error needs)
-
-    for each in of_extra(declared, extra):
-        if each.name != DISTRIBUTION:
-            yield str(each)
-        for included in each.extras if each.name == DISTRIBUTION else ():
-            yield from _libraries(declared, included)
+        raise UsageError(f"{what} needs {library}, which is not installed: pip install {distribution or library}")

@@ -249,7 +249,7 @@ def top(program: str, arguments: Sequence[str], environment: Environment) -> int
     sources, own = asking_sources(parser, arguments, environment)
     if own["once"] or own["json"]:
         return ask(whom_to_ask(sources), partial(_print_once, own["json"]))
-    require("top", "textual", "the screen, without --once or --json,")
+    require("textual", "the screen, without --once or --json,")
     config = whom_to_ask(sources)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("not a terminal; --once prints plain text, --json prints JSON")

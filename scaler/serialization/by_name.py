@@ -146,7 +146,7 @@ def _read_msgpack(data: bytes) -> Any:
 
 def _require_msgpack() -> None:
     try:
-        require("msgpack", "msgpack", "a function that is called with MessagePack")
+        require("msgpack", "a function that is called with MessagePack")
     except ScalerError as error:
         raise SerializationError(str(error)) from None
 

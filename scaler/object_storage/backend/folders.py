@@ -57,7 +57,7 @@ class S3Folder:
     """A folder of an S3 bucket or compatible service. Credentials come from boto3's default chain."""
 
     def __init__(self, url: str) -> None:
-        require("aws", "boto3", f"backend = {url!r}")
+        require("boto3", f"backend = {url!r}")
         import boto3  # noqa: PLC0415 (only where there is such a backend: it takes half a second)
         from botocore.config import Config  # noqa: PLC0415 (as boto3)
 
@@ -156,7 +156,7 @@ class FilesystemFolder:
     credentials from the environment and its own configuration."""
 
     def __init__(self, url: str) -> None:
-        require("fsspec", "fsspec", f"backend = {url!r}")
+        require("fsspec", f"backend = {url!r}")
         from fsspec.core import url_to_fs  # noqa: PLC0415 (only where there is such a backend)
 
         self._url = url

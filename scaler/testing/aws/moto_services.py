@@ -104,7 +104,7 @@ class Moto:
 
     def _application(self, service: str) -> Any:
         if service not in self._applications:
-            require("testing", "moto", "the AWS emulator")
+            require("moto", "the AWS emulator", "'moto[server]==5.2.*'")
             server = importlib.import_module("moto.server")
             if not self._applications:
                 _reset_moto()

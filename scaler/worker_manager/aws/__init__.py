@@ -43,7 +43,7 @@ class AwsSettings(SettingsModel):
 
     def check(self) -> None:
         super().check()
-        require("aws", "boto3", "a worker manager on AWS")
+        require("boto3", "a worker manager on AWS")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,4 +104,4 @@ class KubernetesConfig(WorkerManagerConfig):
 
     def check(self) -> None:
         super().check()
-        require("kubernetes", "kubernetes", "a worker manager of the type kubernetes")
+        require("kubernetes", "a worker manager of the type kubernetes")

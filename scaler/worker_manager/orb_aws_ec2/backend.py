@@ -162,7 +162,7 @@ class OrbBroker:
     """ORB, opened on the first call. Thread-safe. Raises UsageError if it is not installed or initialized."""
 
     def __init__(self, config_path: str | None) -> None:
-        require("orb", "orb", "a worker manager of the type orb_aws_ec2")
+        require("orb", "a worker manager of the type orb_aws_ec2", "orb-py")
         from orb.config.platform_dirs import get_config_location  # noqa: PLC0415 (an extra)
 
         self._path = local_path(config_path) if config_path is not None else Path(get_config_location(), "config.json")

@@ -63,7 +63,7 @@ def test_missing_messagepack_library_error_says_what_to_install(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "msgpack", None)
     monkeypatch.setattr("scaler.extras.find_spec", lambda _: None)
     for use in (lambda: format_of(b"\x05\x07math:sqrt"), lambda: read(b"\x07\x80")):
-        with pytest.raises(SerializationError, match=r"pip install 'msgpack>=1.1'"):
+        with pytest.raises(SerializationError, match=r"pip install msgpack"):
             use()
 
 
