@@ -102,7 +102,7 @@ def taken_by(parse: Callable[[Any], object]) -> Check:
 
 
 def length(least: int, most: int) -> Check:
-    return must(lambda value: least <= len(value) <= most, f"must have from {least} to {most} items")
+    return must(lambda value: least <= len(value) <= most, f"the number of items must be from {least} to {most}")
 
 
 Address = Annotated[str, Check(check_address)]  # `tcp://host:port` or `ipc://path` to listen on
