@@ -5,11 +5,12 @@ thread. Each processor leads its own process group, so child processes of user c
 fork server kills its processors and everything that tasks started, then exits; to outlive the agent, it has its own
 session. If the fork server dies, the kernel kills its processors.
 
-Requests (agent to fork server): a processor's number, with its `Descriptors`. Reports (fork server to agent): a
-processor's number with its pid, and a pidfd if supported, after the start; with a return code after the exit.
+Requests (agent to fork server): a processor's number, with its `Descriptors`; or 0, once a task has a client. Reports
+(fork server to agent): a processor's number with its pid, and a pidfd if supported, after the start; with a return code
+after the exit.
 
-A task with its own client may wait for other tasks and keeps its processor meanwhile. So when the first task imports
-the client, the fork server does the same: later processors share that memory and start without delay.
+A task with its own client may wait for other tasks and keeps its processor meanwhile. So once a task has a client, the
+fork server imports the client too: later processors share that memory and start without delay.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -55,11 +55,12 @@ _REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
 """Seconds that a signalled processor waits for the agent to receive the same signal (in undefined order)."""
-_CLIENT_ENTRY_MODULE = "scaler.client.client"
-"""First module imported by a task that has a client. Named as text, because workers do not depend on clients."""
 _NESTED_MODULE = "scaler.client.nested"
-_CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE, _NESTED_MODULE, "scaler.client.clusters")
-"""Modules used by tasks with a client. Each waiting task has to import a module that is missing here."""
+_CLIENT_MODULES = ("hashlib", "scaler.client.client", _NESTED_MODULE, "scaler.client.clusters")
+"""Modules used by tasks with a client. Each waiting task has to import a module that is missing here. Named as text,
+because workers do not depend on clients."""
+_CLIENTS = 0
+"""Request that prepares for tasks with clients."""
 
 
 class ProcessReport(NamedTuple):
@@ -77,6 +78,7 @@ class ForkServer:
     def __init__(self, pid: int, end: socket.socket) -> None:
         self.pid = pid
         self._socket = end
+        self._has_clients = False
         end.setblocking(False)
 
     def fileno(self) -> int:
@@ -86,6 +88,13 @@ class ForkServer:
         """Request a processor. Raises OSError if the fork server is dead or too slow."""
         self.wake()
         socket.send_fds(self._socket, [_REQUEST.pack(number)], list(descriptors))
+
+    def prepare_clients(self) -> None:
+        """Prepare for tasks with clients, before any processor that is requested later."""
+        if not self._has_clients:
+            self._has_clients = True
+            with contextlib.suppress(OSError):  # the fork server has exited, which ends the agent shortly
+                self._socket.send(_REQUEST.pack(_CLIENTS))
 
     def wake(self) -> None:
         """Continue the fork server, in case a task has stopped its parent process."""
@@ -155,31 +164,19 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
 
         from scaler.plugins import extensions, load  # noqa: PLC0415
         from scaler.worker.processor.main import StartPart, run_processor  # noqa: PLC0415
-        from scaler.worker.processor.restoring import ImportWatcher  # noqa: PLC0415
+        from scaler.worker.processor.records import set_level, show_records  # noqa: PLC0415
 
+        set_level(config)
         parts = [cast("StartPart", load(each.processor)) for each in extensions() if each.processor]
     import_from_working_directory()
     adopt_orphans()  # orphans of tasks are reaped here and die with the worker
-    client_sign = os.eventfd(0)
     ended, ended_sign = _notice_ends()
     poll = select.poll()
-    for descriptor in (requests.fileno(), client_sign, ended):
+    for descriptor in (requests.fileno(), ended):
         poll.register(descriptor, select.POLLIN)
     processors: dict[int, int] = {}  # number by pid
-    is_client_new = False
     while True:
-        ready = [descriptor for descriptor, _ in poll.poll(0 if is_client_new else None)]
-        if not ready:
-            is_client_new = False
-            _prepare_large_values()
-        if client_sign in ready:  # before any request, because the next processor probably needs the client
-            ready.remove(client_sign)
-            poll.unregister(client_sign)
-            os.close(client_sign)
-            client_sign = -1
-            _prepare_clients(config)
-            is_client_new = True
-        for descriptor in ready:
+        for descriptor, _ in poll.poll():
             if descriptor == ended:
                 os.read(ended, _MAX_SIGNS)
                 _reap(requests, processors)
@@ -192,17 +189,19 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                 end_descendants()
                 end_others_born_with(*config.own_variables)  # the agent's manager may also be dead
                 return 0
+            (number,) = _REQUEST.unpack(data)
+            if number == _CLIENTS:
+                _prepare_clients()
+                continue
             leave_removed_directory()
             if not (pid := _fork(descriptors[-1])):
                 requests.close()
-                if client_sign >= 0:
-                    ImportWatcher(_CLIENT_ENTRY_MODULE, partial(_report_client, client_sign))
                 _detach(ended, ended_sign)
                 _share_signals(usual, agent_stops)
-                return run_processor(Descriptors(*descriptors), config, _connect, _show_records, parts)
+                return run_processor(Descriptors(*descriptors), config, _connect, show_records, parts)
             for each in descriptors:
                 os.close(each)
-            _report_start(requests, processors, _REQUEST.unpack(data)[0], pid)
+            _report_start(requests, processors, number, pid)
 
 
 def _fork(crash_text: int) -> int:
@@ -258,44 +257,25 @@ def _shared_imports() -> Iterator[None]:
     gc.freeze()
 
 
-def _prepare_clients(config: WorkerConfig) -> None:
+def _prepare_clients() -> None:
     with _shared_imports():
         from scaler.plugins import extensions, load  # noqa: PLC0415
+        from scaler.security import credential  # noqa: F401, PLC0415
         from scaler.serialization import by_value  # noqa: F401, PLC0415
-        from scaler.worker.processor.records import set_level  # noqa: PLC0415
+        from scaler.worker.processor import storage  # noqa: F401, PLC0415
 
         for name in _CLIENT_MODULES:
             importlib.import_module(name)
         for extension in extensions():
             if extension.client:
                 load(extension.client)
-    importlib.import_module(_NESTED_MODULE).prepare()
-    set_level(config)
-    gc.freeze()
-
-
-def _prepare_large_values() -> None:
-    with _shared_imports():
-        from scaler.security import credential  # noqa: F401, PLC0415
-        from scaler.worker.processor import storage  # noqa: F401, PLC0415
+        importlib.import_module(_NESTED_MODULE).prepare()
 
 
 def _connect(config: WorkerConfig, address: str, is_host_store: bool) -> StoreConnection:
     from scaler.worker.processor.storage import connect  # noqa: PLC0415
 
     return connect(config, address, is_host_store)
-
-
-def _show_records(config: WorkerConfig, running: Callable[[], bytes], report: Callable[[str, str, str], None]) -> None:
-    from scaler.worker.processor.records import show_records  # noqa: PLC0415
-
-    show_records(config, running, report)
-
-
-def _report_client(client_sign: int) -> None:
-    with contextlib.suppress(OSError):  # the task has closed descriptors that it did not open
-        os.eventfd_write(client_sign, 1)
-        os.close(client_sign)
 
 
 def _notice_ends() -> tuple[int, int]:

@@ -310,6 +310,7 @@ class ProcessorAgent(Agent):
         match note.kind:
             case frames.ToAgent.CHANNEL:
                 self._relays.open(note.identifier[:PEER_ID_BYTES], number, descriptors.pop())
+                self._fork_server.prepare_clients()
             case frames.ToAgent.OUTPUT:
                 self._pipes.open(note.identifier, tuple(descriptors))
                 descriptors.clear()

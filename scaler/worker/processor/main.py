@@ -35,7 +35,7 @@ from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoreConnection, StoredObjects
-from scaler.worker.processor.restoring import ProcessGuard, StateRestorer, on_import
+from scaler.worker.processor.restoring import ProcessGuard, StateRestorer
 
 FLUSH_NS = 1_000_000
 """Maximum time that results are batched while no task runs. Results are sent before a longer task."""
@@ -67,14 +67,14 @@ def run_processor(
     parts: Iterable[StartPart],
 ) -> int:
     """Run a processor until the agent sends END. Returns the exit code. connect: connects to a store, possibly the
-    host's. show_records: called when a task imports `logging`. parts: of extensions; see `scaler.plugins.Extension`."""
+    host's. show_records: shows the log records of tasks. parts: of extensions; see `scaler.plugins.Extension`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a killed processor loses buffered output
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
-    on_import("logging", lambda: show_records(config, context.running_task, partial(_report_record, results)))
+    show_records(config, context.running_task, partial(_report_record, results))
     if config.preload is not None:
         try:
             run_preload(config.preload)

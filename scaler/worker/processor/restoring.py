@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` spends ten times as long on names of signals
 import contextlib
 import fcntl
+import locale
 import os
 import resource
 import signal
@@ -19,11 +20,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Never
 
@@ -93,47 +91,6 @@ Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
 """Receives the arguments of a call. Returns a key of the changed state with a function that restores it, or None."""
 
 
-class ImportWatcher(MetaPathFinder):
-    """First entry of `sys.meta_path` until the first import of a module, when it calls a function."""
-
-    def __init__(self, module: str, call: Callable[[], ModuleSpec | None]) -> None:
-        """call: returns the module's spec, or None to search as usual."""
-        self._module = module
-        self._call = call
-        sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
-    ) -> ModuleSpec | None:
-        if fullname != self._module or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        return self._call()
-
-
-def on_import(module: str, call: Callable[[], object]) -> None:
-    """Call a function when a module has been imported, or now if it already is. Does not import the module."""
-
-    def spec_with_call() -> ModuleSpec | None:
-        spec = find_spec(module)
-        loader = None if spec is None else spec.loader
-        if loader is not None:
-            execute = loader.exec_module
-
-            def exec_module(made: ModuleType) -> None:
-                del vars(loader)["exec_module"]
-                execute(made)
-                call()
-
-            vars(loader)["exec_module"] = exec_module
-        return spec
-
-    if module in sys.modules:
-        call()
-    else:
-        ImportWatcher(module, spec_with_call)
-
-
 class StateRestorer:
     def __init__(self, tee: Callable[[bool, Any], object], on_drop: OnDrop | None = None) -> None:
         """tee: forwards the text of a new stream; receives is_stderr and the stream."""
@@ -161,7 +118,7 @@ class StateRestorer:
         self._note(socket, "setdefaulttimeout", lambda *_: _value(socket.setdefaulttimeout, socket.getdefaulttimeout()))
         for name in ("filterwarnings", "simplefilter", "resetwarnings"):
             self._note(warnings, name, _filters)
-        on_import("locale", self._note_locale)
+        self._note(locale, "setlocale", _locale)
 
     def restore(self) -> None:
         undo, self._undo = self._undo, {}
@@ -199,16 +156,6 @@ class StateRestorer:
             if getattr(place, name, None) is change:
                 setattr(place, name, noting)
 
-    def _note_locale(self) -> None:
-        import locale  # noqa: PLC0415 (few tasks need it)
-
-        change = locale.setlocale
-
-        def before(_category: int, wanted: object = None) -> tuple[object, Callable[[], object]] | None:
-            return None if wanted is None else ("locale", partial(change, locale.LC_ALL, change(locale.LC_ALL)))
-
-        self._note(locale, "setlocale", before)
-
     def _directory(self, *_: object) -> tuple[object, Callable[[], object]] | None:
         if "directory" in self._undo:
             return None
@@ -240,6 +187,11 @@ def _is_importing() -> bool:
             return True
         frame = caller
     return False
+
+
+def _locale(_category: int, wanted: object = None) -> tuple[object, Callable[[], object]] | None:
+    change = locale.setlocale.__wrapped__  # type: ignore[attr-defined]
+    return None if wanted is None else ("locale", partial(change, locale.LC_ALL, change(locale.LC_ALL)))
 
 
 def _umask(*_: object) -> tuple[object, Callable[[], object]]:
