@@ -92,27 +92,9 @@ class StackProfile:
         return "\n".join([head, f"{'own':>8}{'with calls':>11}  frame", *lines])
 
     def collapsed(self) -> str:
-        """Return one line per stack in flamegraph.pl format: frames separated by semicolons, then microseconds."""
+        """Return one line per stack for flamegraph.pl and speedscope: frames separated by semicolons, then
+        microseconds."""
         return "".join(f"{';'.join(stack)} {us}\n" for stack, us in sorted(self.own_us.items()) if stack)
-
-    def speedscope(self, name: str) -> dict[str, Any]:
-        frames: dict[str, int] = {}
-        stacks = sorted(self.own_us.items())
-        profile = {
-            "type": "sampled",
-            "name": name,
-            "unit": "microseconds",
-            "startValue": 0,
-            "endValue": self.total_us,
-            "samples": [[frames.setdefault(frame, len(frames)) for frame in stack] for stack, _ in stacks],
-            "weights": [microseconds for _, microseconds in stacks],
-        }
-        return {
-            "$schema": "https://www.speedscope.app/file-format-schema.json",
-            "shared": {"frames": [{"name": frame} for frame in frames]},
-            "profiles": [profile],
-            "name": name,
-        }
 
     def document(self) -> dict[str, Any]:
         frames: dict[str, int] = {}

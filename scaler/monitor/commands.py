@@ -212,7 +212,7 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
     purpose = "Print the hottest frames of a task, a function, or all functions."
     parser = flags_parser(program, TopConfig, purpose, "[--of TASK_ID|FUNCTION] [--output FILE]")
     parser.add_argument("--of", metavar="TASK_ID|FUNCTION", default="", help="what to show [default: list functions]")
-    text = "write the profile for speedscope (.json) or as collapsed stacks (other names); - writes to stdout"
+    text = "write the profile as collapsed stacks, for speedscope or flamegraph.pl; - writes to stdout"
     parser.add_argument("--output", metavar="FILE", default="", help=text)
     config, own = asked(parser, arguments, environment)
     if own["output"] and not own["of"]:
@@ -234,7 +234,7 @@ async def _show_profile(subject: str, output: str, connection: MonitorConnection
     stacks, name = read_document(document), str(document["name"])
     text = stacks.table(name)
     if output:
-        text = json.dumps(stacks.speedscope(name)) if output.endswith(".json") else stacks.collapsed()
+        text = stacks.collapsed()
     if output not in ("", STDOUT):
         save(output, text)
         text = f"wrote {stacks.samples:,} samples of {name} to {output}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -95,8 +94,7 @@ def test_short_tasks_share_the_profile_of_their_function(cluster: SchedulerClust
         assert {each.name for each in of_tasks} == {"work_a_little"}
         # On a busy machine, even a short task may be sampled.
         assert "function" in {each.of for each in of_tasks}
-        for name in ("stacks.json", "stacks.txt"):
-            found.save(tmp_path / name)
+        found.save(tmp_path / "stacks.txt")
         nothing = client.profile("no such function")
         assert (nothing.of, nothing.samples, str(nothing)) == ("", 0, "no such function: no samples")
         for bad in (1, None):
@@ -104,7 +102,6 @@ def test_short_tasks_share_the_profile_of_their_function(cluster: SchedulerClust
                 client.profile(bad)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="seconds"):
             client.profile(futures[0], seconds=-1)
-    assert json.loads((tmp_path / "stacks.json").read_text())["profiles"][0]["unit"] == "microseconds"
     assert (tmp_path / "stacks.txt").read_text() == found.stacks.collapsed()
 
 
@@ -143,7 +140,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_command_lists_functions_prints_hot_frames_and_writes_files(
     cluster: SchedulerClusterCombo, tmp_path: Path
 ) -> None:
-    address, file = cluster.get_monitor_address(), tmp_path / "profile.json"
+    address, file = cluster.get_monitor_address(), tmp_path / "profile.txt"
     with Client(cluster.get_address()) as client:
         future = client.submit(work_for, 2.5)
         future.result(SECONDS)
@@ -154,7 +151,7 @@ def test_command_lists_functions_prints_hot_frames_and_writes_files(
         assert lines[0].startswith("work_for: ")
         assert any("hot (" in line for line in lines)
     assert "samples of work_for to" in command("--of", "work_for", "--output", str(file), address).stdout
-    assert json.loads(file.read_text())["name"] == "work_for"
+    assert "work_for (" in file.read_text()
     assert " (integration/test_profiles.py:" in command("--of", "work_for", "--output", "-", address).stdout
     for wrong, why in (
         (("--of", "none"), "no samples of 'none'"),

@@ -43,11 +43,8 @@ class TaskProfile:
         return self.stacks.hottest(most)
 
     def save(self, path: str | Path) -> None:
-        """Write a https://www.speedscope.app file if the name ends with .json, otherwise collapsed stacks."""
-        target = local_path(path)
-        is_json = target.suffix == ".json"
-        text = json.dumps(self.stacks.speedscope(self.name)) if is_json else self.stacks.collapsed()
-        target.write_text(text, encoding="utf-8")
+        """Write collapsed stacks, which https://www.speedscope.app and flamegraph.pl read."""
+        local_path(path).write_text(self.stacks.collapsed(), encoding="utf-8")
 
     def __str__(self) -> str:
         return self.stacks.table(self.name, _LISTED)
