@@ -21,6 +21,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     property: ("fget", "fset", "fdel"),
     cached_property: ("func",),
+    partial: ("func", "args", "keywords"),
 }
 _OF_THE_CLASS = (GetSetDescriptorType, MemberDescriptorType)
 _CLASS_STATE = frozenset({"_abc_impl", "__abstractmethods__"})
@@ -70,12 +71,6 @@ def _members(value: Any) -> Iterator[tuple[str, object]]:
     elif kind in _PARTS:
         for name in _PARTS[kind]:
             yield f".{name}", getattr(value, name)
-    elif issubclass(kind, partial):
-        yield ".func", value.func
-        for index, member in enumerate(value.args):
-            yield f".args[{index}]", member
-        for name, member in value.keywords.items():
-            yield f".keywords[{name!r}]", member
     elif issubclass(kind, type):
         yield from _members_of_class(value)
     elif all(
@@ -89,8 +84,7 @@ def _members(value: Any) -> Iterator[tuple[str, object]]:
 
 
 def _members_of_class(kind: type) -> Iterator[tuple[str, object]]:
-    for index, base in enumerate(kind.__bases__):
-        yield f".__bases__[{index}]", base
+    yield ".__bases__", kind.__bases__
     for name, member in vars(kind).items():
         if not isinstance(member, _OF_THE_CLASS) and name not in _CLASS_STATE:
             yield f".{name}", member
@@ -100,10 +94,8 @@ def _members_of_function(function: FunctionType) -> Iterator[tuple[str, object]]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):  # unassigned variable
             yield f"variable {name}", cell.cell_contents
-    for index, member in enumerate(function.__defaults__ or ()):
-        yield f".__defaults__[{index}]", member
-    for name, member in (function.__kwdefaults__ or {}).items():
-        yield f".__kwdefaults__[{name!r}]", member
+    for name in ("__defaults__", "__kwdefaults__"):
+        yield f".{name}", getattr(function, name)
     for name in dict.fromkeys(names_in(function.__code__)):
         if name in function.__globals__:
             yield f"global {name}", function.__globals__[name]
