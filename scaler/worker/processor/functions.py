@@ -180,8 +180,6 @@ class FunctionCache:
         """report_differences: receives a function's name and the differences between imported packages."""
         self._objects = objects
         self._report_differences = report_differences
-        self._serializers: dict[tuple[bytes, bytes], Serializer] = {}
-        """By ids of serializer and code."""
         self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
         """By ids of function, serializer, and code."""
         self._uploads = Uploads()
@@ -198,10 +196,8 @@ class FunctionCache:
             self.specs.pop(number, None)
         for identifier in definitions:
             self.definitions.pop(identifier, None)
-            loaded: tuple[dict[Any, Any], ...] = self._serializers, self._functions
-            for table in loaded:
-                for key in [key for key in table if identifier in key]:
-                    del table[key]
+            for key in [key for key in self._functions if identifier in key]:
+                del self._functions[key]
             self._uploads.forget(identifier)
             self._code_id = self._uploads.active
 
@@ -212,10 +208,7 @@ class FunctionCache:
         if spec.code_id != self._code_id:
             self._use_code(spec.code_id)
         if spec.serializer_id:
-            serializer_key = spec.serializer_id, spec.code_id
-            if serializer_key not in self._serializers:
-                self._serializers[serializer_key] = load_serializer(self._parts(spec.serializer_id))
-            spec.serializer = self._serializers[serializer_key]
+            spec.serializer = load_serializer(self._parts(spec.serializer_id))
         else:
             spec.serializer = format_of(self._payload(spec.function_id))
         key = (spec.function_id, spec.serializer_id, spec.code_id)
