@@ -26,6 +26,7 @@ RETIRED = {
     "io_threads": ("-it",),
     "load_balance_seconds": ("-ls",),
     "load_balance_trigger_times": ("-lbt",),
+    "max_processor_memory_growth": (),
     "status_report_interval_seconds": ("-sri",),
     "task_log_max_size": (),
     "trim_memory_threshold_bytes": ("-tm",),

@@ -42,8 +42,6 @@ class ProcessorSettings(SettingsModel):
     memory does not count. 0: no limit."""
     max_tasks_per_processor: Annotated[v.CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
     """Replace a processor after this many tasks; 0: no limit."""
-    max_processor_memory_growth: Annotated[v.Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
-    """Replace a processor, between tasks, once it uses this many bytes more than after its first task; 0: no limit."""
     max_suspended_tasks: Annotated[v.Count, Setting(metavar="COUNT")] = 1000
     """Maximum tasks per worker that may wait for nested tasks at the same time; each occupies a 9 MB processor.
     Further tasks fail with TaskRejectedError."""

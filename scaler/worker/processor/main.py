@@ -109,16 +109,10 @@ def _report_record(control: socket.socket, *level_name_and_message: str) -> None
 class GarbagePolicy:
     """Collects garbage periodically, and returns large amounts of free memory to the system."""
 
-    def __init__(
-        self, config: WorkerConfig, free: Callable[[], None], report_worn: Callable[[str], None], now_ns: int
-    ) -> None:
-        """free: drops caches. report_worn: requests a replacement of this processor, with a reason."""
-        self._max_growth_bytes = config.max_processor_memory_growth
-        self._first_bytes = 0
+    def __init__(self, free: Callable[[], None], now_ns: int) -> None:
+        """free: drops caches."""
         self._free = free
-        self._report_worn = report_worn
-        self._collected_ns = now_ns
-        self._checked_ns = now_ns if not self._max_growth_bytes else 0  # growth is measured from the first task
+        self._collected_ns = self._checked_ns = now_ns
         self._trim_above = 0
         self.pause_ns: int | None = None
         """Idle time before the next call of `idle`; None: none before the next task."""
@@ -151,30 +145,11 @@ class GarbagePolicy:
             self._trim_above = resident_bytes() + TRIM_BYTES // 8
         elif resident < TRIM_BYTES:
             self._trim_above = 0
-        if self._max_growth_bytes:
-            self._check_growth()
 
     def _trim(self) -> None:
         self._free()
         gc.collect()
         give_memory_back()
-
-    def _check_growth(self) -> None:
-        if not self._first_bytes:
-            self._trim()
-            self._first_bytes = private_bytes()
-        elif private_bytes() - self._first_bytes > self._max_growth_bytes:
-            self._trim()
-            growth = private_bytes() - self._first_bytes
-            if growth > self._max_growth_bytes:
-                limit = f"max_processor_memory_growth = {self._max_growth_bytes}"
-                self._report_worn(f"it keeps {growth} bytes more than after its first task, and {limit}")
-                self._max_growth_bytes = 0
-
-
-def private_bytes() -> int:
-    _, resident, shared, *_ = _STATM.read_text("ascii").split()
-    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 def resident_bytes() -> int:
@@ -215,7 +190,7 @@ class _Processor:
             ToProcessor.FORGET: self._functions.forget,
             ToProcessor.STORAGE: self._use_storage,
         }
-        self._garbage = GarbagePolicy(config, self._drop_caches, self._report_worn, time.monotonic_ns())
+        self._garbage = GarbagePolicy(self._drop_caches, time.monotonic_ns())
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
         self._printing = PrintForwarder(lambda: self.context.task_id, control.send)

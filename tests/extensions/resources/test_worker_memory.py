@@ -104,15 +104,6 @@ def keep(size_bytes: int) -> int:
     return os.getpid()
 
 
-@played(max_processor_memory_growth=50 * MIB)
-async def test_growing_processor_is_replaced_between_tasks(rig: Rig) -> None:
-    first = await rig.value(rig.submit(keep, (100 * MIB,))[0])
-    assert await rig.value(rig.submit(keep, (10 * MIB,))[0]) == first
-    assert await rig.value(rig.submit(keep, (60 * MIB,))[0]) == first
-    await rig.poll(lambda: first not in [each.pid for each in rig.processors()])
-    assert await rig.value(rig.submit(keep, (10,))[0]) != first
-
-
 @pytest.fixture
 def small_cgroup(tmp_path: Path) -> Iterator[Path]:
     """A memory cgroup of version 1 or 2 with a limit; skips if this process may not create one."""
