@@ -75,7 +75,6 @@ class PayloadTag(IntEnum):
     EXCEPTION = 4  # texts of an exception, then its pickle: see `serialization.exceptions`
     NAMED = 5  # a function by name: see `serialization.by_name`
     JSON = 6  # one document of JSON, in UTF-8
-    MSGPACK = 7  # one document of MessagePack
     PICKLE = 0x80  # a plain pickle: protocol 2 and later begin with this byte
 
 

@@ -33,7 +33,7 @@ Parts = list[Buffer]
 _SCALER = __file__.rpartition("/serialization/")[0]
 _HEAD = struct.Struct("<BI")
 _ALIGNMENT = 16
-_OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON, PayloadTag.MSGPACK})
+_OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON})
 _WHOLE = _OF_OTHER_LANGUAGES | {PayloadTag.PICKLE}
 """First bytes of a single part that is its own payload."""
 PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
@@ -259,9 +259,11 @@ def format_of(function: Buffer) -> Serializer | None:
     """Return the serializer of a function by name, None for any other payload. Raises SerializationError."""
     if len(function) < 2 or function[0] != PayloadTag.NAMED:
         return None
-    from scaler.serialization.by_name import Format  # noqa: PLC0415 (rarely needed)
+    if function[1] != PayloadTag.JSON:
+        raise SerializationError(f"a function by name asks for results of format {function[1]}, not 6 (JSON)")
+    from scaler.serialization.by_name import JsonSerializer  # noqa: PLC0415 (rarely needed)
 
-    return Format(function[1])
+    return JsonSerializer()
 
 
 def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None) -> Callable[..., Any]:

@@ -1,10 +1,9 @@
 """Functions by name, with values that other languages can read and write.
 
-A client without Python names a function that workers import. The payload of the function is tag 5, the tag of a format
-(6: JSON, 7: MessagePack), and `module:function` in UTF-8. Arguments and results are the tag of a format and a document.
-The arguments' document is a map with two optional keys: `args`, a list, and `kwargs`, a map with string keys. The
-argument `{"$input": i}` is replaced by reference i of the task. The function's format applies to results only, because
-each document carries its own format.
+A client without Python names a function that workers import. The payload of the function is tag 5, tag 6 (results are
+JSON), and `module:function` in UTF-8. Arguments and results are tag 6 and a JSON document. The arguments' document is a
+map with two optional keys: `args`, a list, and `kwargs`, a map with string keys. The argument `{"$input": i}` stands
+for reference i of the task.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from scaler.errors import ScalerError, SerializationError, nearest
-from scaler.extras import require
+from scaler.errors import SerializationError, nearest
 from scaler.protocol.messages import PayloadTag
 from scaler.serialization import Buffer, Serializer, describe
 
@@ -24,21 +22,10 @@ _INPUT = "$input"
 _SHAPE = 'arguments must be a map of "args" (a list) and "kwargs" (a map with string keys)'
 
 
-class Format(Serializer):
-    def __init__(self, tag: int) -> None:
-        """Raises SerializationError for an unknown tag, UsageError if the format's library is missing."""
-        if tag not in _WRITERS:
-            raise SerializationError(
-                f"a function by name asks for results of format {tag}, and there are {PayloadTag.JSON} (JSON) "
-                f"and {PayloadTag.MSGPACK} (MessagePack)"
-            )
-        if tag == PayloadTag.MSGPACK:
-            _require_msgpack()
-        self._tag = bytes([tag])
-        self._write = _WRITERS[tag]
-
+class JsonSerializer(Serializer):
     def serialize(self, obj: Any) -> bytes:
-        return self._tag + self._write(obj)
+        text = json.dumps(obj, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return bytes([PayloadTag.JSON]) + text.encode()
 
     def deserialize(self, payload: bytes) -> Any:
         return read(payload)
@@ -71,15 +58,12 @@ def read(payload: Buffer) -> Any:
     tag = payload[0]
     if tag == PayloadTag.NAMED:
         return _find(str(payload[2:], "utf-8", "replace"))
-    if tag == PayloadTag.MSGPACK:
-        _require_msgpack()
-    elif tag not in _READERS:
+    if tag != PayloadTag.JSON:
         raise SerializationError(f"a value begins with tag {tag}: it is not of another language")
     try:
-        return _READERS[tag](bytes(payload[1:]))
+        return json.loads(bytes(payload[1:]), parse_constant=_refuse)
     except Exception as error:
-        name = "JSON" if tag == PayloadTag.JSON else "MessagePack"
-        raise SerializationError(f"a value is not valid {name}: {describe(error)}") from error
+        raise SerializationError(f"a value is not valid JSON: {describe(error)}") from error
 
 
 def read_arguments(payload: Buffer, inputs: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -119,40 +103,5 @@ def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
     return tuple(found)
 
 
-def _write_json(value: object) -> bytes:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _read_json(text: bytes) -> Any:
-    return json.loads(text, parse_constant=_refuse)
-
-
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
-
-
-def _write_msgpack(value: object) -> bytes:
-    import msgpack  # noqa: PLC0415 (an extra)
-
-    written: bytes = msgpack.packb(value, datetime=True)
-    return written
-
-
-def _read_msgpack(data: bytes) -> Any:
-    import msgpack  # noqa: PLC0415 (an extra)
-
-    return msgpack.unpackb(data, strict_map_key=False, timestamp=3)
-
-
-def _require_msgpack() -> None:
-    try:
-        require("msgpack", "a function that is called with MessagePack")
-    except ScalerError as error:
-        raise SerializationError(str(error)) from None
-
-
-_WRITERS: dict[int, Callable[[object], bytes]] = {
-    PayloadTag.JSON: _write_json,
-    PayloadTag.MSGPACK: _write_msgpack,
-}
-_READERS: dict[int, Callable[[bytes], Any]] = {PayloadTag.JSON: _read_json, PayloadTag.MSGPACK: _read_msgpack}

@@ -19,7 +19,7 @@ SCHEMA = capnp.load(str(Path(__file__).parents[2] / "scaler/protocol/scaler.capn
 HEADER = struct.Struct("<II16sQQ")
 PROTOCOL = 4
 INLINE_BYTES = 32 * 1024
-JSON, MSGPACK = 6, 7
+JSON = 6
 WAIT_SECONDS = 30
 
 

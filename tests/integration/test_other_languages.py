@@ -1,20 +1,18 @@
-"""Clients in other languages: functions by name, values as JSON and MessagePack, over the protocol only."""
+"""Clients in other languages: functions by name, values as JSON, over the protocol only."""
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgpack
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.extensions.failures.bundle import read_bundle, replay
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
-from tests.integration.bare_peer import INLINE_BYTES, JSON, MSGPACK, BareClient, TaskFailedError
+from tests.integration.bare_peer import INLINE_BYTES, JSON, BareClient, TaskFailedError
 from tests.integration.free_ports import free_addresses
 
 
@@ -58,17 +56,6 @@ def test_calls_a_function_by_name_with_json_arguments(peer: BareClient) -> None:
     assert peer.result(peer.submit("builtins:dict", {})) == {}
     assert peer.result(peer.submit("builtins:dict.fromkeys", {"args": ["ab"]})) == {"a": None, "b": None}
     assert peer.result(peer.submit("gc:collect", {"args": [0]})) >= 0
-
-
-def test_bytes_and_times_travel_as_messagepack(peer: BareClient) -> None:
-    when = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
-    document = {"args": [{b"key": b"\0\1", 7: when}]}
-    task = peer.submit(
-        "copy:copy", None, tag=MSGPACK, payload=bytes([MSGPACK]) + msgpack.packb(document, datetime=True)
-    )
-    payload = peer.payload(task)
-    assert payload[0] == MSGPACK
-    assert msgpack.unpackb(payload[1:], strict_map_key=False, timestamp=3) == {b"key": b"\0\1", 7: when}
 
 
 def test_large_arguments_and_results_go_through_the_object_storage(peer: BareClient) -> None:

@@ -56,7 +56,7 @@ the lists, and the entries of all lists lie one behind the other; all of it is e
 Payloads are bytes that begin with a tag: 1 parts (a pickle and its buffers), 2 arguments (one entry each), 3 stored
 reference (25 bytes: 3, object id, size u64 little endian), 4 an exception (a version, 3; three u32 sizes; the name of
 its type, its text and its traceback in UTF-8; a pickle), 5 a function by name (the tag of a format, then
-module:function in UTF-8), 6 a document of JSON, 7 one of MessagePack, 0x80 a pickle as it is. The platform reads
+module:function in UTF-8), 6 a document of JSON, 0x80 a pickle as it is. The platform reads
 nothing behind the tag but the texts of an exception. `docs/protocol.md` says how a client without Python uses them.
 
 Numbers. Seconds are finite, from 0 to {MAX_SECONDS:.0f}. A reading of a clock is any finite number; only its sender

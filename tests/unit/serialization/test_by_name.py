@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from scaler.errors import ScalerError, SerializationError
 from scaler.protocol.messages import PayloadTag
-from scaler.serialization import format_of, load_function, load_retry_on, load_value, parts_of, to_payload
+from scaler.serialization import load_function, load_retry_on, load_value, parts_of, to_payload
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.by_name import Format, read
+from scaler.serialization.by_name import JsonSerializer
 
-TAGS = (PayloadTag.JSON, PayloadTag.MSGPACK)
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 )
@@ -29,23 +28,23 @@ def no_input(index: int) -> Any:
 
 
 @settings(max_examples=10)
-@given(st.sampled_from(TAGS), DOCUMENTS)
-def test_value_round_trips(tag: PayloadTag, value: object) -> None:
-    payload = to_payload([Format(tag).serialize(value)])
-    assert payload[0] == tag
+@given(DOCUMENTS)
+def test_value_round_trips(value: object) -> None:
+    payload = to_payload([JsonSerializer().serialize(value)])
+    assert payload[0] == PayloadTag.JSON
     assert load_value(parts_of(payload)) == value
 
 
 @settings(max_examples=10)
-@given(st.sampled_from(TAGS), st.lists(DOCUMENTS, max_size=3), st.dictionaries(st.text(), DOCUMENTS, max_size=3))
-def test_arguments_arrive_unchanged(tag: PayloadTag, args: list[Any], kwargs: dict[str, Any]) -> None:
-    payload = Format(tag).serialize({"args": args, "kwargs": kwargs})
+@given(st.lists(DOCUMENTS, max_size=3), st.dictionaries(st.text(), DOCUMENTS, max_size=3))
+def test_arguments_arrive_unchanged(args: list[Any], kwargs: dict[str, Any]) -> None:
+    payload = JsonSerializer().serialize({"args": args, "kwargs": kwargs})
     assert load_arguments(parts_of(payload), no_input) == (tuple(args), kwargs)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_arguments_or_refused(data: bytes) -> None:
-    for tag in (PayloadTag.NAMED, *TAGS):
+    for tag in (PayloadTag.NAMED, PayloadTag.JSON):
         try:
             args, kwargs = load_arguments([bytes([tag]) + data], no_input)
         except ScalerError:
@@ -56,15 +55,7 @@ def test_any_bytes_are_arguments_or_refused(data: bytes) -> None:
 
 def test_function_by_name_is_the_function_itself() -> None:
     assert load_function(parts_of(b"\x05\x06os.path:join")) is sys.modules["os.path"].join
-    assert load_function([b"\x05\x07builtins:dict.fromkeys"]) == dict.fromkeys
-
-
-def test_missing_messagepack_library_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "msgpack", None)
-    monkeypatch.setattr("scaler.extras.find_spec", lambda _: None)
-    for use in (lambda: format_of(b"\x05\x07math:sqrt"), lambda: read(b"\x07\x80")):
-        with pytest.raises(SerializationError, match=r"pip install msgpack"):
-            use()
+    assert load_function([b"\x05\x06builtins:dict.fromkeys"]) == dict.fromkeys
 
 
 @pytest.mark.parametrize(
