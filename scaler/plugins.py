@@ -117,31 +117,12 @@ EXTENSIONS = Plugins(
 
 
 @dataclass(frozen=True, slots=True)
-class LogTable:
-    """An append-only table whose last rows monitors keep and show.
-
-    row: reference of a NamedTuple with a `Column` for each field. keep: number of rows kept. page: the web page that
-    shows the table. empty: text for a table without rows.
-    """
-
-    name: str
-    title: str
-    row: str
-    keep: int
-    page: str
-    empty: str
-
-    @property
-    def kind(self) -> type[NamedTuple]:
-        return cast("type[NamedTuple]", load(self.row))
-
-
-@dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table that readers query, newest rows first.
+    """A table that readers query, newest rows first. `rows` of the extension's scheduler part returns the rows.
 
-    row, page: as in LogTable; page may be empty. most: rows per answer. parameter: name and purpose of the search text.
-    `rows` of the extension's scheduler part returns the rows.
+    row: reference of a NamedTuple with a `Column` for each field. most: rows per answer. parameter: name and purpose of
+    the search text. page: the web page that shows the table, or empty. for_monitors: only monitors and admins may read
+    the table.
     """
 
     name: str
@@ -150,6 +131,7 @@ class FoundTable:
     most: int
     parameter: tuple[str, str] = ("search", "Text to search for in the row.")
     page: str = ""
+    for_monitors: bool = False
 
     @property
     def kind(self) -> type[NamedTuple]:
@@ -194,7 +176,6 @@ class Extension:
     scaling: str = ""
     policy: str = ""
     performer: str = ""
-    logs: tuple[LogTable, ...] = ()
     found: tuple[FoundTable, ...] = ()
     monitor: str = ""
     tables: str = ""
@@ -260,8 +241,8 @@ def known_extensions() -> tuple[Extension, ...]:
     for name in EXTENSIONS.names():
         try:
             extension = _extension(name)
-            for row in [*(log.row for log in extension.logs), *(table.row for table in extension.found)]:
-                load(row)
+            for table in extension.found:
+                load(table.row)
             found.append(extension)
         except Exception as error:  # noqa: BLE001 (another package must not keep monitors from starting)
             warnings.warn(f"the tables of the extension {name!r} are not shown: {error}", stacklevel=2)

@@ -15,7 +15,7 @@ from scaler.client.options import check_integer
 from scaler.grammar import counted
 from scaler.monitor.cluster_rows import WorkerRow
 from scaler.monitor.connection import Asking
-from scaler.monitor.rows import FOUND, LOGS
+from scaler.monitor.rows import FOUND
 from scaler.monitor.tables import table_named, values_of
 
 MAX_TASKS = 10_000
@@ -55,7 +55,7 @@ async def table(asking: Asking, name: str, given: Mapping[str, object]) -> RowTa
     """Return the rows of a table. Raises UsageError for unknown names of tables and parameters."""
     found = table_named(name)
     values = values_of(found.parameters, {key: [str(value)] for key, value in given.items()})
-    if name not in {*FOUND, *LOGS}:
+    if name not in FOUND:
         await asking.read()
     return RowTable(await found.rows(asking, values))
 

@@ -12,7 +12,6 @@ from scaler.scheduler.core.changes import TaskFailed as TaskFailed
 from scaler.scheduler.core.changes import TaskRetried as TaskRetried
 from scaler.scheduler.core.changes import TasksEnded as TasksEnded
 from scaler.scheduler.core.changes import TasksStarted as TasksStarted
-from scaler.scheduler.core.commands import AddRows as AddRows
 from scaler.scheduler.core.commands import Command as Command
 from scaler.scheduler.core.commands import HoldObjects as HoldObjects
 from scaler.scheduler.core.commands import Perform as Perform

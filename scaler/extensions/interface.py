@@ -5,8 +5,7 @@ them. `scaler.plugins.EXTENSIONS` lists the built-in extensions. Installed exten
 group `scaler.extensions`. The part inside monitors is `scaler.monitor.model.MonitorPart`, which schedulers need not
 load.
 
-    step of the scheduler core -> changes -> on_changes -> commands -> AddRows: monitors
-                                                                    -> Perform: the extension's performer
+    step of the scheduler core -> changes -> on_changes -> Perform -> the extension's performer
 """
 
 from __future__ import annotations

@@ -35,13 +35,12 @@ from scaler.monitor.messages import (
     TasksFound,
 )
 from scaler.monitor.model import Model
-from scaler.monitor.rows import FOUND, LOGS, MALFORMED, decode, decode_list, objects
+from scaler.monitor.rows import FOUND, MALFORMED, decode, decode_list, objects
 from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.questions import Questions
 from scaler.net.versions import own_hello
-from scaler.plugins import FoundTable
 from scaler.protocol import messages as m
 from scaler.stack_profile import read_document
 
@@ -113,13 +112,12 @@ class Asking:
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
         """Return the newest rows of an extension's table. most: maximum number of rows, by default the table's own
         limit. Raises as `find` does, and RefusedError if the scheduler does not have the table."""
-        table = FOUND[name] if name in FOUND else LOGS[name]
-        most = most or (table.most if isinstance(table, FoundTable) else table.keep)
+        table = FOUND[name]
         with self._decoding(f"rows of {name}"):
             if name not in self.tables.split():
                 text = f"the scheduler at {self.address} has no table {name!r}: its extension is not enabled there"
                 raise RefusedError(f"{text}, or the scheduler is older")
-            found = await self._ask(m.ReadTable(name, search, most), m.TableRead)
+            found = await self._ask(m.ReadTable(name, search, most or table.most), m.TableRead)
             return [*decode_list(table.kind, json.loads(found.json))]
 
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 from scaler.monitor.cluster_rows import DecisionRow, IncidentRow, ProcessorRow, SpendingRow, Status, TaskRow
 from scaler.monitor.history_rows import FunctionTimesRow
-from scaler.plugins import FoundTable, LogTable, known_extensions
+from scaler.plugins import FoundTable, known_extensions
 from scaler.protocol.monitor_columns import Column
 
 Document = Mapping[str, Any]
@@ -33,14 +33,10 @@ LISTS: Mapping[str, type[NamedTuple]] = {
 KEYS = {name: "id" if "id" in kind._fields else "name" for name, kind in LISTS.items()}
 """Key column of each list."""
 
-LOGS: Mapping[str, LogTable] = {log.name: log for extension in known_extensions() for log in extension.logs}
-"""Append-only tables of extensions, by name."""
-NOTES: Mapping[str, tuple[type[NamedTuple], int]] = {
-    "decisions": (DecisionRow, 500),
-    "incidents": (IncidentRow, 500),
-    **{name: (log.kind, log.keep) for name, log in LOGS.items()},
-}
-"""All append-only tables: row type, and how many of the newest rows monitors keep."""
+NOTES: Mapping[str, type[NamedTuple]] = {"decisions": DecisionRow, "incidents": IncidentRow}
+"""Row type of each append-only table."""
+MAX_NOTES = 500
+"""Newest rows that monitors keep of each."""
 FOUND: Mapping[str, FoundTable] = {table.name: table for extension in known_extensions() for table in extension.found}
 """Tables of extensions that the scheduler is asked for, by name."""
 
@@ -217,7 +213,7 @@ def schema_of(hint: Any) -> View:
 def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
     """Return the columns of the page's tables, by row type. answered: row types of extensions' tables."""
     own = {"tasks": TaskRow, "processors": ProcessorRow, "times": FunctionTimesRow, "costs": SpendingRow}
-    asked = {name: NOTES[name][0] for name in LOGS} | {name: table.kind for name, table in FOUND.items()}
+    asked = {name: table.kind for name, table in FOUND.items()}
     return {
         kind: [
             {"name": name, "title": column.title, "unit": column.unit, "rank": column.rank, "help": column.help}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -13,7 +12,7 @@ from scaler.monitor.cluster_rows import FindingRow, SpendingRow, TaskRow
 from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.findings import findings
 from scaler.monitor.model import Model, task_keys
-from scaler.monitor.rows import FOUND, LISTS, LOGS, NOTES, View, view
+from scaler.monitor.rows import FOUND, LISTS, MAX_NOTES, NOTES, View, view
 from scaler.plugins import FoundTable, known_extensions, load
 
 if TYPE_CHECKING:
@@ -124,13 +123,10 @@ def _listed(name: str, title: str, **more: Any) -> Table:
 
 
 def _noted(name: str, title: str) -> Table:
-    kind, most = NOTES[name]
-    return Table(name, title, kind, partial(_read_notes, name), (limit(most),))
+    def read(asking: Asking, limit: int) -> Sequence[Any]:
+        return [*reversed(asking.model.notes[name])][:limit]
 
-
-def _read_notes(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaitable[Sequence[Any]]:
-    is_known = name not in LOGS or (asking.has_reports and name in asking.tables.split())
-    return [*reversed(asking.model.notes[name])][:limit] if is_known else asking.rows(name, most=limit)
+    return Table(name, title, NOTES[name], read, (limit(MAX_NOTES),))
 
 
 def _found(found: FoundTable) -> Table:
@@ -171,7 +167,6 @@ _DECLARED = (
     Table("findings", "Suggested changes, with evidence", FindingRow, lambda asking: findings(asking.model)),
     _noted("decisions", "Decisions of the scaling policy"),
     _noted("incidents", "Events that need an operator's attention"),
-    *(_noted(name, log.title) for name, log in LOGS.items()),
     *map(_found, FOUND.values()),
 )
 ADDED = [table for each in known_extensions() if each.tables for table in cast("tuple[Table, ...]", load(each.tables))]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
 from scaler.paths import local_path
-from scaler.plugins import extensions, load
-from scaler.protocol.messages import ReadTable, Reply, TableRead, Unanswered
+from scaler.plugins import FoundTable, extensions, load
+from scaler.protocol.messages import ReadTable, Reply, Role, TableRead, Unanswered
 from scaler.scheduler.additions import Additions
 from scaler.scheduler.core.changes import Incident, Observed, Told
 from scaler.scheduler.core.cluster import ClusterState, Scaling
@@ -26,11 +26,16 @@ from scaler.scheduler.tables import rows_document
 _MAX_TEXT = 500
 
 
-def answer_table(parts: Mapping[str, Any], question: ReadTable, client: ClientRecord, state: ClusterState) -> Reply:
-    """Answer with rows of an extension. parts: guarded parts by table name."""
-    part = parts.get(question.table)
-    if part is None:
+def answer_table(
+    tables: Mapping[str, tuple[FoundTable, Any]], question: ReadTable, client: ClientRecord, state: ClusterState
+) -> Reply:
+    """Answer with rows of an extension. tables: each with its guarded part, by name."""
+    if question.table not in tables:
         return Unanswered(f"this scheduler has no table {question.table[:100]!r}")
+    table, part = tables[question.table]
+    identity = client.identity
+    if table.for_monitors and not (identity.is_admin or Role.MONITOR in identity.roles):
+        return Unanswered(f"the table {table.name} covers all clients and requires a key with role monitor or admin")
     found: Reply = part.rows(question.table, question.search, question.most, client, state)
     return found
 
@@ -119,7 +124,7 @@ def guard(name: str, part: Any) -> Any:
 def make_rooms(config: SchedulerConfig) -> Rooms:
     """Return the extensions for these settings. Raises UsageError if one cannot start."""
     parts: dict[str, Any] = {}
-    tables: dict[str, Any] = {}
+    tables: dict[str, tuple[FoundTable, Any]] = {}
     for each in extensions(config.extensions):
         if each.scheduler:
             try:
@@ -128,7 +133,7 @@ def make_rooms(config: SchedulerConfig) -> Rooms:
                 parts[each.name] = guard(each.name, made)
             except Exception as error:
                 raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
-            tables |= {table.name: parts[each.name] for table in each.found}
+            tables |= {table.name: (table, parts[each.name]) for table in each.found}
     return Rooms([*parts.values()], {ReadTable: partial(answer_table, tables)})
 
 
@@ -158,12 +163,7 @@ def make_scaling(allocation: Any = None, changes: tuple[str, ...] = ()) -> Scali
 
 def table_names(config: SchedulerConfig) -> str:
     """Return the tables that ReadTable can read, as a Welcome lists them."""
-    found = (
-        name
-        for each in extensions(config.extensions)
-        for name in (*(log.name for log in each.logs), *(table.name for table in each.found))
-    )
-    return " ".join(found)
+    return " ".join(table.name for each in extensions(config.extensions) for table in each.found)
 
 
 class Performers:

@@ -39,7 +39,6 @@ from scaler.scheduler.core.changes import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
-    AddRows,
     AskPolicy,
     Command,
     DurabilitySaid,
@@ -284,8 +283,6 @@ class SchedulerServer:
                 self._policy.ask(view)
             case Publish(changes):
                 self._publish(changes)
-            case AddRows(table, rows):
-                self._monitors.add_rows(table, rows)
             case Perform(extension, work):
                 self.performers.perform(extension, work)
             case Stop(text):

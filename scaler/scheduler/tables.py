@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-ANSWER_BYTES = 512 * 1024
+ANSWER_BYTES = 768 * 1024
 
 
 def table(columns: Sequence[object], rows: Iterable[Sequence[object]], size_bytes: int) -> str:

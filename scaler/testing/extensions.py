@@ -21,8 +21,8 @@ from scaler.config.setting import SettingsModel
 from scaler.monitor.rows import json_schema
 from scaler.monitor.tables import TABLES
 from scaler.net.connection import ANYONE
-from scaler.plugins import Extension, FoundTable, LogTable, load
-from scaler.scheduler.core.commands import AddRows, HoldObjects, Perform
+from scaler.plugins import Extension, load
+from scaler.scheduler.core.commands import HoldObjects, Perform
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord
 from scaler.testing.simulation.actors import Chances
@@ -124,8 +124,7 @@ def declaration_loads(contract: Contract) -> None:
         model_of(model, {})  # every setting has a default
     for each in filter(None, (extension.scheduler, extension.performer)):
         assert callable(load(each)), f"{each} cannot be called"
-    tables: list[LogTable | FoundTable] = [*extension.logs, *extension.found]
-    for table in tables:
+    for table in extension.found:
         known = TABLES.get(table.name)
         assert known is None or known.kind is table.kind, f"the name {table.name!r} is that of another table"
         assert set(table.kind._field_defaults) == set(table.kind._fields), f"a field of {table.row} has no default"
@@ -169,21 +168,17 @@ def same_input_same_output(contract: Contract) -> None:
 
 
 def commands_are_own(contract: Contract) -> None:
-    """Check that commands only add rows to the extension's tables, address its performer, or hold objects."""
+    """Check that commands only address the extension's performer, or hold objects."""
     extension = contract.extension
-    logs = {log.name: log.kind for log in extension.logs}
     for call in contract.first[0] if extension.scheduler else ():
         for command in call.commands:
             match command:
-                case AddRows(table, rows):
-                    assert table in logs, f"{table!r} is no LogTable of the extension"
-                    assert all(type(row) is logs[table] for row in rows), f"a row of {table!r} is of another kind"
                 case Perform(name, _) if name == extension.name and extension.performer:
                     pass
                 case HoldObjects():
                     pass
                 case _:
-                    raise AssertionError(f"{call.hook} returned {command!r}: neither AddRows nor Perform of its own")
+                    raise AssertionError(f"{call.hook} returned {command!r}: no Perform of its own")
 
 
 def time_moves_on(contract: Contract) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scaler.extensions.audit.rows import AuditRow
 from scaler.extensions.logs.rows import LogRow
 from scaler.extensions.timeline.lanes import lanes
 from scaler.monitor.cluster_rows import TaskRow
@@ -446,7 +447,7 @@ def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windo
     events = cluster.events(1.0)
     events["incidents"] = [cluster.incident(EVIL, EVIL, EVIL)]
     events["decisions"] = [cluster.decision(1, EVIL, manager=EVIL)]
-    events["audit"] = [{"at": cluster.at, "kind": "refused", "key": EVIL, "host": EVIL, "text": EVIL}]
+    server.monitor.audited = [AuditRow(cluster.at, "refused", EVIL, host=EVIL, text=EVIL)]
     server.tell(cluster.status(), events)
     page = windows.open(server.url)
     for path in (*(path for path in PATHS if "worker/" not in path), f"/#/worker/{1:032x}"):

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from scaler.plugins import Extension, extensions
-from scaler.scheduler.core.commands import AddRows
+from scaler.scheduler.core.commands import HoldObjects, Perform
 from scaler.testing.extensions import CHECKS, Contract, commands_are_own, same_input_same_output
 from tests.extensions.installed import EXAMPLE
 
@@ -43,11 +43,15 @@ def test_example_follows_the_contract(example: Extension) -> None:
 @pytest.mark.parametrize(
     ("fault", "check", "said"),
     [
-        (lambda _part, _changes: [AddRows("workers", [])], commands_are_own, "'workers' is no LogTable"),
-        (lambda _part, _changes: [AddRows("audit", [next(NUMBERS)])], same_input_same_output, "on_changes returned"),
+        (lambda _part, _changes: [Perform("workers", [])], commands_are_own, "no Perform of its own"),
+        (
+            lambda _part, _changes: [HoldObjects([b"%d" % next(NUMBERS)], [])],
+            same_input_same_output,
+            "on_changes returned",
+        ),
         (lambda _part, changes: changes[0].cpu_us.append(0) or [], same_input_same_output, "has changed"),
     ],
-    ids=["another table", "no pure function", "changed changes"],
+    ids=["another extension", "no pure function", "changed changes"],
 )
 def test_finds_a_fault(
     example: Extension, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., list[object]], check: Check, said: str

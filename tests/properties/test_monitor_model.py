@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scaler.extensions.timeline.lanes import lanes
 from scaler.monitor.model import Model
-from scaler.monitor.rows import NOTES, json_schema, view
+from scaler.monitor.rows import MAX_NOTES, json_schema, view
 
 names = st.sampled_from(["a", "b", "c", "d"])
 numbers = st.integers(0, 10_000)
@@ -63,4 +63,4 @@ def test_every_row_has_a_view_that_fits_its_schema(received: list[tuple[str, dic
         jsonschema.validate(shown, json_schema(type(row), whole=True), jsonschema.Draft202012Validator)
     for bars in lanes(model).values():
         assert [bar.start for bar in bars] == sorted(bar.start for bar in bars)
-    assert len(model.notes["incidents"]) <= NOTES["incidents"][1]
+    assert len(model.notes["incidents"]) <= MAX_NOTES

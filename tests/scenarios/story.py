@@ -214,7 +214,6 @@ class Story:
                 core_commands.AskPolicy()
                 | core_commands.HoldObjects()
                 | core_commands.Publish()
-                | core_commands.AddRows()
                 | core_commands.Perform()
             ):
                 return []

@@ -1,6 +1,6 @@
 """The audit log.
 
-changes of the core -> core.py: records, frequent events counted -> monitors, and file.py: audit_path
+changes of the core -> core.py: records, frequent events counted -> the table `audit`, and file.py: audit_path
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from scaler.config.setting import Setting, SettingsModel
-from scaler.plugins import Extension, LogTable
+from scaler.plugins import Extension, FoundTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +26,15 @@ EXTENSION = Extension(
     settings="scaler.extensions.audit:AuditSettings",
     scheduler="scaler.extensions.audit.core:Audit",
     performer="scaler.extensions.audit.file:audit_file",
-    logs=(
-        LogTable(
+    found=(
+        FoundTable(
             "audit",
             "Who did what",
             "scaler.extensions.audit.rows:AuditRow",
-            keep=2_000,
+            most=2_000,
+            parameter=("key", "A key's name."),
             page="clients",
-            empty="Connections, refusals, and submitted tasks appear here.",
+            for_monitors=True,
         ),
     ),
 )

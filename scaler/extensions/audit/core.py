@@ -4,8 +4,10 @@ Frequent events are counted per peer and text for `COUNT_SECONDS`, so a flood of
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.rows import AuditRow
@@ -13,7 +15,7 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.net.connection import Closed, Opened
 from scaler.protocol.messages import ClientDetails, Hello, Role
 from scaler.scheduler.core.changes import Action, AdmissionRefused, Expelled, KeysRead, Noted, Observed
-from scaler.scheduler.core.commands import AddRows, Command, Perform
+from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Now
 from scaler.texts import escaped
 
@@ -21,6 +23,7 @@ COUNT_SECONDS = 5.0
 MAX_COUNTED = 200
 """Distinct counters at a time. Further events are counted by kind only."""
 MAX_AUDIT_TEXT = 200
+MAX_KEPT = 2_000
 
 
 class Who(NamedTuple):
@@ -47,6 +50,8 @@ class Audit(SchedulerPart):
         self._counted = 0
         self._keys: dict[str, tuple[str, str, str]] = {}
         self._rows: list[AuditRow] = []
+        """Records of the present step."""
+        self._kept: deque[AuditRow] = deque(maxlen=MAX_KEPT)
         self._left: dict[bytes, list[tuple[Who, AuditRow]]] = {}
         """Disconnected peers. Their records are emitted after the records of their last actions."""
 
@@ -109,9 +114,11 @@ class Audit(SchedulerPart):
         for who in list(self._counts) if is_due else ():
             self._flush(who)
         rows, self._rows = self._rows, []
-        if not rows:
-            return []
-        return [AddRows("audit", rows), Perform("audit", rows)] if self._has_file else [AddRows("audit", rows)]
+        self._kept.extend(rows)
+        return [Perform("audit", rows)] if rows and self._has_file else []
+
+    def rows(self, _table: str, key: str, most: int, _client: Any, _state: Any) -> Iterable[AuditRow]:
+        return islice((row for row in reversed(self._kept) if key in ("", row.key)), most)
 
     def _ended(self, peer: bytes, text: str, at: float) -> None:
         who = self._peers.pop(peer, None)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from scaler.ids import ID_BYTES
@@ -20,12 +19,11 @@ from scaler.monitor.reports.events import Events
 from scaler.monitor.reports.status import Sees, ServerStatus, every_key, status
 from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
-from scaler.protocol.messages import Inquiry, Message, ReadTable, Reply, Role, TableRead, Unanswered
+from scaler.protocol.messages import Inquiry, Message, Reply, Role, Unanswered
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.server import SchedulerServer
-from scaler.scheduler.tables import rows_document
 
 ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {}
 
@@ -66,12 +64,10 @@ class Answers:
         self,
         frame: SchedulerServer,
         events: Events,
-        logs: Mapping[str, Sequence[Any]],
         server_status: Callable[[bool], ServerStatus],
     ) -> None:
-        """logs: rows of each `LogTable`. server_status: called with True for reports to monitors, else False."""
+        """server_status: called with True for reports to monitors, else False."""
         self._frame = frame
-        self._logs = logs
         self._events = events
         self._server_status = server_status
         self._answerers = {**ANSWERERS, **frame.rooms.answerers}
@@ -138,8 +134,6 @@ class Answers:
                 past = self._events.past(state, time.time(), sees)
                 present = status(state, self._server_status(False), sees)
                 asker.answer(question, ClusterRead(present, past.document()))
-            case ReadTable(table, _, most) if table in self._logs:
-                asker.answer(question, self._log_rows(table, most, sees))
             case _ if type(question) in self._answerers:
                 found = self._answerers[type(question)](question, client, state)
                 if isinstance(found, Perform):
@@ -150,11 +144,6 @@ class Answers:
                 self._frame.step([Received(client.id, question)])
             case _:
                 asker.answer(question, Unanswered(f"this scheduler lacks the extension {question.extension!r}"))
-
-    def _log_rows(self, table: str, most: int, sees: Sees) -> Reply:
-        if sees is not every_key:
-            return Unanswered(f"the table {table} covers all clients and requires a key with role monitor or admin")
-        return TableRead(rows_document(list(islice(reversed(self._logs[table]), most))))
 
 
 def _size_of(question: Message) -> int:

@@ -8,21 +8,19 @@ with the next status.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import socket
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
 from scaler.monitor.messages import MonitorEvents, MonitorStatus
 from scaler.monitor.reports.answers import Answers, Asker
-from scaler.monitor.reports.events import MAX_TASK_ROWS, VERSION, Events
+from scaler.monitor.reports.events import MAX_TASK_ROWS, Events
 from scaler.monitor.reports.status import ServerStatus, status
 from scaler.net.address import own_address
 from scaler.net.connection import Broken, Closed, Identity, ListenerEvent, Opened, Received, Resumed
@@ -35,7 +33,6 @@ from scaler.scheduler.core.changes import Change
 from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.server import SchedulerServer
-from scaler.scheduler.tables import fitting
 
 MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -44,19 +41,16 @@ STATUS_SECONDS = 1.0
 """Interval of status reports."""
 EVENTS_SECONDS = 0.25
 """Delay of events between two status reports, if there are few."""
-LOG_BYTES = 768 * 1024
-"""Newest rows of a table in one message."""
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the existing status."""
 
 
 @dataclass(slots=True)
 class _Monitor:
-    """missed: ended tasks in skipped reports. lacks: tables with skipped rows."""
+    """missed: ended tasks in skipped reports."""
 
     asker: Asker
     missed: int = 0
-    lacks: set[str] = field(default_factory=set)
     broken_at: float = math.inf
 
 
@@ -68,9 +62,7 @@ class Monitors:
         self._loop = frame.loop
         self._welcome = frame.welcome(m.Role.MONITOR)
         self._events = Events()
-        logs = [log for each in extensions(frame.config.extensions) for log in each.logs]
-        self._logs = {log.name: deque[Any](maxlen=log.keep) for log in logs}
-        self._answers = Answers(frame, self._events, self._logs, self._server_status)
+        self._answers = Answers(frame, self._events, self._server_status)
         self._monitors: dict[bytes, _Monitor] = {}
         self._clients: dict[bytes, Asker] = {}
         """Peers that connected with a client's key to ask questions. They get no reports; disconnecting drops them."""
@@ -95,17 +87,6 @@ class Monitors:
         self._events.add(changes, time.time())
         if changes and self._events_timer is None and self._monitors and self._pause_seconds < STATUS_SECONDS:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
-
-    def add_rows(self, table: str, rows: Sequence[Any]) -> None:
-        """Send new rows of a table. A slow monitor gets all rows later."""
-        self._logs[table].extend(rows)
-        news = log_document(table, rows) if self._monitors else None
-        for peer, monitor in self._monitors.items():
-            if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:
-                monitor.lacks.add(table)
-            elif news is not None:
-                self._listener.send(peer, log_document(table, self._logs[table]) if table in monitor.lacks else news)
-                monitor.lacks.discard(table)
 
     def ask(self, client: ClientRecord, question: m.Inquiry) -> None:
         self._answers.add(Asker(client, self._frame.listener, partial(self._is_here, client)), question)
@@ -178,9 +159,6 @@ class Monitors:
         if self._loop.time() - self._status_at > FRESH_SECONDS:
             self._make_status(is_report=False)
         self._listener.send(peer, self._status)
-        for table, rows in self._logs.items():
-            if rows:
-                self._listener.send(peer, log_document(table, rows))
         past = self._events.past(self._frame.state, time.time())
         self._listener.send(peer, MonitorEvents(past.document()))
         self._is_storage_awaited = True
@@ -258,10 +236,3 @@ class Monitors:
             if report is not None and events is not None:
                 self._listener.send(peer, MonitorEvents(report.document(monitor.missed)) if monitor.missed else events)
                 monitor.missed = 0
-
-
-def log_document(table: str, rows: Collection[Any]) -> MonitorEvents:
-    """Return the newest of these rows (at least one) that fit in a message."""
-    newest = ", ".join(reversed(fitting(reversed([*rows]), LOG_BYTES)))
-    columns = json.dumps(next(iter(rows))._fields)
-    return MonitorEvents(f'{{"version": {VERSION}, "{table}": {{"columns": {columns}, "rows": [{newest}]}}}}'.encode())

@@ -50,11 +50,6 @@ for suffix, content_type in CONTENT_TYPES.items():
 
 
 def schema_module() -> bytes:
-    logs = {
-        log.name: {"extension": each.name, "title": log.title, "page": log.page, "empty": log.empty}
-        for each in known_extensions()
-        for log in each.logs
-    }
     asked = {
         found.name: {"extension": each.name, "title": found.title, "page": found.page}
         for each in known_extensions()
@@ -62,7 +57,7 @@ def schema_module() -> bytes:
         if found.page
     }
     added = page_schema({table.name: table.kind for table in ADDED})
-    tables = {"SCHEMA": added, "KEYS": KEYS, "LOGS": logs, "ASKED": asked}
+    tables = {"SCHEMA": added, "KEYS": KEYS, "ASKED": asked}
     return b"".join(b"export const %s = %s;\n" % (name.encode(), dump(each)) for name, each in tables.items())
 
 

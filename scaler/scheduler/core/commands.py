@@ -123,13 +123,6 @@ class Publish(NamedTuple):
     changes: list[Change]
 
 
-class AddRows(NamedTuple):
-    """Add rows to a `LogTable`, in order of time."""
-
-    table: str
-    rows: list[Any]
-
-
 class Perform(NamedTuple):
     extension: str
     work: Any
@@ -151,4 +144,4 @@ class Stop(NamedTuple):
     text: str
 
 
-Command = Send | Expel | SendToStorage | AskPolicy | Publish | AddRows | Perform | HoldObjects | Stop
+Command = Send | Expel | SendToStorage | AskPolicy | Publish | Perform | HoldObjects | Stop

@@ -15,7 +15,7 @@ from scaler.protocol.messages import (
     Role,
 )
 from scaler.scheduler.core.changes import Action, AdmissionRefused, KeysRead
-from scaler.scheduler.core.commands import AddRows, Command
+from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Now
 from scaler.security.keys import Entry
 
@@ -30,7 +30,7 @@ class Log:
     """An audit log, and the time of the next events."""
 
     def __init__(self) -> None:
-        self.audit = Audit(AuditSettings())
+        self.audit = Audit(AuditSettings(audit_path="audit.jsonl"))
         self.at = 100.0
         self.known: list[AuditRow] = []
 
@@ -40,8 +40,8 @@ class Log:
 
     def _take(self, commands: Iterable[Command]) -> None:
         for command in commands:
-            assert isinstance(command, AddRows)
-            self.known += command.rows
+            assert isinstance(command, Perform)
+            self.known += command.work
 
     def take(self) -> list[AuditRow]:
         """Return the records since the last call."""

@@ -29,7 +29,6 @@ from scaler.protocol.messages import (
     WorkerReport,
 )
 from scaler.scheduler.core.commands import (
-    AddRows,
     Command,
     DurabilitySaid,
     Input,
@@ -72,7 +71,7 @@ class JournaledCluster(Cluster):
         return commands
 
     def on_time(self, _now: object) -> list[Command]:
-        return [AddRows("rows", [])]
+        return [Perform("rows", [])]
 
     def killed(self, *, compacted: bool = False) -> JournaledCluster:
         """Return the next scheduler, which has read this one's journal. compacted: before, into a snapshot."""

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
+from scaler.extensions.audit.rows import AuditRow
 from scaler.extensions.logs.rows import LogRow
 from scaler.ids import task_id_of
 from scaler.monitor.cluster_rows import FailureRow, TaskRow
@@ -22,7 +23,7 @@ from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.monitor.messages import TaskLog
 from scaler.monitor.model import Model
-from scaler.monitor.rows import KEYS, LOGS
+from scaler.monitor.rows import KEYS
 from scaler.monitor.web.security import SAME_USER
 from scaler.monitor.web.server import WebApp
 
@@ -111,7 +112,6 @@ class PreparedMonitor(MonitorConnection):
 
     connected = True
     has_reports = True
-    tables = " ".join(LOGS)
     last_error = ""
 
     def __init__(self, model: Model | None = None) -> None:
@@ -141,6 +141,8 @@ class PreparedMonitor(MonitorConnection):
         return [*self.model.status.objects[:most]]
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
+        if name == "audit":
+            return [AuditRow(9.0, "refused", "bob", text=NASTY)]
         rows = [LogRow(2, 9.0, "WARNING", "w", "w-id", NASTY, "agent"), LogRow(1, 8.0, "ERROR", "v", "v-id", "late")]
         return [row for row in rows if search in ("", row.worker)][:most]
 

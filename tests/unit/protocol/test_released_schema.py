@@ -28,7 +28,6 @@ from tests.unit.protocol.schema import NAMES_IN_SCHEMA, schema
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
 OF_EXTENSIONS = [
-    *(sys.modules[table.kind.__module__] for each in extensions() for table in each.logs),
     *(sys.modules[table.kind.__module__] for each in extensions() for table in each.found),
 ]
 ROWS = (

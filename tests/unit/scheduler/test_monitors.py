@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from scaler.config.servers import scheduler_model
-from scaler.monitor.cluster_rows import IncidentRow
 from scaler.monitor.messages import Explain, Explained, FindTasks, ReadCluster
 from scaler.monitor.reports.answers import (
     ANSWERING_SECONDS,
@@ -358,24 +357,3 @@ def test_client_key_sees_all_workers_but_no_data_of_other_keys() -> None:
     assert "secret" not in str([found[0].status, found[0].events, found[1]])
     port.say(Broken(ALICE))
     assert port.listener.forgotten == [ALICE]
-
-
-def test_monitor_gets_all_log_rows_even_when_slow() -> None:
-    port = Port()
-    rows = [IncidentRow(float(number)) for number in range(4)]
-    port.monitors.add_rows("audit", rows[:1])
-    port.come(ALICE)
-
-    def received() -> list[float]:
-        return [row["at"] for _, told in port.told(ALICE) for row in objects(told.get("audit"))]
-
-    assert received() == [0.0]
-    port.monitors.add_rows("audit", rows[1:2])
-    assert received() == [1.0]
-    port.listener.waiting[ALICE] = MAX_WAITING_BYTES + 1
-    port.monitors.add_rows("audit", rows[2:3])
-    assert received() == []
-    port.listener.waiting[ALICE] = 0
-    port.monitors.add_rows("audit", rows[3:4])
-    assert received() == [0.0, 1.0, 2.0, 3.0], "monitors drop what they know"
-    assert [type(event).__name__ for event in port.noted] == ["Opened"]

@@ -2,7 +2,7 @@
 
 import { ask, h, panel } from "./dom.js";
 import { EXTENSIONS } from "./extensions.js";
-import { ASKED, LOGS } from "./schema.js";
+import { ASKED } from "./schema.js";
 import { columns, table } from "./table.js";
 
 const SHOWN = 20;
@@ -20,20 +20,13 @@ export const addedPages = (store) => EXTENSIONS.filter(({ name }) => runs(store,
 /** The panels that extensions add to a page, as one element. */
 export function addedPanels(store, page, place = { id: "" }) {
   const made = EXTENSIONS.filter(({ name }) => runs(store, name)).flatMap(({ panels = {} }) => panels[page] ?? []).map((make) => make(store, place));
-  const grown = Object.entries(LOGS).filter(([, log]) => log.page === page && runs(store, log.extension)).map(([name, log]) => growing(store, name, log));
   const asked = Object.entries(ASKED).filter(([, one]) => one.page === page && runs(store, one.extension)).map(([name, one]) => askedFor(name, one));
-  const all = [...made, ...grown, ...asked];
+  const all = [...made, ...asked];
   return {
     elements: all.map(({ element }) => element),
     update(what) { for (const each of all) each.update(what); },
     close() { for (const each of all) each.close?.(); },
   };
-}
-
-function growing(store, name, { title, empty }) {
-  const shown = table(title, columns(name), (row) => row, { limit: SHOWN, empty: h("p", {}, empty) });
-  const update = (what) => { if (what.includes("all") || what.includes(name)) shown.update(store.notes[name]); };
-  return { element: panel(title, {}, shown.element), update };
 }
 
 /** A table that the scheduler is asked for, hidden while empty. */

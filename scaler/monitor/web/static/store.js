@@ -1,6 +1,6 @@
 // Data of the page, folded from the server's events, and the connection state.
 
-import { KEYS, LOGS } from "./schema.js";
+import { KEYS } from "./schema.js";
 
 const SILENT_MS = 15_000;
 const LATE_SECONDS = 2.5;  // the scheduler reports every second by default
@@ -8,7 +8,7 @@ const AGAIN_MS = 2_000;
 const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
 const MAX_NOTES = 100;
-const NOTES = ["decisions", "incidents", ...Object.keys(LOGS)];
+const NOTES = ["decisions", "incidents"];
 
 /** Reload the page if the session has expired, which shows the login page. */
 async function loadLogin() {
