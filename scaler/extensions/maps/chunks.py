@@ -96,15 +96,9 @@ def show_item(item: Any) -> str:
 
 
 def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
-    """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item.
-
-    Raises an error of loading several items, before any call: the client then sends them one by one.
-    """
+    """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item."""
     results = ChunkResults(ValuePacker(), {})
     done = _call_plain(function, items, results)
-    if not done and isinstance(items, PackedValues):
-        with loading:
-            items.check()
     for position in range(done, len(items)):
         try:
             called, arguments = function.prepare(items, position)
@@ -119,7 +113,7 @@ def call_each(function: MapFunction, items: Sequence[Any]) -> ChunkResults:
 
 
 def _call_plain(function: MapFunction, items: Sequence[Any], results: ChunkResults) -> int:
-    """Fast path: call all independent items that share no objects. Return the number of outcomes."""
+    """Fast path: call all items if they are plain. Return the number of outcomes."""
     packer = results.values
     if not isinstance(items, PackedValues) or not items.is_plain:
         return 0

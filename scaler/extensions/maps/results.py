@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from scaler.client.calls import count_of
@@ -21,7 +20,6 @@ from scaler.errors import ScalerError, UsageError
 from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, ItemSender, why_one
 from scaler.extensions.maps.window import (
     CHUNKS_OF_WINDOW,
-    MAX_CHUNK_ITEMS,
     PART_WAITED,
     QUICK_SECONDS,
     UNBOUNDED,
@@ -32,8 +30,8 @@ from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import hide_frames, locate
 from scaler.texts import shown
 
-FLUSH_SECONDS = 0.01
-"""Time (seconds) that items wait for more items of their chunk."""
+STEP_ITEMS = 16
+"""Number of items taken from a quick iterable between looks at the clock."""
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
@@ -105,8 +103,6 @@ class ResultIterator(Iterator[Any]):
         self._cancels_when_dropped = True
         self._patient_until = 0.0
         """Time at which to request the next item of a slow iterable, even if the last result is still missing."""
-        self._pull_size = 1
-        """Estimated number of items that the iterable yields in QUICK_SECONDS."""
         self._ahead = 0
         """Number of pulled items whose results have not been taken."""
         self._running = 0
@@ -117,9 +113,6 @@ class ResultIterator(Iterator[Any]):
         self._batch_count = 0
         self._error: Exception | None = None
         """The error that ended the iterable, raised after the results of earlier items."""
-        self._filling: list[Any] | None = None
-        """The automatic chunk to which an iterable is adding items."""
-        self._flush_lock = threading.Lock()
 
     def __iter__(self) -> ResultIterator:
         return self
@@ -282,62 +275,39 @@ class ResultIterator(Iterator[Any]):
         size = self._runner.chunking.next_size(now)
         if self._runner.chunk_size is not None:
             return size
-        return min(size, max(1, self._window.items // CHUNKS_OF_WINDOW), self._pull_size)
+        return min(size, max(1, self._window.items // CHUNKS_OF_WINDOW))
 
     def _pull(self, items: Iterator[Any], size: int) -> None:
+        """Take the next items and send them together: `size`, or a part of an automatic chunk if they come slowly."""
         chunk: list[Any] = []
-        ahead = self._ahead
-        began = time.monotonic()
-        if size > 1 and self._runner.chunk_size is None:
-            self._filling = chunk
-            self._call_later(FLUSH_SECONDS, partial(self._flush, chunk))
+        step = 1 if self._is_slow else STEP_ITEMS
+        if self._runner.chunk_size is not None:
+            step = size
+        began = ended = time.monotonic()
         try:
-            chunk.extend(itertools.islice(items, size))  # one by one, for the timer and for errors
+            while len(chunk) < size and ended - began <= QUICK_SECONDS:
+                wanted = min(size, len(chunk) + step)
+                chunk.extend(itertools.islice(items, wanted - len(chunk)))  # keeps the items before an error
+                ended = time.monotonic()
+                if len(chunk) < wanted:
+                    self._items = None
+                    break
         except Exception as error:  # noqa: BLE001 (passed on to the consumer)
             self._items = None
             self._error = error
-        finally:
-            self._filling = None
-        with self._flush_lock:
-            count = self._ahead - ahead + len(chunk)
-            if count < size:
-                self._items = None
-                self._runner.progress.items = 0  # the expected number was too high
-            if not count:
-                return
             ended = time.monotonic()
-            took_seconds = ended - began
-            self._is_slow = took_seconds / count > QUICK_SECONDS
-            is_patient = self._is_slow and self._window.items != UNBOUNDED
-            self._patient_until = ended + PART_WAITED * took_seconds if is_patient else 0.0
-            if took_seconds > QUICK_SECONDS:
-                self._pull_size = max(1, int(count * QUICK_SECONDS / took_seconds))
-            else:
-                self._pull_size = min(2 * self._pull_size, MAX_CHUNK_ITEMS)
-            if chunk:
-                try:
-                    self._send(chunk)
-                except ScalerError as error:
-                    self._items = None
-                    self._error = error
-
-    def _flush(self, chunk: list[Any]) -> None:
-        """Send the items of a chunk that is still filling, because its next item may depend on their results.
-
-        Runs in the client's thread.
-        """
-        if self._flush_lock.acquire(blocking=False):  # otherwise items are being sent
-            try:
-                if self._filling is not chunk:
-                    return
-                items = chunk[:]  # items that arrive during the flush are appended behind
-                if items:
-                    with contextlib.suppress(ScalerError):  # raised in the consumer later
-                        self._send(items)
-                        del chunk[: len(items)]
-            finally:
-                self._flush_lock.release()
-        self._call_later(FLUSH_SECONDS, partial(self._flush, chunk))
+        if self._items is None:
+            self._runner.progress.items = 0  # the expected number may have been too high
+        if not chunk:
+            return
+        self._is_slow = (ended - began) / len(chunk) > QUICK_SECONDS
+        is_patient = self._is_slow and self._window.items != UNBOUNDED
+        self._patient_until = ended + PART_WAITED * (ended - began) if is_patient else 0.0
+        try:
+            self._send(chunk)
+        except ScalerError as error:
+            self._items = None
+            self._error = error
 
     def _send(self, items: list[Any]) -> None:
         chunk = self._runner.send(items)

@@ -1,15 +1,14 @@
 """Payloads of independent values: the items of a chunk, and its results.
 
-Values share one pickle, which is cheap, only if they have no mutable object in common. Any other value has its own
-pickle, created when the value is added. Classes pickled by value, and shared buffers, are sent once for all values.
+Atoms and tuples of atoms share one pickle. Any other value has its own pickle, created when the value is added, so that
+no call changes the value of another one. Classes pickled by value, and shared buffers, are sent once for all values.
 """
 
 from __future__ import annotations
 
-import copyreg
 import pickle
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,119 +16,20 @@ from typing import TYPE_CHECKING, Any
 from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, modules_by_value
 from scaler.serialization.arguments import current_inputs, using_inputs
 from scaler.serialization.chunks import ATOMS, outside
-from scaler.serialization.snapshot import HEAP_TYPE, Fresh, is_found_by_name
+from scaler.serialization.snapshot import Fresh, is_found_by_name
 
 if TYPE_CHECKING:  # most processes never need cloudpickle
     from scaler.serialization.by_value import PickleStream
 
-MAX_DEPTH = 16
-"""Maximum nesting depth of containers that are searched for shared objects."""
 MAX_CONTAINED_BYTES = 4096
 """Maximum size of a buffer inside the pickle of its value."""
-_OWN_PICKLING = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__", "__del__")
-_READ = object()
 
 
-def _is_plain_class(kind: type) -> bool:
-    """Return whether pickling and loading an instance copy its `__dict__` and run no user code."""
-    return (
-        bool(kind.__flags__ & HEAP_TYPE)
-        and kind.__new__ is object.__new__  # type: ignore[comparison-overlap]
-        and kind.__reduce_ex__ is object.__reduce_ex__  # type: ignore[comparison-overlap]
-        and kind.__reduce__ is object.__reduce__  # type: ignore[comparison-overlap]
-        and kind.__getstate__ is object.__getstate__  # type: ignore[comparison-overlap]
-        and kind.__getattribute__ is object.__getattribute__  # type: ignore[comparison-overlap]
-        and kind.__dictoffset__ != 0
-        and kind not in copyreg.dispatch_table
-        and not any(hasattr(kind, name) for name in _OWN_PICKLING)
-        and not any(vars(base).get("__slots__") for base in kind.__mro__)
-    )
-
-
-def _copy_instance(value: Any) -> Any:
-    attributes = vars(value)
-    if type(attributes) is not dict or not _has_atoms_only(attributes):
-        return None
-    copy = object.__new__(type(value))
-    vars(copy).update(attributes)
-    return copy
-
-
-def _copy_tuple(value: Any) -> Any:
-    return value if ATOMS.issuperset(map(type, value)) else None
-
-
-def _copy_list(value: Any) -> Any:
-    return value.copy() if ATOMS.issuperset(map(type, value)) else None
-
-
-def _copy_dict(value: dict[Any, Any]) -> Any:
-    return value.copy() if _has_atoms_only(value) else None
-
-
-def _has_atoms_only(value: dict[Any, Any]) -> bool:
-    return ATOMS.issuperset(map(type, value)) and ATOMS.issuperset(map(type, value.values()))
-
-
-_UNCHANGING = (tuple, frozenset)
-_SETS = (set, frozenset)
-
-
-class _Copying(dict[type, "Callable[[Any], Any] | None"]):
-    """Copy function by type, which returns None unless the value contains only atoms; None: no copying."""
-
-    def __init__(self) -> None:
-        super().__init__({
-            tuple: _copy_tuple, frozenset: _copy_tuple, list: _copy_list, set: _copy_list, dict: _copy_dict,
-        })  # fmt: skip
-        self.are_found_by_name = True
-        """Whether the classes of all values can be pickled by name."""
-
-    def __missing__(self, kind: type) -> Callable[[Any], Any] | None:
-        found = self[kind] = _copy_instance if _is_plain_class(kind) else None
-        self.are_found_by_name &= found is None or is_found_by_name(kind)
-        return found
-
-
-def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
-    """Return whether values definitely share nothing mutable. Compares all containers of one depth and type at once."""
-    changeable: set[int] = set()
-    count = 0
-    for _ in range(MAX_DEPTH):
-        kinds = set(map(type, values))
-        is_mixed = len(kinds) > 1
-        kinds -= ATOMS
-        if not kinds:
-            return True
-        members: list[Iterable[Any]] = []
-        for kind in kinds:
-            if copying[kind] is None:
-                return False
-            group: Sequence[Any] = [each for each in values if type(each) is kind] if is_mixed else values
-            if kind in _UNCHANGING:
-                different = list({id(each): each for each in group}.values())
-                if len(different) < len(group) and None in map(_copy_tuple, different):
-                    return False  # nested tuples of tuples would take exponential time
-                group = different
-            else:
-                count += len(group)
-                changeable.update(map(id, group))
-                if len(changeable) < count:
-                    return False
-            if kind is list or kind is tuple:
-                members += group
-                continue
-            if copying[kind] is _copy_instance:
-                group = list(map(vars, group))
-                if set(map(type, group)) != {dict}:
-                    return False
-            # Hashing other values at load time could run user code.
-            if not ATOMS.issuperset(map(type, chain.from_iterable(group))):
-                return False
-            if kind not in _SETS:
-                members += map(dict.values, group)
-        values = list(chain.from_iterable(members))
-    return False
+def _are_plain(values: Sequence[Any]) -> bool:
+    """Return whether all values are atoms or tuples of atoms, which calls can share."""
+    kinds = set(map(type, values)) - ATOMS
+    members = chain.from_iterable(each for each in values if type(each) is tuple)
+    return not kinds or (kinds == {tuple} and ATOMS.issuperset(map(type, members)))
 
 
 def _keeper(large: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer], bool]:
@@ -147,7 +47,7 @@ class ValuePacker:
 
     def __init__(self) -> None:
         self.plain: list[Any] = []
-        """Atoms, copies of containers of atoms, and None in place of each other value."""
+        """Atoms, tuples of atoms, and None in place of each other value."""
         self._rows = array("Q")
         """For each other value: position, pickle size, number of buffers, and buffer numbers."""
         self._pickles: list[bytes] = []
@@ -157,14 +57,13 @@ class ValuePacker:
         self._takes_modules = bool(modules_by_value())
         self._by_value_types: set[type] = set()
         self._stream: PickleStream | None = None
-        self._copying = _Copying()
 
     def __len__(self) -> int:
         return len(self.plain)
 
     def add_all(self, values: Sequence[Any]) -> None:
         """Add values to an empty packer. Raises their pickling errors."""
-        if _share_nothing(values, self._copying):
+        if _are_plain(values):
             self.plain = list(values)
         else:
             for value in values:
@@ -172,13 +71,8 @@ class ValuePacker:
 
     def add(self, value: Any) -> None:
         """Add a value. Raises its pickling errors, and then adds nothing."""
-        kind = type(value)
-        if kind in ATOMS:
+        if type(value) in ATOMS or (type(value) is tuple and ATOMS.issuperset(map(type, value))):
             self.plain.append(value)
-            return
-        copy = self._copying[kind]
-        if copy is not None and (plain := copy(value)) is not None:
-            self.plain.append(plain)
             return
         data, buffers = self._pickled(value)
         numbers = [*map(self._buffer_number, buffers)]
@@ -187,9 +81,8 @@ class ValuePacker:
         self.plain.append(None)
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        is_by_name = self._copying.are_found_by_name
-        plain = pickle.dumps(self.plain, 5) if is_by_name else self._by_value().dumps(self.plain)[0]
-        if is_by_name and not self._rows:
+        plain = pickle.dumps(self.plain, 5)
+        if not self._rows:
             return PackedValues, (plain, len(self.plain))
         definitions = b""
         if self._classes:
@@ -244,7 +137,7 @@ class ValuePacker:
 
 
 class PackedValues(Sequence[Any]):
-    """Values from a `ValuePacker`. Each read returns a new object."""
+    """Values from a `ValuePacker`. Each read of a value that is not plain returns a new object."""
 
     def __init__(
         self,
@@ -259,8 +152,7 @@ class PackedValues(Sequence[Any]):
         self._raw = plain, count, rows, pickles, buffers, definitions
         self._plain = plain
         self._count = count
-        self._copies: list[list[Any]] = []
-        """Lists of the plain values, with `_READ` in place of values already returned."""
+        self._loaded: list[Any] | None = None
         self._pickles = memoryview(pickles)
         self._rows: dict[int, tuple[int, int, tuple[int, ...]]] = dict(_rows_of(rows)) if rows else {}
         used = [number for _, _, numbers in self._rows.values() for number in numbers]
@@ -280,8 +172,8 @@ class PackedValues(Sequence[Any]):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all values share one pickle that has no classes a call could change."""
-        return not self._rows and self._definitions is None
+        """Whether all values share one pickle, because no call can change them."""
+        return not self._rows
 
     def all(self) -> list[Any]:
         values: list[Any] = self._loads(self._plain)
@@ -289,30 +181,16 @@ class PackedValues(Sequence[Any]):
             values[position] = self._row(position)
         return values
 
-    def check(self) -> None:
-        """Raise any error of the pickle that values share, such as a missing class."""
-        if self._count > len(self._rows):
-            self._copies.append(self._loads(self._plain))
-
     def __getitem__(self, index: Any) -> Any:
-        """Return a value as a new object. Raises its unpickling errors."""
+        """Return a value. Raises its unpickling errors."""
         position = range(self._count)[index]
         if isinstance(position, range):
             return [self[each] for each in position]
-        return self._row(position) if position in self._rows else self._plain_value(position)
-
-    def _plain_value(self, index: int) -> Any:
-        if self._definitions is not None:
-            self._definitions.get()  # restores classes changed by an earlier call
-        copies = next((each for each in self._copies if each[index] is not _READ), None)
-        if copies is None:
-            copies = self._loads(self._plain)
-            self._copies.append(copies)
-        value = copies[index]
-        if type(value) in ATOMS:
-            return value
-        copies[index] = _READ
-        return value
+        if position in self._rows:
+            return self._row(position)
+        if self._loaded is None:
+            self._loaded = self._loads(self._plain)
+        return self._loaded[position]
 
     def _row(self, index: int) -> Any:
         begin, end, numbers = self._rows[index]

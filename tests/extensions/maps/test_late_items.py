@@ -1,12 +1,15 @@
-"""Items of an imap that wait for the next one of their chunk."""
+"""Items of an imap whose iterable is slow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from scaler.extensions.maps.results import ResultIterator
+import pytest
+
+from scaler.extensions.maps.results import STEP_ITEMS, ResultIterator
 from scaler.extensions.maps.window import Window
 
 
@@ -27,21 +30,20 @@ class Runner:
         self.progress.is_over = True
 
 
-def test_late_item_delays_no_earlier_item() -> None:
-    later: list[Callable[[], None]] = []
+def test_slow_iterable_gets_partial_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
     runner: Any = Runner()
 
     def numbers() -> Iterator[int]:
-        yield from (1, 2)
-        later.pop()()  # the client's thread, before the next item
-        yield from (3, 4, 5, 6)
+        nonlocal now
+        for number in range(100):
+            now += 1.0 if 10 <= number < 20 else 0.0
+            yield number
 
     items = numbers()
-    results = ResultIterator(items, runner, Window(None, None), lambda _, call: later.append(call))
-    results._pull(items, 4)  # noqa: SLF001
-    assert runner.sent == [[1, 2], [3, 4]]
-    later.pop()()
-    assert not later, "a complete chunk is not watched"
-    results._pull(items, 2)  # noqa: SLF001
-    assert runner.sent == [[1, 2], [3, 4], [5, 6]]
+    results = ResultIterator(items, runner, Window(None, None), lambda *_: None)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    while results._items is not None:  # noqa: SLF001
+        results._pull(items, 50)  # noqa: SLF001
+    assert [len(each) for each in runner.sent] == [STEP_ITEMS, 1, 1, 1, 1, 50, 100 - STEP_ITEMS - 54]
     results.close()

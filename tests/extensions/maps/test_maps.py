@@ -396,21 +396,6 @@ def test_iterable_exception_follows_the_results_before_it(client: Client) -> Non
         assert list(results) == []
 
 
-def test_items_are_sent_even_while_a_fast_iterable_waits_for_them(client: Client, tmp_path: Path) -> None:
-    def items() -> Iterator[int]:
-        for item in range(2000):
-            if item >= 1000 and item % 100 == 50:
-                wait_for_file(tmp_path / str(item - 1))
-            yield item
-
-    def note(item: int) -> int:
-        if item % 100 == 49:
-            (tmp_path / str(item)).touch()
-        return item
-
-    assert list(client.imap(note, items())) == list(range(2000))
-
-
 def test_iterable_may_depend_on_results_with_a_window_of_one(client: Client) -> None:
     seen: list[int] = []
 
