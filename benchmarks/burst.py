@@ -24,8 +24,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from scaler import Client
 from scaler.cluster.supervisor import ReservedPorts
 from scaler.testing.aws import AwsEmulator
-from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.aws.calls import AwsClient
 
 CONFIG = Path(__file__).resolve().parents[1] / "config/burst.toml"
 LAPTOP = 'worker_manager_id = "laptop"'
@@ -77,19 +75,6 @@ def measure(client: Client, tasks: int, seconds: float) -> tuple[float, int]:
     return time.perf_counter() - began, places.count("cloud")
 
 
-def network() -> None:
-    """Give the emulator's subnets a way to the internet, which `setup` asks for."""
-    ec2 = AwsClient(AwsSettings(), "ec2")
-    [subnet, *_] = ec2.call("DescribeSubnets", Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
-    gateway = ec2.call("CreateInternetGateway")["InternetGateway"]["InternetGatewayId"]
-    ec2.call("AttachInternetGateway", InternetGatewayId=gateway, VpcId=subnet["VpcId"])
-    main = [{"Name": "association.main", "Values": ["true"]}, {"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
-    [table] = ec2.call("DescribeRouteTables", Filters=main)["RouteTables"]
-    route = {"DestinationCidrBlock": "0.0.0.0/0", "GatewayId": gateway}
-    ec2.call("CreateRoute", RouteTableId=table["RouteTableId"], **route)
-    ec2.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dispatch", type=float, default=45.0, help="seconds from a job's submission to its begin")
@@ -99,8 +84,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, AwsEmulator() as aws, ThreadPoolExecutor(2) as threads:
         os.environ.update(aws.environment)
         aws.batch.times.starting = options.dispatch
-        aws.quotas.values["L-3032A538"] = JOBS
-        network()
         folders = Path(directory, "alone"), Path(directory, "both")
         ports = ReservedPorts(4), ReservedPorts(4)
         files = [folder / "burst.toml" for folder in folders]

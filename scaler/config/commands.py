@@ -25,8 +25,7 @@ from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
 from scaler.registry import name_from
 
-Verb = Literal["setup", "show", "teardown", "check"]
-"""check: `setup --check`. Types without checks treat it as `show`."""
+Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = ("setup", "show", "teardown")
 LOCAL = "local"
 _COMMANDS = {
@@ -201,14 +200,10 @@ def parse_worker_manager(
     purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}.get(verb, "")
     text = f"{purpose} the cloud resources of a worker manager of type {kind}."
     parser = flags_parser(f"{program} {kind} {verb}", settings_model(kind), text)
-    parser.usage = f"{parser.prog} [--dry-run{' | --check' if verb == 'setup' else ''}] [-c FILE] [settings]"
+    parser.usage = f"{parser.prog} [--dry-run] [-c FILE] [settings]"
     parser.add_argument("--dry-run", action="store_true", help="print the actions without performing them")
-    if verb == "setup":
-        parser.add_argument("--check", action="store_true", help="create nothing, and report what would fail")
     sources = _sources(settings_model(kind), parser, rest[1:], environment)
     dry_run = bool(sources.flags.pop("dry_run"))
-    if sources.flags.pop("check", False):
-        verb = "check"
     implied = {"worker_manager_id": kind, **settings_model(kind).setup_defaults}
     return Provision(verb, _resolve_manager(kind, sources, implied), dry_run)
 

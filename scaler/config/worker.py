@@ -15,7 +15,7 @@ from scaler.interpreter import HASH_SEED
 
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
 LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"  # file descriptor for the text of a fatal error
-UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH_JOB_ID"}
+UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4"}
 """Environment variables that are unique to a unit. The ECS variable holds the metadata endpoint of the task."""
 
 
@@ -95,7 +95,7 @@ class WorkerConfig(WorkerSettings):
     unit_id: str
     """Empty if unit_id_from names another source."""
     unit_id_from: str = "unit_id"
-    """Source of the unit id: the key unit_id, `ecs`, `batch`, or `env:NAME` for any environment variable."""
+    """Source of the unit id: the key unit_id, `ecs`, or `env:NAME` for any environment variable."""
     slots: int = 1
     gpus: tuple[str, ...] = ()
     """GPUs as named in CUDA_VISIBLE_DEVICES. The worker claims them at startup."""

@@ -29,7 +29,7 @@ def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
             raise ConfigError("unit_id is empty, and unit_id_from does not say how to determine it")
         return config.unit_id
     if not (name := config.unit_id_variable):
-        raise ConfigError(f"unit_id_from = {config.unit_id_from!r}: must be unit_id, ecs, batch or env:NAME")
+        raise ConfigError(f"unit_id_from = {config.unit_id_from!r}: must be unit_id, ecs or env:NAME")
     if not (value := environment.get(name, "")):
         raise ConfigError(f"unit_id_from = {config.unit_id_from!r}: {name} is not set, so this worker runs elsewhere")
     return _ecs_task_id(value) if config.unit_id_from == "ecs" else value

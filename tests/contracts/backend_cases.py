@@ -20,8 +20,6 @@ from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend
 from scaler.worker_manager.aws_ec2.setup import provision
-from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs import backend as definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
@@ -141,29 +139,6 @@ def ec2_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendC
 
 
 @contextmanager
-def batch_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
-    with AwsEmulator() as aws:
-        for name, value in aws.environment.items():
-            monkeypatch.setenv(name, value)
-        # The fake worker does not use the module that it should run.
-        aws.batch.furnish(command=["python", str(script), "Ref::module"])
-        config = AwsHpcConfig(
-            scheduler_address="tcp://127.0.0.1:1",
-            worker_manager_id="m",
-            aws_endpoint_url=aws.endpoint_url,
-            job_queue="queue",
-            job_definition="definition",
-            s3_bucket="bucket",
-            mode="worker",
-            max_concurrent_jobs=8,
-            heartbeat_interval_seconds=0.01,
-        )
-        backend = BatchBackend(config)
-        yield BackendCase(backend, aws.batch.kill_container, "exit code 137 (SIGKILL)", lambda: BatchBackend(config))
-        backend.close()
-
-
-@contextmanager
 def kubernetes_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     monkeypatch.setattr(pods, "WORKER_COMMAND", ("python", str(script)))
     with KubernetesEmulator() as kubernetes:
@@ -230,7 +205,6 @@ def backend_case(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) ->
         "symphony": symphony_case,
         "aws_raw_ecs": ecs_case,
         "aws_ec2": ec2_case,
-        "aws_hpc": batch_case,
         "kubernetes": kubernetes_case,
     }
     if kind == "memory":

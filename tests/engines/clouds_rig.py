@@ -12,7 +12,6 @@ import pytest
 from scaler.config.commands import Provision, parse_worker_manager
 from scaler.config.load import model_of
 from scaler.testing.aws import AwsEmulator
-from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2
@@ -44,20 +43,6 @@ def provision(kind: str, file: Path, *verb: str) -> list[str]:
     lines: list[str] = []
     assert provisioner_of(kind)(request.config, request.verb, request.dry_run, lines.append) == 0
     return lines
-
-
-def open_subnets() -> list[str]:
-    """Give the default VPC internet access, which moto's lacks, and return its subnets."""
-    ec2 = AwsClient(AwsSettings(), "ec2")
-    subnets = ec2.call("DescribeSubnets", Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
-    gateway = ec2.call("CreateInternetGateway")["InternetGateway"]["InternetGatewayId"]
-    ec2.call("AttachInternetGateway", InternetGatewayId=gateway, VpcId=subnets[0]["VpcId"])
-    main = [{"Name": "association.main", "Values": ["true"]}, {"Name": "vpc-id", "Values": [subnets[0]["VpcId"]]}]
-    [table] = ec2.call("DescribeRouteTables", Filters=main)["RouteTables"]
-    route = {"DestinationCidrBlock": "0.0.0.0/0", "GatewayId": gateway}
-    ec2.call("CreateRoute", RouteTableId=table["RouteTableId"], **route)
-    ec2.close()
-    return [subnet["SubnetId"] for subnet in subnets]
 
 
 def ecs_config(**values: Any) -> AwsRawEcsConfig:

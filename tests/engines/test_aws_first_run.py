@@ -49,14 +49,14 @@ worker_manager_id = "here"
 max_task_concurrency = 1
 
 [[worker_manager]]
-type = "aws_hpc"
+type = "aws_raw_ecs"
 worker_manager_id = "there"
-mode = "worker"
 aws_endpoint_url = "{endpoint_url}"
-job_queue = "queue"
-job_definition = "definition"
-s3_bucket = "bucket"
-max_concurrent_jobs = 1
+ecs_subnets = ["subnet-1"]
+ecs_task_image = "emulated"
+ecs_task_cpu = 1
+ecs_task_memory = 2
+max_task_concurrency = 1
 per_worker_capabilities = "cloud=-1"
 heartbeat_interval_seconds = 0.5
 """
@@ -66,21 +66,21 @@ def test_service_outage_at_startup_is_a_reason_and_ends_nothing(tmp_path: Path, 
     ports = ReservedPorts(4)
     file = tmp_path / "file.toml"
     file.write_text(FILE.format(port=ports.first, endpoint_url=aws.endpoint_url))
-    aws.faults.add("DescribeJobDefinitions", Error("InternalFailure", "away", 500), times=None)
+    provision_ecs(ecs_config(aws_endpoint_url=aws.endpoint_url), "setup", False, lambda _: None)
+    aws.faults.add("ListTasks", Error("InternalFailure", "away", 500), times=None)
     with command("scaler", str(file), directory=tmp_path) as everything:
         everything.addresses()
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             assert client.submit(abs, -1).result(WAIT_SECONDS) == 1
             future: Any = client.submit_verbose(abs, (-2,), capabilities={"cloud": -1})
-            said = "cannot list units: AWS Batch DescribeJobDefinitions failed on the service's side"
+            said = "cannot list units: ECS ListTasks failed on the service's side"
             assert within(WAIT_SECONDS, lambda: said in everything.output() + everything.errors())
             assert not future.done()
             aws.faults.clear()
-            aws.batch.furnish(command=["python", "-P", "-m", "Ref::module"])
             assert future.result(WAIT_SECONDS) == 2
         assert everything.stop() == 0
         ports.release()
-    aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+    aws.ecs.wait_until(lambda: not aws.ecs.alive(), WAIT_SECONDS)
 
 
 # -- units without an image
@@ -105,7 +105,7 @@ def index_environment() -> dict[str, str]:
 KINDS = {
     "aws_raw_ecs": ("RunTask", 'ecs_subnets = ["subnet-1"]\necs_task_cpu = 1\necs_task_memory = 2'),
     "aws_ec2": ("CreateFleet", f'ec2_image = "{IMAGE}"\nec2_instance_types = ["m5.large"]\nec2_slots = 1'),
-    "aws_hpc": ("SubmitJob", 'mode = "worker"\njob_queue = "queue"\njob_definition = "job"\nmax_concurrent_jobs = 1'),
+    "aws_hpc": ("SubmitJob", 'job_queue = "queue"\njob_definition = "job"\nmax_concurrent_jobs = 1'),
 }
 """By manager type: the call that starts a unit, and settings of a small unit."""
 SCHEDULER = """

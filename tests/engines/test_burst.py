@@ -12,7 +12,7 @@ import pytest
 from scaler import Client
 from scaler.cluster.supervisor import ReservedPorts
 from scaler.testing.aws import AwsEmulator
-from tests.engines.clouds_rig import open_subnets, provision
+from tests.engines.clouds_rig import provision
 from tests.integration.settings_rig import command
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/burst.toml"
@@ -46,8 +46,6 @@ def configured(directory: Path, aws: AwsEmulator, ports: ReservedPorts, *changes
         text = text.replace(old, new)
     file = directory / "burst.toml"
     file.write_text(text)
-    aws.quotas.values["L-3032A538"] = 8
-    open_subnets()
     return file
 
 
@@ -56,10 +54,8 @@ def test_work_too_slow_for_the_laptop_runs_in_the_cloud(tmp_path: Path, aws: Aws
     ports = ReservedPorts(4)
     laptop = 'worker_manager_id = "laptop"'
     file = configured(tmp_path, aws, ports, (laptop, f"{laptop}\nmax_task_concurrency = 1"))
-    assert not [line for line in provision("aws_hpc", file, "setup", "--check") if line.startswith("problem")]
     provision("aws_hpc", file, "setup")
     assert not [line for line in provision("aws_hpc", file, "setup") if line.startswith("created")]
-    assert any(line.startswith("runs          no jobs") for line in provision("aws_hpc", file, "show"))
     with command("scaler", str(file), directory=tmp_path) as everything:
         everything.addresses()
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
@@ -68,9 +64,7 @@ def test_work_too_slow_for_the_laptop_runs_in_the_cloud(tmp_path: Path, aws: Aws
             # A job is expected to start after 45 s. Once a task is measured, the laptop alone would take 92 s.
             futures = [client.submit(where, 4.0) for _ in range(24)]
             aws.batch.wait_until(lambda: bool(aws.batch.alive()), WAIT_SECONDS)
-            shown = provision("aws_hpc", file, "show")
             assert {future.result(WAIT_SECONDS) for future in futures} == {"laptop", "cloud"}
-            assert any("USD an hour (prices of 20" in line for line in shown)
         assert everything.stop() == 0
         ports.release()
     provision("aws_hpc", file, "teardown")

@@ -145,7 +145,7 @@ def test_running_version_is_uploaded_for_tasks_without_an_image(cloud: EcsCloud)
     assert lines[-2][0] == "exists"
     assert set(words(bare.do("teardown", "--dry-run"))) == {"would remove"}
     assert set(words(bare.do("teardown"))) == {"removed"}
-    assert set(words(bare.do("show"))) == {"missing"}
+    assert set(words(bare.do("show"))) == {"would create"}
 
 
 def test_setup_changes_and_reports_only_differences(cloud: EcsCloud) -> None:

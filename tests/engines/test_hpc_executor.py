@@ -120,14 +120,13 @@ def running_job(rig: Rig) -> str:
     return rig.aws.batch.alive()[0]
 
 
-def test_call_rerun_by_batch_finds_its_input(rig: Rig, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    call = rig.call(waiting_for(gate), noise(100_000))
+def test_task_of_a_lost_host_is_not_charged(rig: Rig, tmp_path: Path) -> None:
+    call = rig.call(waiting_for(tmp_path / "gate"), noise(100_000))
     rig.run(call)
     rig.aws.batch.host_lost(running_job(rig))
-    gate.touch()
-    assert rig.value(call) == 100_000
-    assert rig.aws.faults.calls()["SubmitJob"] == 1
+    failure = rig.failure(call)
+    assert failure.outcome is Outcome.NOT_STARTED
+    assert "lost its host: Host EC2" in failure.text
 
 
 def test_containers_that_cannot_start_charge_no_task(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Whole clusters on AWS Batch in both modes, with jobs as processes of the emulator and scripted faults."""
+"""Whole clusters on AWS Batch, with jobs as processes of the emulator and scripted faults."""
 
 from __future__ import annotations
 
@@ -83,8 +83,7 @@ def containers(aws: AwsEmulator, count: int) -> None:
 # -- from zero up and down to zero
 
 
-@pytest.mark.parametrize("mode", ["offload", "worker"])
-def test_two_thousand_tasks_scale_jobs_from_zero_and_back(tmp_path: Path, aws: AwsEmulator, mode: str) -> None:
+def test_two_thousand_tasks_scale_jobs_from_zero_and_back(tmp_path: Path, aws: AwsEmulator) -> None:
     ports = ReservedPorts(4)
     address, storage = (f"tcp://127.0.0.1:{ports.first + offset}" for offset in (0, 3))
     told = {
@@ -96,7 +95,6 @@ def test_two_thousand_tasks_scale_jobs_from_zero_and_back(tmp_path: Path, aws: A
         "SCALER_WORKER_MANAGER_JOB_QUEUE": "queue",
         "SCALER_WORKER_MANAGER_JOB_DEFINITION": "definition",
         "SCALER_WORKER_MANAGER_S3_BUCKET": BUCKET,
-        "SCALER_WORKER_MANAGER_MODE": mode,
         "SCALER_WORKER_MANAGER_MAX_CONCURRENT_JOBS": "3",
     }
     with command("scaler", str(CONFIG), directory=tmp_path, **told) as everything:
@@ -114,7 +112,7 @@ def test_two_thousand_tasks_scale_jobs_from_zero_and_back(tmp_path: Path, aws: A
     assert aws.s3.keys(BUCKET) == []
 
 
-# -- offload mode
+# -- faults
 
 
 def test_every_task_has_one_result_whatever_the_api_does(tmp_path: Path, aws: AwsEmulator) -> None:
@@ -153,6 +151,3 @@ def test_restarted_manager_ends_leftover_jobs_and_reruns_their_tasks(tmp_path: P
             assert values(futures) == [0, 1]
             ended = {job["jobId"]: job.get("statusReason") for job in jobs(aws)}
             assert {ended[job_id] for job_id in left} == {"Stopped by scaler"}
-
-
-# -- worker mode

@@ -121,8 +121,6 @@ def test_settings_that_no_machine_can_start_with_are_refused_at_once(tmp_path: P
         UsageError, match=r"the user data of the instances has \d+ bytes, but EC2 allows 16384: shorten"
     ):
         user_data(config(orb_setup=("x" * 17_000,)))
-    with pytest.raises(ValueError, match="object_storage_backend applies only to types whose `setup` creates"):
-        config(object_storage_backend="s3://bucket")
 
 
 @needs_orb

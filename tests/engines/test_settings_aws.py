@@ -18,7 +18,6 @@ from scaler.errors import ScalerError
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import executor as batch
-from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from tests.engines.clouds_rig import ecs_config, furnish_account, hpc_config
@@ -95,7 +94,7 @@ def notebook_of_requests() -> Iterator[tuple[str, list[str]]]:
             thread.join()
 
 
-@pytest.mark.parametrize(("kind", "service"), [("aws_raw_ecs", "ecs"), ("worker", "batch"), ("offload", "batch")])
+@pytest.mark.parametrize(("kind", "service"), [("aws_raw_ecs", "ecs"), ("aws_hpc", "batch")])
 def test_aws_is_called_with_the_configured_region_and_profile(
     kind: str, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,8 +108,6 @@ def test_aws_is_called_with_the_configured_region_and_profile(
         with suppress(ScalerError):
             if kind == "aws_raw_ecs":
                 EcsBackend(ecs_config(**told)).list()
-            elif kind == "worker":
-                BatchBackend(hpc_config(mode="worker", **told))
             else:
                 BatchExecutor(hpc_config(**told)).start(lambda _: None)
     assert seen

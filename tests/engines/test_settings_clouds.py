@@ -21,7 +21,6 @@ from scaler.testing.soamapi import StandIn, api
 from scaler.worker_manager.aws.prices import ec2_price, fargate_price
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend
 from scaler.worker_manager.aws_hpc import executor as batch
-from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.baremetal_native import LocalAgents
@@ -45,15 +44,14 @@ from tests.engines.queue_stand_in import install
 from tests.engines.soamapi_rig import use
 from tests.waiting import within
 
-KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony", "kubernetes")
-"""worker and offload are the modes of aws_hpc."""
+KINDS = ("aws_raw_ecs", "aws_ec2", "aws_hpc", "slurm", "symphony", "kubernetes")
 WAIT_SECONDS = 15.0
 OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
 PROCESSOR_KEYS = [item.name for item in dataclasses.fields(ProcessorSettings)]
-ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm", "kubernetes")
+ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "slurm", "kubernetes")
 """Their units are on other machines with their own processors."""
-MEMORY_BYTES = dict.fromkeys(("aws_raw_ecs", "worker", "slurm", "kubernetes"), 2 * 1024**3)
-"""Of the task and job definitions, and of jobs."""
+MEMORY_BYTES = dict.fromkeys(("aws_raw_ecs", "slurm", "kubernetes"), 2 * 1024**3)
+"""Of task definitions, jobs, and pods."""
 
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -65,8 +63,7 @@ FREE = 0.0, 0.0, 0.0, 0.0, False
 COSTS = {
     "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0, 0.0, False),
     "aws_ec2": (ec2_price("us-east-1", "m5.large"), 60.0, 0.0, 0.0, False),
-    "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0, 0.0, False),
-    "offload": (fargate_price("us-east-1", 1, 2), 60.0, 0.0, 45.0, True),
+    "aws_hpc": (fargate_price("us-east-1", 1, 2), 60.0, 0.0, 45.0, True),
 }
 """Price of a unit or task per hour, minimum charge, usual start-up and dispatch times, and whether tasks are
 charged."""
@@ -115,7 +112,7 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     elif kind == "symphony":
         backend = make_symphony_backend(symphony_config(**values))
     else:
-        backend = batch.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
+        backend = batch.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, **values))
     try:
         yield backend
     finally:
@@ -134,9 +131,6 @@ def document_of(backend: Backend, unit_id: str, aws: AwsEmulator, pods: StandInS
     if isinstance(backend, KubernetesBackend):
         [pod] = pods.objects("pods")
         variables = pod["spec"]["containers"][0]["env"]
-    elif isinstance(backend, BatchBackend):
-        [job] = aws.batch.call("DescribeJobs", {"jobs": [unit_id]})["jobs"]
-        variables = job["container"]["environment"]
     elif isinstance(backend, SlurmBackend):
         script = shutil.which("qsub")
         assert script is not None
@@ -203,7 +197,7 @@ def test_backend_reports_unit_capacity_and_price(kind: str, aws: AwsEmulator, gr
     with backend_of(kind, aws, max_task_concurrency=3, **SIZES.get(kind, {})) as backend:
         found = backend.capacity
     assert pods.objects("pods") == []
-    assert (found.max_slots, found.unit_slots) == (3, 3 if kind in ("offload", "symphony") else 1)
+    assert (found.max_slots, found.unit_slots) == (3, 3 if kind in ("aws_hpc", "symphony") else 1)
     assert (found.unit_memory_bytes, found.backlog) == (MEMORY_BYTES.get(kind, 0), int(kind == "slurm"))
     times = found.unit_minimum_seconds, found.usual_startup_seconds, found.usual_dispatch_seconds
     assert (found.unit_price, *times, found.charges_tasks) == COSTS.get(kind, FREE)

@@ -55,7 +55,7 @@ OF_THE_WORKER = frozenset(item.name for item in dataclasses.fields(WorkerConfig)
 OF_EVERY_MANAGER = frozenset(describe(WorkerManagerConfig))
 OF_EVERY_SERVICE = frozenset(describe(InstallingSettings))
 """Read by AWS clients, which accept several kinds of settings as a configuration."""
-ONLY_CHOICE = {"backend"}
+ONLY_CHOICE = {"backend", "mode"}
 """Settings with only one value so far: any other is rejected."""
 FOLDED = {"num_of_workers"}
 """Settings of a cluster that `as_worker_manager` turns into a worker manager's settings."""

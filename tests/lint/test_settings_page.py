@@ -39,7 +39,7 @@ COMMANDS: dict[str, type[SettingsModel]] = {
 }
 OF_ALL_COMMANDS = {"--config", "--help", "--version"}
 OF_SOME_COMMANDS = {
-    *("--once", "--json", "--seconds", "--dry-run", "--check"),
+    *("--once", "--json", "--seconds", "--dry-run"),
     *("--of", "--pdb"),  # of scaler profile and scaler replay
     *("--since", "--until"),  # of scaler history
     *("--limit", "--state", "--worker"),  # of scaler show

@@ -120,7 +120,7 @@ def _reset_moto() -> None:
 
 class MotoService:
     def __init__(self, moto: Moto, name: str) -> None:
-        """name: as in moto and in signatures: s3, iam, logs, ssm, sts, ec2, or ecr."""
+        """name: as in moto and in signatures: s3, iam, logs, ssm, sts, or ec2."""
         self.name = name
         self._moto = moto
 
@@ -141,7 +141,7 @@ class MotoService:
         return self._moto.answer(self.name, call, headers)
 
     def refuse(self, refusal: ServiceError) -> Answer:
-        if self.name in ("logs", "ssm", "ecr"):
+        if self.name in ("logs", "ssm"):
             body = json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
             return Answer(refusal.status, body, {"Content-Type": "application/x-amz-json-1.1"})
         error = f"<Code>{escape(refusal.code)}</Code><Message>{escape(refusal.message)}</Message>"

@@ -25,7 +25,6 @@ from scaler.testing.aws.ecs import EmulatedEcs, TaskMetadata
 from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, ServiceError, Slow, Throttle
 from scaler.testing.aws.instances import EmulatedEc2, InstanceMetadata
 from scaler.testing.aws.moto_services import Moto, MotoService
-from scaler.testing.aws.quotas import EmulatedQuotas
 from scaler.testing.aws.service import Answer, EmulatorContext, Service, ServiceCall
 
 REGION = "us-east-1"
@@ -73,10 +72,9 @@ class AwsEmulator:
         self.batch = EmulatedBatch(context)
         self.s3 = MotoService(moto, "s3")
         self.ec2 = EmulatedEc2(moto, context)
-        self.quotas = EmulatedQuotas()
         metadata: list[Service] = [TaskMetadata(self.ecs), InstanceMetadata(self.ec2)]
-        others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ecr")]
-        own = (self.ecs, *metadata, self.batch, self.quotas, self.s3, self.ec2)
+        others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts")]
+        own = (self.ecs, *metadata, self.batch, self.s3, self.ec2)
         self._services: list[Service] = [*own, *others]
         """In the order in which services are asked whether they handle a call."""
         self._cut = Cuts()

@@ -38,8 +38,6 @@ class AwsSettings(SettingsModel):
     """Endpoint of AWS's services, such as an emulator or a private endpoint."""
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
     """Profile in the AWS configuration files."""
-    object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
-    """S3 `backend` in [object_storage_server], to which `setup` grants the units read and write access."""
 
     def check(self) -> None:
         super().check()
@@ -48,10 +46,12 @@ class AwsSettings(SettingsModel):
 
 @dataclass(frozen=True, kw_only=True)
 class InstallingSettings(AwsSettings):
-    """AWS packages. Units without an image install scaler from a bucket."""
+    """AWS packages and buckets. Units without an image install scaler from a bucket."""
 
     worker_requirements: Annotated[Names, Setting(metavar="REQUIREMENT")] = ()
     """Packages to install with scaler in units without an image, in pip syntax: numpy or numpy==2.1.3."""
+    object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
+    """S3 `backend` in [object_storage_server], to which `setup` grants the units read and write access."""
 
 
 def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.worker.credential import CREDENTIAL_VARIABLE
-from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady
 from scaler.worker_manager.aws.setup import MANAGED, MANAGED_PAIRS, Account, Change, Resource
 from scaler.worker_manager.backend import units_credential
@@ -155,7 +155,7 @@ def _parsed(document: str | Fields) -> Fields:
 
 
 def execution_role(
-    account: Account, base: str, image: str | None, logs: LogGroup, credential_arn: Callable[[], str]
+    account: Account, base: str, image: str | None, logs: LogGroup, credential_arn: Callable[[], str] = str
 ) -> IamRole:
     return IamRole(
         account,
@@ -259,9 +259,6 @@ class DefinitionResource(Resource):
     def suffix(self, found: Fields) -> str:
         return f":{found['revision']}"
 
-    def detail(self, found: Fields) -> str:
-        return f":{found['revision']} with {', '.join(container['image'] for container in _containers(found))}"
-
 
 def _containers(definition: Fields) -> list[Fields]:
     return definition.get(CONTAINERS[0]) or [definition[CONTAINERS[1]]]
@@ -294,20 +291,13 @@ def execution_statements(image: str, log_group_arn: str, partition: str, credent
     return statements
 
 
-def backend_statements(settings: AwsSettings, partition: str) -> list[Fields]:
+def backend_statements(settings: InstallingSettings, partition: str) -> list[Fields]:
     if not settings.object_storage_backend:
         return []
     bucket, _, prefix = settings.object_storage_backend.removeprefix("s3://").partition("/")
     folders = "/".join(part for part in (bucket, prefix.strip("/"), "run-*") if part)
     actions = ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
     return [{"Effect": "Allow", "Action": actions, "Resource": f"arn:{partition}:s3:::{folders}"}]
-
-
-def subnets_of(account: Account, chosen: Sequence[str] = ()) -> list[Fields]:
-    """Return the chosen subnets, or those of the default VPC."""
-    default = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
-    which = {"SubnetIds": list(chosen)} if chosen else default
-    return list(account.client("ec2").items("DescribeSubnets", "Subnets", **which))
 
 
 def parameter_name(config: WorkerManagerConfig, base: str) -> str:
@@ -371,10 +361,6 @@ class CredentialParameter(Resource):
 
     def delete(self, _: Fields) -> None:
         self.call("DeleteParameter", Name=self.name)
-
-    def detail(self, found: Fields) -> str:
-        old = "" if self._is_current(found) else ", of another credential: run setup"
-        return f": version {found.get('Version')}{old}"
 
     def _is_current(self, found: Fields) -> bool:
         return bool(found.get("Description") == self._description)

@@ -1,5 +1,5 @@
-"""Runs `setup`, `show`, and `teardown` over a list of resources. Each step first checks the current state, and never
-touches a resource without the tag `scaler:managed`."""
+"""Runs `setup` and `teardown` over a list of resources. Each step first checks the current state, and never touches a
+resource without the tag `scaler:managed`. `show` is a dry run of `setup`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Change = tuple[str, Callable[[], object]]  # its text, and the action
 class Account:
     """The account to set up, and its printed lines. dry_run: print actions without performing them."""
 
-    def __init__(self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool) -> None:
+    def __init__(self, settings: AwsSettings, verb: Verb, say: Callable[[str], None], *, dry_run: bool) -> None:
         settings = with_region(settings)
         self.region = settings.aws_region
-        self.has_endpoint = settings.aws_endpoint_url is not None
-        self.dry_run = dry_run
+        self.verb = verb
+        self.dry_run = dry_run or verb == "show"
         self._settings = settings
         self._say = say
         self._clients: dict[str, AwsClient] = {}
@@ -102,7 +102,7 @@ class Resource:
     service: ClassVar[str]
     kind: ClassVar[str]
     changes_foreign: ClassVar[bool] = False
-    is_quiet = False  # `teardown` does not report a missing resource; `show` skips it
+    is_quiet = False  # `teardown` does not report a missing resource
     removal_note: ClassVar[str] = ""
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:
@@ -154,17 +154,10 @@ class Resource:
             account.do("create", "created", self.creation(), self.create)
             return
         note = "" if is_ours(found) else "made by others" if self.changes_foreign else NOT_OURS
-        account.line("exists", f"{self.wanted}{self.suffix(found)}", note)
+        account.line("exists", f"{self.wanted}{self.detail(found)}", note)
         if note != NOT_OURS:
             for text, action in self.changes(found):
                 account.do("change", "changed", text, action)
-
-    def show(self) -> None:
-        found = self.describe()
-        if found is None:
-            self.account.line("missing", self.what)
-        else:
-            self.account.line("exists", f"{self.what}{self.detail(found)}", "" if is_ours(found) else NOT_OURS)
 
     def teardown(self) -> bool:
         """Remove the resource if it is ours. Returns False if it is still in use and therefore kept."""
@@ -183,14 +176,11 @@ class Resource:
         return True
 
 
-def run(verb: Verb, wanted: Sequence[Resource], to_remove: Sequence[Resource]) -> int:
-    """Set up, show, or tear down, in order. Returns 1 if a resource in use was kept. Raises AwsError and UsageError."""
-    if verb == "teardown":
+def run(account: Account, wanted: Sequence[Resource], to_remove: Sequence[Resource]) -> int:
+    """Set up or tear down, in order. Returns 1 if a resource in use was kept. Raises AwsError and UsageError."""
+    if account.verb == "teardown":
         results = [resource.teardown() for resource in to_remove]
         return 0 if all(results) else 1
     for resource in wanted:
-        if verb == "setup":
-            resource.ensure()
-        elif not resource.is_quiet:
-            resource.show()
+        resource.ensure()
     return 0

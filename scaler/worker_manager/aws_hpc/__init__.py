@@ -1,4 +1,4 @@
-"""Runs AWS Batch jobs. Offload mode: each task of a local agent is a job. Worker mode: jobs run workers."""
+"""Runs tasks as AWS Batch jobs, through one local agent."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """Prefix of all keys in the bucket."""
     backend: Literal["batch"] = "batch"
     """Service that runs the jobs."""
-    mode: Literal["offload", "worker"] = "offload"
-    """offload: each task is a job; worker: jobs run workers, which connect to the scheduler."""
+    mode: Literal["offload"] = "offload"
+    """What a job runs: one task."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = -1
     """Maximum tasks that run at once; -1: limited only by max_concurrent_jobs."""
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Prefix of job names."""
     max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
-    """Maximum jobs at a time; in offload mode, each job is a task."""
+    """Maximum jobs at a time."""
     job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """Time limit of a job. AWS Batch terminates longer jobs."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
@@ -63,7 +63,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """Image with this version of scaler, for the job definition that `setup` creates. Without an image, jobs install
     scaler from s3_bucket, where `setup` uploads it."""
     batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
-    """CPUs per job; in worker mode, also the workers per job."""
+    """CPUs per job."""
     batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2
     """Memory per job in GB. On Fargate, the valid range depends on the number of CPUs."""
     batch_cpu_architecture: Annotated[Literal["X86_64", "ARM64"], Setting(metavar="NAME")] = "X86_64"
@@ -80,7 +80,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
 
     @property
     def runs_elsewhere(self) -> bool:
-        return self.mode == "offload"
+        return True
 
     def check(self) -> None:
         super().check()

@@ -1,6 +1,6 @@
-"""The executor of offload mode: submits calls as AWS Batch jobs, and reports results and failures. One thread polls and
-owns the tracking; the agent's thread sends it notes. Jobs are described before results are listed, so that an ended job
-without a listed result definitely has no result."""
+"""The executor: submits calls as AWS Batch jobs, and reports results and failures. One thread polls and owns the
+tracking; the agent's thread sends it notes. Jobs are described before results are listed, so that an ended job without
+a listed result definitely has no result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session, with_
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import (
     ENDED,
-    BatchBackend,
     BatchService,
     SessionObjects,
     classify_exit,
@@ -52,7 +51,6 @@ from scaler.worker_manager.aws_hpc.objects import (
 )
 from scaler.worker_manager.aws_hpc.requests import Definition, call_request, job_price, minimum_seconds, owns
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
-from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.polled import STOP_REASON
 
@@ -68,10 +66,8 @@ USUAL_DISPATCH_SECONDS = 45.0  # from SubmitJob to the running job, on Fargate a
 _log = logging.getLogger(__name__)
 
 
-def make_backend(config: AwsHpcConfig) -> Backend:
+def make_backend(config: AwsHpcConfig) -> OffloadBackend:
     config = with_region(config)
-    if config.mode == "worker":
-        return BatchBackend(config)
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
     return OffloadBackend(
@@ -162,10 +158,7 @@ class BatchExecutor:
             return
         assert self._definition is not None, "start comes first"
         self._count += 1
-        repeat = not batch[0].call.once
-        request, call_key = call_request(
-            self._config, self._definition, self._session, self._count, size=len(keys), repeat=repeat
-        )
+        request, call_key = call_request(self._config, self._definition, self._session, self._count, len(keys))
         self._upload({name: block for each in batch for name, block in each.blocks.items()})
         self._objects.put(call_key, data)
         made = CallSubmission(self._count, request["jobName"], keys, call_key)

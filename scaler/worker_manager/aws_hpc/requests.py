@@ -8,7 +8,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -71,13 +71,7 @@ def keys_of(config: AwsHpcConfig, session: str = "") -> str:
 JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
-WORKER_MODULE = "scaler.worker"
 
-MAX_VARIABLES_CHARACTERS = 8192 - 1192
-"""ECS, which starts Batch's containers, allows 8,192 characters of overrides. These include the definition's command
-and variables, and a few hundred characters from Batch: 7,680 were too many. Batch accepts longer requests, but their
-jobs fail."""
-MAX_REQUEST_CHARACTERS = 30 * 1024  # Limit of a whole SubmitJob. Source: AWS Batch service quotas.
 FIRST_BYTES = 128 * 1024  # size of a job's first read of the object with the calls
 
 EXIT_NO_CALL = 90  # the job could not read its call, so the task did not start
@@ -121,15 +115,6 @@ def object_key(keys: str, name: str) -> str:
 
 
 MODULE = "module"  # parameter of definitions, such as that of `setup`, whose command takes the module's name
-HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")  # source: "Job retries" in the AWS Batch user guide
-REPEATS: Fields = {
-    "attempts": 3,
-    "evaluateOnExit": [
-        *({"onStatusReason": reason, "action": "RETRY"} for reason in HOST_LOSSES),
-        {"onReason": "*", "action": "EXIT"},
-    ],
-}
-"""Batch reruns a job that lost its host. Otherwise the scheduler retries the task without counting the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,75 +122,38 @@ class Definition:
     """An active job definition. takes_module: its command takes the module's name as a parameter."""
 
     arn: str
-    vcpus: float
     takes_module: bool
-    own_characters: int = 0  # length of its command and variables as JSON, which count toward a job's overrides
-    secrets: Sequence[Mapping[str, str]] = ()
-    memory_bytes: int = 0
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Definition:
-        container = described.get("containerProperties") or {}
-        requirements = container.get("resourceRequirements") or ()
-        command = container.get("command") or ()
-        own = [list(command), container.get("environment") or []]
-        given = [entry["value"] for entry in requirements if entry.get("type") == "VCPU"]
-        memory = [entry["value"] for entry in requirements if entry.get("type") == "MEMORY"]
-        return cls(
-            arn=str(described["jobDefinitionArn"]),
-            vcpus=float(given[0] if given else container.get("vcpus") or 1),
-            takes_module=f"Ref::{MODULE}" in command,
-            own_characters=len(json.dumps(own)),
-            secrets=container.get("secrets") or (),
-            memory_bytes=int(memory[0] if memory else container.get("memory") or 0) * 1024**2,
-        )
-
-
-def submission(
-    config: AwsHpcConfig,
-    definition: Definition,
-    name: str,
-    module: str,
-    variables: Mapping[str, str],
-    *,
-    size: int,
-    repeat: bool,
-) -> Fields:
-    """Return the parameters of SubmitJob. size: number of children. repeat: rerun after the loss of the host."""
-    overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
-    given = {MODULE: module} if definition.takes_module else {}
-    if not given:
-        overrides["command"] = ["python", "-P", "-m", module]
-    request: Fields = {
-        "jobName": name,
-        "jobQueue": config.job_queue,
-        "jobDefinition": definition.arn,
-        "containerOverrides": overrides,
-        "retryStrategy": REPEATS if repeat else {"attempts": 1},
-        "timeout": {"attemptDurationSeconds": config.job_timeout_minutes * 60},
-        "tags": owner_tags(config.worker_manager_id, cluster_of(config)),
-        "propagateTags": True,
-    }
-    if given:
-        request["parameters"] = given
-    if size > 1:
-        request["arrayProperties"] = {"size": size}
-    return request
-
-
-def fits(request: Fields, definition: Definition) -> bool:
-    overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
-    return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
+        command = (described.get("containerProperties") or {}).get("command") or ()
+        return cls(str(described["jobDefinitionArn"]), f"Ref::{MODULE}" in command)
 
 
 def call_request(
-    config: AwsHpcConfig, definition: Definition, session: str, number: int, *, size: int, repeat: bool
+    config: AwsHpcConfig, definition: Definition, session: str, number: int, size: int
 ) -> tuple[Fields, str]:
-    """Return the request for calls, and the key of their object."""
+    """Return the parameters of SubmitJob for calls, and the key of their object. size: number of calls."""
     spec = JobSpec(config.aws_region, config.s3_bucket, keys_of(config, session), number)
     variables = {JOB_SPEC_VARIABLE: spec.to_json(), HASH_SEED_VARIABLE: own_hash_seed()}
-    name = job_name(config, session, number)
-    return submission(config, definition, name, JOB_MODULE, variables, size=size, repeat=repeat), spec.call_key
+    overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
+    given = {MODULE: JOB_MODULE} if definition.takes_module else {}
+    if not given:
+        overrides["command"] = ["python", "-P", "-m", JOB_MODULE]
+    request: Fields = {
+        "jobName": job_name(config, session, number),
+        "jobQueue": config.job_queue,
+        "jobDefinition": definition.arn,
+        "containerOverrides": overrides,
+        # The scheduler reruns the task of a lost host, without counting the attempt.
+        "retryStrategy": {"attempts": 1},
+        "timeout": {"attemptDurationSeconds": config.job_timeout_minutes * 60},
+        "tags": owner_tags(config.worker_manager_id, cluster_of(config)),
+        "propagateTags": True,
+        **({"parameters": given} if given else {}),
+        **({"arrayProperties": {"size": size}} if size > 1 else {}),
+    }
+    return request, spec.call_key
 
 
 def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float | None:

@@ -13,14 +13,11 @@ from scaler.errors import UsageError
 from scaler.worker_manager.aws import package as packages
 from scaler.worker_manager.aws import resources as aws
 from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
-from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.package import platform_of
-from scaler.worker_manager.aws.resources import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.backend import ALIVE, counts_of, described
-from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, job_price, manager_keys, owner_of
-from scaler.worker_manager.backend import units_credential
+from scaler.worker_manager.aws_hpc.backend import ALIVE
+from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, manager_keys, owner_of
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
@@ -36,14 +33,12 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
     if ":" in base:
         raise UsageError(f"job_definition = {base!r} names a revision: {verb} is for a definition by its name alone")
     config = with_region(config)
-    with closing(Account(config, say, dry_run=dry_run)) as account:
+    with closing(Account(config, verb, say, dry_run=dry_run)) as account:
         network = cache(lambda: network_of(account, config))
         if verb == "setup":
             network()  # report problems before creating anything
         logs = aws.LogGroup(account, f"/scaler/{base}")
-        has_workers = config.mode == "worker" and verb != "teardown"
-        credential = CredentialParameter(account, config, base, units_credential(config) if has_workers else "")
-        execution = aws.execution_role(account, base, config.batch_image, logs, credential.arn)
+        execution = aws.execution_role(account, base, config.batch_image, logs)
         statements = partial(job_statements, config, account)
         jobs = aws.IamRole(account, base, "job", aws.TASKS_SERVICE, JOBS_PURPOSE, statements)
         host_role = aws.IamRole(account, base, "hosts", aws.HOSTS_SERVICE, HOSTS_PURPOSE, policies=[HOSTS_POLICY])
@@ -54,7 +49,6 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
 
         def definition_fields() -> Fields:
             made = job_definition(config, execution.arn(), jobs.arn(), logs.configuration(), network())
-            made["containerProperties"]["secrets"] = secrets_with((), credential.arn())
             made["tags"] = MANAGED | {OWNER_TAG: owner_of(config)}
             return made
 
@@ -68,44 +62,14 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             definition.check_owner(owner_of(config))
         hosts = [] if config.is_fargate else [host_role, profile]
         roles = [execution, jobs, *hosts, service_role]
-        wanted = [bucket, package, logs, credential, *roles, environment, queue, definition]
-        if verb == "check":
-            return _check(account, config, network(), wanted)
+        wanted = [bucket, package, logs, *roles, environment, queue, definition]
         if verb == "teardown":
             if not queue.teardown():
                 return 1  # the jobs in the queue use the other resources
             hosts = [profile, host_role]  # left by an earlier setup for instances
             host_role.is_quiet = True
-        if verb == "show" and queue.describe() is not None:
-            _show_costs(account, config)
-        to_remove = [environment, definition, *hosts, execution, jobs, credential, logs, package, bucket]
-        return run(verb, wanted, to_remove)
-
-
-def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Sequence[Resource]) -> int:
-    checks, jobs = Checks(account), config.max_concurrent_jobs
-    vcpus, capacity = jobs * config.batch_cpu, config.batch_capacity
-    if config.is_fargate:
-        checks.quota(capacity, vcpus, "max_concurrent_jobs")
-    else:
-        checks.instances(capacity, config.batch_instance_types, vcpus, "max_concurrent_jobs")
-    units = jobs if config.is_fargate else None
-    public_key = "enable MapPublicIpOnLaunch on it, or choose private subnets with a NAT gateway"
-    found = aws.subnets_of(account, network.subnets)
-    checks.network(found, public_ip=network.is_public, units=units, public_key=public_key)
-    checks.image(config.batch_image)
-    checks.resources(wanted)
-    return checks.finish(config, has_workers=config.mode == "worker")
-
-
-def _show_costs(account: Account, config: AwsHpcConfig) -> None:
-    batch = account.client("batch")
-    listed = (batch.items("ListJobs", "jobSummaryList", jobQueue=config.job_queue, jobStatus=each) for each in ALIVE)
-    ids = [str(job["jobId"]) for jobs in listed for job in jobs]
-    counts = [counts_of(job) for job in described(batch, ids).values()]
-    running = sum(each.get("STARTING", 0) + each.get("RUNNING", 0) for each in counts)
-    prices = [job_price(config, config.batch_cpu, config.batch_memory)] * running
-    show_costs(account, "job", prices, f"{running * config.batch_cpu} vCPUs, {running * config.batch_memory} GB")
+        to_remove = [environment, definition, *hosts, execution, jobs, logs, package, bucket]
+        return run(account, wanted, to_remove)
 
 
 class Network(NamedTuple):
@@ -118,7 +82,9 @@ class Network(NamedTuple):
 
 def network_of(account: Account, config: AwsHpcConfig) -> Network:
     ec2 = account.client("ec2")
-    found = aws.subnets_of(account, config.batch_subnets)
+    default = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+    which = {"SubnetIds": list(config.batch_subnets)} if config.batch_subnets else default
+    found = list(ec2.items("DescribeSubnets", "Subnets", **which))
     if not found:
         raise UsageError(f"there is no default VPC in {config.aws_region}: set batch_subnets")
     groups = list(config.batch_security_groups)
@@ -133,7 +99,7 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
 
 
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
-    """Return the permissions of jobs in offload mode, and of workers' stores. Users add permissions for their tasks."""
+    """Return the permissions of jobs. Users add permissions for their tasks."""
     bucket = "" if config.batch_image else config.s3_bucket
     objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
     return [

@@ -1,4 +1,4 @@
-"""The submissions of offload mode and the pending work on them. Pure: time is an argument. A *submission* is one
+"""The submissions of a session and the pending work on them. Pure: time is an argument. A *submission* is one
 SubmitJob: a plain job of one call, or an array whose child i runs call i. A call is *open* until its result is read,
 it fails, or it is cancelled. Invariants: a call is open in at most one submission; a submission
 is dropped once it has no open calls, and only then its calls may be removed from S3."""
@@ -33,20 +33,17 @@ def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
 
 
 def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
-    """Yield batches for as few jobs as possible. Calls with `once` are kept apart, because Batch reruns other jobs."""
-    for once in (False, True):
-        batch: list[PackedCall] = []
-        size = 0
-        for each in calls:
-            if each.call.once is not once:
-                continue
-            if batch and (len(batch) == MAX_ARRAY_SIZE or size + len(each.data) > MAX_TOGETHER_BYTES):
-                yield batch
-                batch, size = [], 0
-            batch.append(each)
-            size += len(each.data)
-        if batch:
+    """Yield batches for as few jobs as possible."""
+    batch: list[PackedCall] = []
+    size = 0
+    for each in calls:
+        if batch and (len(batch) == MAX_ARRAY_SIZE or size + len(each.data) > MAX_TOGETHER_BYTES):
             yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += len(each.data)
+    if batch:
+        yield batch
 
 
 @dataclass(slots=True)

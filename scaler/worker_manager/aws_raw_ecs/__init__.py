@@ -16,7 +16,6 @@ TYPE = WorkerManagerType(
     settings="scaler.worker_manager.aws_raw_ecs:AwsRawEcsConfig",
     provision="scaler.worker_manager.aws_raw_ecs.setup:provision",
 )
-NOT_GIVEN = "not-given"  # placeholder for subnets, which `setup` does not need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     """Worker manager aws_raw_ecs: ECS tasks on Fargate."""
 
     note = FAR_WORKERS
-    setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": (NOT_GIVEN,)}
+    setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": ("not-needed",)}
 
     type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
     ecs_subnets: Annotated[Names, length(1, 16), Setting(metavar="SUBNET")]

@@ -8,8 +8,7 @@ from functools import partial
 
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws import resources
-from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
-from scaler.worker_manager.aws.checks import Checks, show_costs
+from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.package import (
     PackageBucket,
     PackageResource,
@@ -17,18 +16,16 @@ from scaler.worker_manager.aws.package import (
     package_of,
     package_statements,
 )
-from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.resources import CredentialParameter
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
-from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import (
     describe_definition,
-    described,
     register,
     registered,
     wanted_definition,
 )
-from scaler.worker_manager.backend import most_units, units_credential
+from scaler.worker_manager.backend import units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
@@ -36,7 +33,7 @@ PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     config = with_region(config)
     family, bucket = config.ecs_task_definition, config.s3_bucket
-    with closing(Account(config, say, dry_run=dry_run)) as account:
+    with closing(Account(config, verb, say, dry_run=dry_run)) as account:
         if verb == "setup":
             check_source(config.ecs_task_image, bucket, "ecs_task_image", "s3_bucket")
         logs = resources.LogGroup(account, f"/scaler/{family}")
@@ -64,47 +61,7 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         package = package_of(config, config.event_loop) if is_installed and verb != "teardown" else None
         packages = [PackageBucket(account, bucket), PackageResource(account, bucket, family, package)] if bucket else []
         wanted = [cluster, *packages, logs, credential, execution, tasks, definition]
-        if verb == "check":
-            return _check(account, config, wanted)
-        code = run(verb, wanted, [cluster, definition, execution, tasks, credential, logs, *reversed(packages)])
-        if verb == "show" and cluster.describe() is not None:
-            _show_costs(account, config)
-        if verb != "teardown" and tuple(config.ecs_subnets) == (NOT_GIVEN,):
-            _suggest_subnets(account)
-        return code
-
-
-def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]) -> int:
-    checks = Checks(account)
-    cpus = config.ecs_task_cpu
-    units = most_units(config.max_task_concurrency, cpus)
-    checks.quota(config.ecs_capacity_provider, None if units is None else units * cpus, "max_task_concurrency")
-    if tuple(config.ecs_subnets) == (NOT_GIVEN,):
-        checks.problem("ecs_subnets is missing: `show` suggests some")
-    else:
-        with checks.asking("subnets", "ecs_subnets"):
-            checks.network(
-                resources.subnets_of(account, config.ecs_subnets),
-                public_ip=config.ecs_assign_public_ip,
-                units=units,
-                public_key="set ecs_assign_public_ip",
-            )
-    checks.image(config.ecs_task_image)
-    checks.resources(wanted)
-    return checks.finish(config)
-
-
-def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
-    ecs, cluster = account.client("ecs"), config.ecs_cluster
-    arns = list(ecs.items("ListTasks", "taskArns", cluster=cluster, family=config.ecs_task_definition))
-    tasks = list(described(ecs, cluster, arns))
-    sizes = [(int(task["cpu"]) / 1024, int(task["memory"]) / 1024) for task in tasks]
-    prices = [
-        fargate_price(account.region, *size, config.ecs_cpu_architecture, task.get("capacityProviderName", ""))
-        for size, task in zip(sizes, tasks, strict=True)
-    ]
-    size = f"{sum(cpus for cpus, _ in sizes):g} vCPUs, {sum(gb for _, gb in sizes):g} GB"
-    show_costs(account, "task", prices, size)
+        return run(account, wanted, [cluster, definition, execution, tasks, credential, logs, *reversed(packages)])
 
 
 class Cluster(Resource):
@@ -140,10 +97,6 @@ class Cluster(Resource):
 
     def delete(self, _: Fields) -> None:
         self.call("DeleteCluster", cluster=self.name)
-
-    def detail(self, found: Fields) -> str:
-        providers = ", ".join(found.get("capacityProviders", [])) or "no capacity providers"
-        return f": running={found['runningTasksCount']} starting={found['pendingTasksCount']}; {providers}"
 
     def in_use(self, found: Fields) -> str:
         count = found["runningTasksCount"] + found["pendingTasksCount"]
@@ -182,15 +135,3 @@ class TaskDefinitionResource(resources.DefinitionResource):
         wanted = wanted_definition(self._config, current, self._extras())
         made = partial(register, self.name, self.account.client("ecs"), current, wanted)
         self.account.when_roles_are_known(made)
-
-
-def _suggest_subnets(account: Account) -> None:
-    try:
-        found = resources.subnets_of(account)
-    except AwsError as error:
-        account.line("note", f"cannot list subnets to suggest: {error}")
-        return
-    if found:
-        names = ", ".join(f'"{name}"' for name in sorted(subnet["SubnetId"] for subnet in found))
-        public = ", ecs_assign_public_ip = true" if all(subnet.get("MapPublicIpOnLaunch") for subnet in found) else ""
-        account.line("note", f"subnets of the default VPC: ecs_subnets = [{names}]{public}")

@@ -34,11 +34,3 @@ class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
     """Shell commands to run as root on each machine before its worker starts, such as installing scaler."""
     orb_python: Annotated[Name, Setting(metavar="PATH")] = "python3"
     """Python with scaler on the machines."""
-
-    def check(self) -> None:
-        super().check()
-        if self.object_storage_backend:
-            raise ValueError(
-                "object_storage_backend applies only to types whose `setup` creates roles, but ORB's template sets the "
-                "role of its machines: leave it out"
-            )

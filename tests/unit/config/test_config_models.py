@@ -116,9 +116,6 @@ def test_processor_settings_are_rejected_for_offloaded_tasks(key: str) -> None:
         assert getattr(model_of(model, {**told, key: default}), key) == default
         with pytest.raises(ConfigError, match=f"{key} applies to workers' processors, which tasks of .* do not have"):
             model_of(model, {**told, key: others[type(default)]})
-    value = others[type(default)]
-    with_workers = {"scheduler_address": ADDRESS, **offload, "mode": "worker", key: value}
-    assert getattr(model_of(AwsHpcConfig, with_workers), key) == value
 
 
 def test_capabilities_may_be_text_or_a_mapping() -> None:

@@ -90,10 +90,6 @@ def test_lookup_obstacle_is_reported(answer: tuple[int, bytes], why: str) -> Non
         learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
 
 
-def test_unit_id_in_a_batch_job_is_the_jobs_id_with_its_index() -> None:
-    assert learn_unit_id(config("batch"), {"AWS_BATCH_JOB_ID": "0b2a:7"}) == "0b2a:7"
-
-
 def test_unit_id_is_read_from_the_named_variable() -> None:
     assert learn_unit_id(config("env:SLURM_JOB_ID"), {"SLURM_JOB_ID": "4711"}) == "4711"
 
@@ -102,10 +98,9 @@ def test_unit_id_is_read_from_the_named_variable() -> None:
     ("where", "text"),
     [
         ("ecs", "'ecs': ECS_CONTAINER_METADATA_URI_V4 is not set, so this worker runs elsewhere"),
-        ("batch", "'batch': AWS_BATCH_JOB_ID is not set"),
         ("env:SLURM_JOB_ID", "'env:SLURM_JOB_ID': SLURM_JOB_ID is not set"),
-        ("env:", "'env:': must be unit_id, ecs, batch or env:NAME"),
-        ("pigeon", "'pigeon': must be unit_id, ecs, batch or env:NAME"),
+        ("env:", "'env:': must be unit_id, ecs or env:NAME"),
+        ("pigeon", "'pigeon': must be unit_id, ecs or env:NAME"),
     ],
 )
 def test_missing_variable_is_an_error(where: str, text: str) -> None:

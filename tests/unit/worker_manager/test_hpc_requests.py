@@ -18,16 +18,14 @@ from scaler.worker_manager.aws_hpc.requests import (
     Definition,
     JobSpec,
     call_request,
-    fits,
     job_name,
     keys_of,
     mark_of,
     owns,
-    submission,
 )
 from scaler.worker_manager.aws_hpc.tracking import batches_of
 
-DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
+DEFINITION = Definition("arn:definition:1", takes_module=False)
 
 
 def config(**changes: Any) -> AwsHpcConfig:
@@ -35,13 +33,12 @@ def config(**changes: Any) -> AwsHpcConfig:
     return model_of(AwsHpcConfig, {**settings, "s3_bucket": "bucket", **changes})
 
 
-def request(**changes: Any) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"size": 1, "repeat": True, **changes}
-    return submission(config(), DEFINITION, "name", "module", {"A": "b"}, **arguments)
+def request(size: int = 1, definition: Definition = DEFINITION) -> dict[str, Any]:
+    return call_request(config(), definition, "5e55", 7, size)[0]
 
 
-def call(number: int, *, once: bool = False, size: int = 10) -> PackedCall:
-    made = Call(number.to_bytes(16, "big"), 1, b"f", bytes(size), once=once)
+def call(number: int, *, size: int = 10) -> PackedCall:
+    made = Call(number.to_bytes(16, "big"), 1, b"f", bytes(size))
     return PackedCall(made, pack_call(made))
 
 
@@ -82,50 +79,26 @@ def test_one_call_is_a_plain_job_and_several_are_an_array() -> None:
     assert request()["tags"] == {"scaler:manager": "burst", "scaler:cluster": "tcp://h:1"}
 
 
-def test_batch_reruns_only_repeatable_calls_after_a_host_loss() -> None:
-    assert request(repeat=False)["retryStrategy"] == {"attempts": 1}
-    strategy = request()["retryStrategy"]
-    assert strategy["attempts"] > 1
-    assert strategy["evaluateOnExit"][0] == {"onStatusReason": "Host EC2*", "action": "RETRY"}
-    assert strategy["evaluateOnExit"][-1] == {"onReason": "*", "action": "EXIT"}
-
-
 def test_module_is_named_by_the_command_or_a_definition_parameter() -> None:
-    assert request()["containerOverrides"]["command"] == ["python", "-P", "-m", "module"]
+    module = "scaler.worker_manager.aws_hpc.job"
+    assert request()["containerOverrides"]["command"] == ["python", "-P", "-m", module]
     described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
     definition = Definition.of(described)
-    assert (definition.arn, definition.vcpus, definition.takes_module) == ("arn", 1.0, True)
-    made = submission(config(), definition, "n", "module", {}, size=1, repeat=True)
+    assert definition == Definition("arn", takes_module=True)
+    made = request(definition=definition)
     assert "command" not in made["containerOverrides"]
-    assert made["parameters"] == {"module": "module"}
+    assert made["parameters"] == {"module": module}
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_request_names_the_object_that_has_the_calls(size: int) -> None:
-    made, key = call_request(config(), DEFINITION, "5e55", 7, size=size, repeat=True)
+    made, key = call_request(config(), DEFINITION, "5e55", 7, size)
     variables = {each["name"]: each["value"] for each in made["containerOverrides"]["environment"]}
     assert JobSpec.from_environment(variables).call_key == key
-    assert fits(made, DEFINITION)
     assert "parameters" not in made, "all who may call DescribeJobs read them"
 
 
-def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
-    assert fits(request(), DEFINITION)
-    long = submission(config(), DEFINITION, "n", "m", {"A": "x" * 6800}, size=1, repeat=True)
-    assert fits(long, DEFINITION)
-    wordy = Definition.of(
-        {"jobDefinitionArn": "a", "containerProperties": {"environment": [{"name": "B", "value": "x" * 300}]}}
-    )
-    assert not fits(long, wordy), "ECS takes overrides of 8,192 characters, those of the definition included"
-
-
 # -- batches
-
-
-def test_simultaneous_calls_share_a_job_except_run_once_ones() -> None:
-    calls = [call(number, once=number == 2) for number in range(5)]
-    made = list(batches_of(calls))
-    assert [[each.call.task[-1] for each in batch] for batch in made] == [[0, 1, 3, 4], [2]]
 
 
 def test_batch_respects_array_length_and_byte_limits(monkeypatch: pytest.MonkeyPatch) -> None:
