@@ -37,7 +37,6 @@ CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "net": (
         (
             "scaler/net/connector_core.py",
-            "scaler/net/greeting.py",
             "scaler/net/listener_core.py",
             "scaler/net/transport.py",
         ),

@@ -56,8 +56,7 @@ class Shell(Generic[_CoreT]):
                 for command in step(inputs, now):
                     did_anything = True
                     if isinstance(command, t.Transmit):
-                        if not command.link.transmit(command.envelopes):
-                            self._inputs.append(t.WritingChanged(command.link, is_blocked=True))
+                        command.link.transmit(command.envelopes)
                     elif isinstance(command, t.Deliver):
                         again = True
                         self._on_events(command.events)

@@ -21,7 +21,7 @@ from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Attachments, Descriptors, Message
-from scaler.protocol.session import ACKNOWLEDGE_BODY, GapError, Header, OutboxLimits, Session, UnreadableError
+from scaler.protocol.session import ACKNOWLEDGE_BODY, Header, OutboxLimits, Session
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
 """Delay before an attempt, which grows from 0.01-0.02 s to 0.5-1 s."""
@@ -54,13 +54,11 @@ class ConnectorCore:
         self._latency_seconds = 0.0
         self._resume = False
         self._link: t.Transport | None = None
-        self._is_blocked = False
         self._commands: list[t.Command] = []
         self._events: list[ConnectorEvent] = []
         self._failures = 0
         self._refusals = 0
-        self._malformed_in_a_row = 0
-        self._unreadable_messages = t.Unreadable()
+        self._unreadable = t.Unreadable()
         self._since = now
         self._dial_at = now
         self._sends_heartbeats = not isinstance(hello.details, _OWN_HEARTBEATS)
@@ -92,7 +90,7 @@ class ConnectorCore:
             commands.append(t.Deliver(events))
             return commands
         link = self._link
-        if link is not None and not self._is_blocked:
+        if link is not None and not link.is_blocked:
             envelopes = self._session.take(now, sequenced=self.phase is Phase.CONNECTED)
             if envelopes:
                 commands.append(t.Transmit(link, envelopes))
@@ -101,7 +99,7 @@ class ConnectorCore:
         if self.phase is Phase.WAITING:
             self.wake_at = self._dial_at
         elif self.phase is not Phase.STOPPED:
-            acknowledge_at = math.inf if self._is_blocked else self._session.acknowledge_at
+            acknowledge_at = math.inf if link is not None and link.is_blocked else self._session.acknowledge_at
             self.wake_at = min(self._heartbeat_at, self._unanswered_since + self._answer_seconds, acknowledge_at)
         return commands
 
@@ -109,7 +107,6 @@ class ConnectorCore:
         match item:
             case t.LinkOpened(link):
                 self._link = link
-                self._is_blocked = False
                 self._session.post(encode(replace(self._hello, resume=self._resume)))
             case t.LinkLost(link, reason, refused_after) if link is self._link:
                 self._refusals = self._refusals + 1 if refused_after else 0
@@ -119,17 +116,15 @@ class ConnectorCore:
                     self._refused(m.Refused(m.RefusalReason.CREDENTIAL, reason))
                 else:
                     self._hang_up(reason, now)
-            case t.WritingChanged(link, is_blocked) if link is self._link:
-                self._is_blocked = is_blocked
             case t.MalformedReceived(link, reason, is_damaged) if link is self._link:
-                if is_damaged or self.phase is Phase.DIALLING:
+                if is_damaged:
                     self._hang_up(reason, now)
                 else:
-                    self._unreadable(reason, now)
+                    self._malformed(reason, now)
             case t.CloseRequested(reason):
                 self._close(reason)
             case _:
-                pass  # from an abandoned connection
+                pass  # from an abandoned connection, or `Unblocked`
 
     def _receive(self, envelope: EnvelopeReceived, now: float) -> None:
         self._unanswered_since = math.inf
@@ -139,10 +134,9 @@ class ConnectorCore:
                 message = self._first_message(envelope)
             else:
                 message = self._session.accept(envelope.header, envelope.body, envelope.attachments, now)
-            if message is None:
-                return
-            self._malformed_in_a_row = 0
             match message:
+                case None:
+                    pass  # a duplicate
                 case m.Refused():
                     self._refused(message)
                 case m.Goodbye(text):
@@ -160,19 +154,18 @@ class ConnectorCore:
                 case _:
                     received = Received(self.peer, message, envelope.attachments, envelope.descriptors)
                     self._events.append(received)
-        except GapError:
-            self._hang_up("messages were lost in transit", now)
-        except UnreadableError as error:
-            self._unreadable(str(error), now)
         except ProtocolError as error:
             self._malformed(str(error), now)
 
-    def _unreadable(self, reason: str, now: float) -> None:
-        """Hang up so that the server resends the unreadable message; give up if resending does not help."""
-        if not self._unreadable_messages.is_final(self._session):
+    def _malformed(self, reason: str, now: float) -> None:
+        """Hang up so that the server resends a malformed message; give up if resending does not help."""
+        if self.phase is Phase.DIALLING:
+            self._hang_up(f"the program at that address does not speak this protocol: {reason}", now)
+            return
+        if not self._unreadable.is_final(self._session):
             self._hang_up(f"a message could not be read: {reason}", now)
             return
-        text = f"a message from the server could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
+        text = f"the server sent {t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
         if self._link is not None:
             self._session.post(encode(m.Goodbye(text)))
             self._commands.append(t.Transmit(self._link, self._session.take(sequenced=False)))
@@ -194,11 +187,6 @@ class ConnectorCore:
         if header.flags or header.peer != self.peer:
             raise ProtocolError("an answer to another peer's Hello")
         return decode(envelope.body)
-
-    def _malformed(self, reason: str, now: float) -> None:
-        self._malformed_in_a_row += 1
-        if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
-            self._hang_up(f"the program at that address does not speak this protocol: {reason}", now)
 
     def _welcomed(self, welcome: m.Welcome, header: Header, now: float) -> None:
         if self._address:
@@ -248,7 +236,6 @@ class ConnectorCore:
             self.phase = Phase.DIALLING
             self._since = self._unanswered_since = now
             self._answer_seconds = t.HANDSHAKE_SECONDS
-            self._malformed_in_a_row = 0
             self._commands.append(t.Dial())
         elif now - self._unanswered_since >= self._answer_seconds:
             if self.phase is Phase.DIALLING:

@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterable
 from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
 from scaler.net.address import addresses_here
-from scaler.net.connection import Identity, LinkFigures, ListenerEvent, TryAgain
+from scaler.net.connection import LinkFigures, ListenerEvent
 from scaler.net.connector import Shell
 from scaler.net.kernel import max_descriptors
 from scaler.net.keys import ServerKeys
-from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
+from scaler.net.listener_core import MAX_UNIDENTIFIED, Admission, ListenerCore
 from scaler.net.local import LocalListener, local_name
 from scaler.net.packing import announced
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_listener import ZmqListener
-from scaler.protocol.messages import Attachments, Descriptors, Goodbye, Hello, Message, Refused, Server, Welcome
+from scaler.protocol.messages import Attachments, Descriptors, Goodbye, Message, Refused, Server
 from scaler.protocol.session import OutboxLimits
 
-Admission = Callable[[bytes, Hello, Identity], Welcome | Refused | TryAgain]
-"""Answers a Hello, given peer id, Hello, and the connection's identity. The listener sets Welcome.resumed."""
 KEYS_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -34,11 +32,8 @@ class Listener(Shell[ListenerCore]):
 
     addresses: tuple[str, ...]
 
-    def __init__(
-        self, core: ListenerCore, admit: Admission, on_events: Callable[[list[ListenerEvent]], None], wakeups: Wakeups
-    ) -> None:
+    def __init__(self, core: ListenerCore, on_events: Callable[[list[ListenerEvent]], None], wakeups: Wakeups) -> None:
         super().__init__(core, on_events, wakeups)
-        self._admit = admit
         self.on_refused: Callable[[t.Report], None] = lambda _report: None
 
     def send(self, peer: bytes, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
@@ -72,12 +67,9 @@ class Listener(Shell[ListenerCore]):
             self._close_transports()
 
     def _perform(self, command: t.Command, now: float) -> None:
-        if isinstance(command, t.Admit):
-            self._inputs.append(t.Admitted(self._admit(command.peer, command.hello, command.identity)))
-        else:
-            super()._perform(command, now)
-            if isinstance(command, t.Report) and command.is_refusal:
-                self.on_refused(command)
+        super()._perform(command, now)
+        if isinstance(command, t.Report) and command.is_refusal:
+            self.on_refused(command)
 
     def _close_transports(self) -> None:
         raise NotImplementedError
@@ -104,8 +96,9 @@ class SocketListener(Listener):
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
         most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)
-        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session, most, announced(compression))
-        super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
+        limits = outbox or OutboxLimits()
+        core = ListenerCore(Server(server_kind), limits, admit, first_session, most, announced(compression))
+        super().__init__(core, on_events, Wakeups(self._loop, self._wake))
         self._keys = keys
         self._zmq = ZmqListener(addresses, self._wakeups, keys, compression)
         self.addresses = self._zmq.addresses

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from scaler.errors import ProtocolError
+from scaler.grammar import counted
 from scaler.net import transport as t
 from scaler.net.connection import (
     LOCAL,
@@ -28,17 +29,20 @@ from scaler.net.connection import (
     Resumed,
     TryAgain,
 )
-from scaler.net.greeting import hello_of, is_durable, refusal_of, version_refusal
 from scaler.net.transport import EnvelopeReceived
+from scaler.net.versions import other_protocol
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
 from scaler.protocol.messages import Attachments, Descriptors, Message
-from scaler.protocol.session import Envelope, GapError, Header, OutboxFullError, OutboxLimits, Session, UnreadableError
+from scaler.protocol.session import Envelope, Header, OutboxFullError, OutboxLimits, Session, UnreadableError
 
+Admission = Callable[[bytes, m.Hello, Identity], m.Welcome | m.Refused | TryAgain]
+"""Answers a Hello, given peer id, Hello, and the connection's identity. hello.resume: the session belongs to this
+peer. The core sets Welcome.resumed."""
 MAX_PEERS = 65_536
 MAX_UNIDENTIFIED = 4096
-"""Maximum connections of one listener without a session. Above the limit, each new one replaces an old one."""
+"""Maximum connections of one listener without a session. Above the limit, each new one replaces the oldest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,10 +67,8 @@ class _Link:
 
     transport: t.Transport
     origin: str
-    source: str
     peer: _Peer | None = None
     is_closing: bool = False
-    is_blocked: bool = False
     malformed_in_a_row: int = 0
 
 
@@ -75,10 +77,12 @@ class ListenerCore:
         self,
         server: m.Server,
         limits: OutboxLimits,
+        admit: Admission,
         first_session: int = 0,
         max_unidentified: int = MAX_UNIDENTIFIED,
         compression: str = "",
     ) -> None:
+        self._admit = admit
         self._compression = compression
         self._max_unidentified = max_unidentified
         self.wake_at = math.inf
@@ -92,13 +96,9 @@ class ListenerCore:
         self._unsent: dict[bytes, _Peer] = {}
         self._full: dict[bytes, str] = {}  # peers with a full outbox, and the error text
         self._unacknowledged: dict[bytes, _Peer] = {}  # peers awaiting an acknowledgement, oldest first
-        self._greeting: tuple[_Link, Header, m.Hello, Identity] | None = None
-        self._deferred: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
         # Links without a session and closing links, with the time to cut them, earliest first.
         self._identifying: OrderedDict[_Link, float] = OrderedDict()
         self._closing: OrderedDict[_Link, float] = OrderedDict()
-        self._unidentified: dict[str, dict[_Link, None]] = {}  # by source, oldest first
-        self._unidentified_count = 0
 
     def outbox_bytes(self, peer_id: bytes) -> int:
         peer = self._peers.get(peer_id)
@@ -128,15 +128,11 @@ class ListenerCore:
             peer_id, text = self._full.popitem()
             self._end(self._peers[peer_id], m.Goodbye(text), now)
             self._events.append(Closed(peer_id, text, is_orderly=False))
-        waiting = iter([*inputs, *self._deferred] if self._deferred else inputs)
-        self._deferred = []
-        for item in waiting:
+        for item in inputs:
             if isinstance(item, EnvelopeReceived):
                 link = links.get(item.link)
                 if link is not None and not link.is_closing:
                     self._receive(link, item, now)
-                    if self._greeting is not None:
-                        self._deferred = list(waiting)
             else:
                 self._note(item, now)
         if now >= self.wake_at:
@@ -150,7 +146,7 @@ class ListenerCore:
             unsent, self._unsent = self._unsent, {}
             for peer in unsent.values():
                 link = peer.link
-                if link is not None and not link.is_blocked:
+                if link is not None and not link.transport.is_blocked:
                     envelopes = peer.session.take(now)
                     if envelopes:
                         self._unacknowledged.pop(peer.id, None)
@@ -168,19 +164,20 @@ class ListenerCore:
                 self._opened(item, now)
             case t.LinkLost(transport, reason, refused_after) if transport in self._links:
                 self._lost(self._links[transport], reason if refused_after else "")
-            case t.WritingChanged(transport, is_blocked) if transport in self._links:
-                link = self._links[transport]
-                link.is_blocked = is_blocked
-                if link.peer is not None and link.peer.link is link:
-                    self._unsent[link.peer.id] = link.peer
+            case t.Unblocked(transport) if transport in self._links:
+                peer = self._links[transport].peer
+                if peer is not None:
+                    self._unsent[peer.id] = peer
             case t.MalformedReceived(transport, reason, is_damaged) if transport in self._links:
-                self._malformed_received(self._links[transport], reason, now, is_damaged=is_damaged)
+                link = self._links[transport]
+                if is_damaged:
+                    self._give_up(link)
+                elif not link.is_closing:
+                    self._malformed(link, reason, now, is_lost=True)
             case t.Report():
                 self._commands.append(item)
             case t.AccessEnded(reasons):
                 self._end_access(reasons, now)
-            case t.Admitted(answer):
-                self._answer(answer, now)
             case t.SessionEndRequested(peer_id, reason) if peer_id in self._peers:
                 self._end(self._peers[peer_id], reason, now)
             case t.CloseRequested(reason):
@@ -192,13 +189,10 @@ class ListenerCore:
                 pass  # from a cut link or an ended session
 
     def _opened(self, opened: t.LinkOpened, now: float) -> None:
-        link = self._links[opened.link] = _Link(opened.link, opened.origin, opened.source)
+        link = self._links[opened.link] = _Link(opened.link, opened.origin)
         self._identifying[link] = now + t.IDENTIFY_SECONDS
-        self._unidentified.setdefault(opened.source, {})[link] = None
-        self._unidentified_count += 1
-        if opened.is_scarce or self._unidentified_count > self._max_unidentified:
-            most = max(self._unidentified.values(), key=len)
-            self._give_up(next(iter(most)))
+        if opened.is_scarce or len(self._identifying) + len(self._closing) > self._max_unidentified:
+            self._give_up(next(iter(self._closing or self._identifying)))
         if opened.is_scarce and opened.link in self._links:
             # To free descriptors, cut only connections that took one of the last ones.
             self._give_up(link)
@@ -217,15 +211,6 @@ class ListenerCore:
     def _forget(self, link: _Link) -> None:
         self._links.pop(link.transport, None)
         self._keep(link)
-        self._identified(link)
-
-    def _identified(self, link: _Link) -> None:
-        links = self._unidentified.get(link.source, {})
-        if link in links:
-            del links[link]
-            self._unidentified_count -= 1
-            if not links:
-                del self._unidentified[link.source]
 
     def _receive(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         peer = link.peer
@@ -251,17 +236,8 @@ class ListenerCore:
             kind = type(message)
             if kind not in peer.allowed or kind is m.Hello:
                 raise ProtocolError(f"{peer.role}s may not send {kind.__name__} here")
-        except GapError:
-            assert peer is not None, "messages are counted within sessions only"
-            peer.greeted_as = b""
-            self._break(peer)
-            return
-        except UnreadableError as error:
-            assert peer is not None, "messages are counted within sessions only"
-            self._unreadable(peer, str(error), now)
-            return
         except ProtocolError as error:
-            self._malformed(link, str(error), now)
+            self._malformed(link, str(error), now, is_lost=isinstance(error, UnreadableError))
             return
         link.malformed_in_a_row = 0
         if isinstance(message, m.Acknowledge):
@@ -276,38 +252,23 @@ class ListenerCore:
             self._unsent[peer.id] = peer
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
-    def _malformed_received(self, link: _Link, reason: str, now: float, *, is_damaged: bool) -> None:
-        """Handle frames that do not form an envelope. Within a session, the lost message must be resent."""
-        if link.peer is not None and not link.is_closing:
-            self._unreadable(link.peer, reason, now, is_damaged=is_damaged)
-        elif is_damaged:
-            self._give_up(link)
-        else:
-            self._malformed(link, reason, now)
-
-    def _malformed(self, link: _Link, reason: str, now: float) -> None:
-        link.malformed_in_a_row += 1
-        if link.is_closing or link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
-            return
-        text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
-        if link.peer is None:
-            refused = m.Refused(m.RefusalReason.MALFORMED, text[:MAX_DISPLAY_CHARACTERS])
+    def _malformed(self, link: _Link, reason: str, now: float, *, is_lost: bool) -> None:
+        """Drop a malformed message, or refuse a peer without a session. is_lost: cut the link of a session, so that the
+        peer resends the message. Repetition ends the session."""
+        peer = link.peer
+        if peer is None:
+            refused = m.Refused(m.RefusalReason.MALFORMED, f"no Hello: {reason}"[:MAX_DISPLAY_CHARACTERS])
             self._refuse(link, bytes(16), refused, now)
-        else:
-            self._end_malformed(link.peer, text, now)
-
-    def _unreadable(self, peer: _Peer, reason: str, now: float, *, is_damaged: bool = False) -> None:
-        """Cut the link of a session so that the peer resends a message; end the session if resending does not help."""
-        if not is_damaged and peer.unreadable.is_final(peer.session):
-            text = f"a message could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
-            self._end_malformed(peer, text, now)
-        else:
+            return
+        link.malformed_in_a_row += 1
+        is_final = link.malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW
+        if peer.unreadable.is_final(peer.session) if is_lost else is_final:
+            text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
+            text = text[:MAX_DISPLAY_CHARACTERS]
+            self._end(peer, m.Refused(m.RefusalReason.MALFORMED, text), now)
+            self._events.append(Closed(peer.id, text, is_orderly=False))
+        elif is_lost:
             self._break(peer)
-
-    def _end_malformed(self, peer: _Peer, text: str, now: float) -> None:
-        text = text[:MAX_DISPLAY_CHARACTERS]
-        self._end(peer, m.Refused(m.RefusalReason.MALFORMED, text), now)
-        self._events.append(Closed(peer.id, text, is_orderly=False))
 
     def _lost(self, link: _Link, refusal: str = "") -> None:
         self._forget(link)
@@ -321,9 +282,9 @@ class ListenerCore:
     def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
-            self._refuse(link, header.session, version_refusal(header.version, envelope.body), now)
+            self._refuse(link, header.session, _version_refusal(header.version, envelope.body), now)
             return
-        hello = hello_of(envelope, header)
+        hello = _hello_of(envelope, header)
         peer_id = header.peer
         known = self._peers.get(peer_id)
         identity = link.transport.identity
@@ -335,30 +296,22 @@ class ListenerCore:
             # The peer lost its local connection and fell back briefly; it will retry locally.
             self._give_up(link, f"{identity.key} does not resume a session of {LOCAL.key}")
             return
-        refused = refusal_of(hello, identity, self._server)
+        refused = _refusal_of(hello, identity, self._server)
         if refused is None and known is not None:
-            if known.identity != identity or not (is_its_own or is_durable(hello)):
+            if known.identity != identity or not (is_its_own or _is_durable(hello)):
                 text = f"{hello.hostname[:64]} (pid {hello.pid}) claims peer id {peer_id.hex()}"
                 refused = m.Refused(m.RefusalReason.DUPLICATE, f"{text}, which belongs to another session")
         elif refused is None and len(self._peers) >= MAX_PEERS:
             refused = m.Refused(m.RefusalReason.LIMIT, f"the server already has MAX_PEERS = {MAX_PEERS} peers")
-        if refused is not None:
-            self._refuse(link, header.session, refused, now)
-            return
-        self._keep(link)
-        self._greeting = link, header, hello, identity
-        self._commands.append(t.Admit(peer_id, replace(hello, resume=is_its_own), identity))
-
-    def _answer(self, answer: m.Welcome | m.Refused | TryAgain, now: float) -> None:
-        assert self._greeting is not None, "the component answers greetings only"
-        link, header, hello, identity = self._greeting
-        self._greeting = None
+        answer = refused or self._admit(peer_id, replace(hello, resume=is_its_own), identity)
         if isinstance(answer, TryAgain):
             self._give_up(link, answer.text)
-            return
-        if isinstance(answer, m.Refused):
+        elif isinstance(answer, m.Refused):
             self._refuse(link, header.session, answer, now)
-            return
+        else:
+            self._welcome(link, header, hello, identity, answer)
+
+    def _welcome(self, link: _Link, header: Header, hello: m.Hello, identity: Identity, welcome: m.Welcome) -> None:
         peer_id = header.peer
         peer = self._peers.get(peer_id)
         if peer is not None and peer.link is not None:
@@ -381,10 +334,10 @@ class ListenerCore:
             peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, header.session)
             self._events.append(Opened(peer_id, hello, identity))
         link.peer = peer
-        self._identified(link)
+        self._keep(link)
         compression = self._compression if hello.compression == self._compression else ""
         self._commands.append(t.StartSession(link.transport, compresses=bool(compression)))
-        peer.session.post(encode(replace(answer, resumed=resumed, compression=compression)))
+        peer.session.post(encode(replace(welcome, resumed=resumed, compression=compression)))
         self._unsent[peer_id] = peer
 
     def _break(self, peer: _Peer) -> None:
@@ -437,3 +390,42 @@ class ListenerCore:
         for links in (self._identifying, self._closing):
             while links and next(iter(links.values())) <= now:
                 self._give_up(next(iter(links)))
+
+
+def _hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
+    if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
+        attachments = counted(len(envelope.attachments), "attachment")
+        raise ProtocolError(f"no Hello has size {len(envelope.body)} and {attachments}")
+    hello = decode(envelope.body)
+    if not isinstance(hello, m.Hello) or header.flags or header.sequence:
+        raise ProtocolError(f"a connection starts with Hello, not {type(hello).__name__}")
+    return hello
+
+
+def _version_refusal(version: int, body: bytes) -> m.Refused:
+    """Return the refusal of a peer with another protocol version. body: body of its Hello, if readable."""
+    try:
+        hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
+    except ProtocolError:
+        hello = None
+    return other_protocol(version, hello if isinstance(hello, m.Hello) else None)
+
+
+def _refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refused | None:
+    if not identity.roles:
+        return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key is no longer accepted")
+    if hello.role not in identity.roles:
+        is_worker = m.Role.WORKER in identity.roles  # a worker's key is also its store's key
+        roles = identity.roles - ({m.Role.STORE} if is_worker else set())
+        text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
+        return m.Refused(m.RefusalReason.CREDENTIAL, text)
+    if not m.MAY_SEND[server][hello.role]:
+        text = f"{hello.role}s do not connect to the {server.replace('_', ' ')}, which listens at this address"
+        return m.Refused(m.RefusalReason.ROLE, text)
+    problem = m.wrong_details(server, hello)
+    return m.Refused(m.RefusalReason.ROLE, problem) if problem else None
+
+
+def _is_durable(hello: m.Hello) -> bool:
+    """Return whether a client requests a durable session, which any peer with its key may continue."""
+    return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)

@@ -148,16 +148,16 @@ class LocalTransport:
         self._is_limited = memory is not None
         self._passed: list[list[FileDescriptor]] = []
         self._unsent: deque[tuple[list[memoryview], Descriptors]] = deque()
-        self._is_blocked = False
+        self.is_blocked = False
         self._descriptor = connection.fileno()
         watcher.watch(self._descriptor)
 
     def receive(self, inputs: list[t.Input]) -> None:
         """Append to `inputs`: a limited number of envelopes, and the end of the connection."""
-        if self._is_blocked and self._push():
-            self._is_blocked = False
+        if self.is_blocked and self._push():
+            self.is_blocked = False
             self._watcher.watch_writing(self._descriptor, False)
-            inputs.append(t.WritingChanged(self, is_blocked=False))
+            inputs.append(t.Unblocked(self))
         partial = self._partial
         reason = "the connection broke"
         try:
@@ -251,7 +251,7 @@ class LocalTransport:
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 
-    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+    def transmit(self, envelopes: Sequence[Envelope]) -> None:
         small: list[bytes] = []
         for header, body, attachments, descriptors in envelopes:
             if not attachments and not descriptors and len(body) <= _JOIN_BYTES:
@@ -270,16 +270,13 @@ class LocalTransport:
                 except BlockingIOError:
                     pass
                 except OSError:
-                    return True  # the next read detects the lost connection
+                    return  # the next read detects the lost connection
                 if sent == len(data):
-                    return True
+                    return
             self._unsent.append(([memoryview(data)[sent:]], ()))
-        if self._push():
-            return not self._is_blocked
-        if not self._is_blocked:
-            self._is_blocked = True
+        if not self._push() and not self.is_blocked:
+            self.is_blocked = True
             self._watcher.watch_writing(self._descriptor, True)
-        return False
 
     def _push(self) -> bool:
         try:
@@ -414,7 +411,7 @@ class LocalListener:
             transport = _to_same_user(accepted, self, self._memory)
             if transport is not None:
                 self._transports[descriptor] = transport
-                inputs.append(t.LinkOpened(transport, "this host", "this host", is_scarce=is_scarce(descriptor)))
+                inputs.append(t.LinkOpened(transport, "this host", is_scarce(descriptor)))
         self._poll.modify(listening, select.EPOLLIN | select.EPOLLET)  # re-arms pending events
 
     def watch(self, descriptor: int) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, TryAgain
-from scaler.protocol.messages import Descriptors, Goodbye, Hello, Refused, Welcome
+from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent
+from scaler.protocol.messages import Descriptors, Goodbye, Refused
 from scaler.protocol.session import Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0
@@ -27,9 +27,11 @@ class Transport(Protocol):
     """If False, the descriptors of envelopes are dropped."""
     identity: Identity
     """Identity of the other side. On a listener, valid once anything was received."""
+    is_blocked: bool
+    """The connection is full, and the transport queues envelopes until `Unblocked`."""
 
-    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        """Send envelopes. False if some are queued until `WritingChanged`. A lost connection drops all."""
+    def transmit(self, envelopes: Sequence[Envelope]) -> None:
+        """Send or queue envelopes. A lost connection drops all."""
 
     def start_session(self, *, compresses: bool) -> None:
         """Accept messages of any size from a welcomed peer. Until then, a listener's link accepts only a Hello.
@@ -72,11 +74,10 @@ class EnvelopeReceived(NamedTuple):
 
 
 class LinkOpened(NamedTuple):
-    """A connection opened. origin: for logs. source: host. is_scarce: few file descriptors are left."""
+    """A connection opened. origin: for logs. is_scarce: few file descriptors are left."""
 
     link: Transport
     origin: str = ""
-    source: str = ""
     is_scarce: bool = False
 
 
@@ -89,11 +90,8 @@ class LinkLost(NamedTuple):
     """Number of times in a row that this must happen to count as a refusal; 0: never."""
 
 
-class WritingChanged(NamedTuple):
-    """is_blocked: the transport queues envelopes because the connection is full."""
-
+class Unblocked(NamedTuple):
     link: Transport
-    is_blocked: bool
 
 
 class MalformedReceived(NamedTuple):
@@ -118,10 +116,6 @@ class AccessEnded(NamedTuple):
     reasons: Mapping[Identity, str]
 
 
-class Admitted(NamedTuple):
-    answer: Welcome | Refused | TryAgain
-
-
 class SessionEndRequested(NamedTuple):
     """The component ends a peer's session. reason: sent if connected."""
 
@@ -139,11 +133,10 @@ Input = (
     EnvelopeReceived
     | LinkOpened
     | LinkLost
-    | WritingChanged
+    | Unblocked
     | MalformedReceived
     | Report
     | AccessEnded
-    | Admitted
     | SessionEndRequested
     | CloseRequested
 )
@@ -158,14 +151,6 @@ class Deliver(NamedTuple):
     """Pass these events to the component, then step again to transmit its answers."""
 
     events: list[ListenerEvent] | list[ConnectorEvent]
-
-
-class Admit(NamedTuple):
-    """Ask the component about a peer, then wait for `Admitted`. hello.resume: the session belongs to this peer."""
-
-    peer: bytes
-    hello: Hello
-    identity: Identity
 
 
 class Dial(NamedTuple):
@@ -184,7 +169,7 @@ class Cut(NamedTuple):
     was_welcomed: bool = True
 
 
-Command = Transmit | Deliver | Admit | Dial | StartSession | Cut | Report
+Command = Transmit | Deliver | Dial | StartSession | Cut | Report
 
 
 class Unreadable:

@@ -89,7 +89,7 @@ class ZmqConnection(ZmqEnd):
         self._is_to_compress = False
         """Deferred until the descriptor is known, which a busy ZeroMQ thread may report after the first messages."""
         self._outgoing = Outgoing(has_checksums=keys is None)
-        self._is_blocked = False
+        self.is_blocked = False
         self._broken = ""
         self._address = address
         self._probe: sockets.socket | None = None
@@ -119,10 +119,10 @@ class ZmqConnection(ZmqEnd):
             return
         if self._probe is not None and not self._has_read(self._probe):
             return
-        if self._is_blocked:
-            self._is_blocked = not self._outgoing.send(self._socket, b"")
-            if not self._is_blocked:
-                inputs.append(t.WritingChanged(self, is_blocked=False))
+        if self.is_blocked:
+            self.is_blocked = not self._outgoing.send(self._socket, b"")
+            if not self.is_blocked:
+                inputs.append(t.Unblocked(self))
             elif self._outgoing.is_packing:
                 self._wakeups.soon()
 
@@ -198,13 +198,12 @@ class ZmqConnection(ZmqEnd):
             self._probe.close()
             self._probe = None
 
-    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+    def transmit(self, envelopes: Sequence[Envelope]) -> None:
         self._outgoing.add(envelopes)
-        self._is_blocked = not self._outgoing.send(self._socket, b"")
+        self.is_blocked = not self._outgoing.send(self._socket, b"")
         ready = int(self._socket.getsockopt(EVENTS))
-        if ready & READABLE or (self._is_blocked and ready & WRITABLE):
+        if ready & READABLE or (self.is_blocked and ready & WRITABLE):
             self._wakeups.soon()
-        return not self._is_blocked
 
     @property
     def received_bytes(self) -> int:

@@ -78,6 +78,7 @@ class ZmqLink:
         self.refusal = ""
         self.route = b""
         """ROUTER's name for the connection; empty before its first message."""
+        self.is_blocked = False
         self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)
         self.may_compress = False
         self._listener = listener
@@ -95,9 +96,9 @@ class ZmqLink:
                 host = name[0].removeprefix("::ffff:")  # IPv4 on a dual-stack socket
                 self.source, self.origin = host, f"{host} port {name[1]}"
 
-    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+    def transmit(self, envelopes: Sequence[Envelope]) -> None:
         self.outgoing.add(envelopes)
-        return self._listener.push(self)
+        self._listener.push(self)
 
     def start_session(self, *, compresses: bool) -> None:
         self.is_limited = False
@@ -224,8 +225,9 @@ class ZmqListener(ZmqEnd):
         if self._has_events:
             self._follow_connections()
         for link in list(self._blocked):
-            if self.push(link):
-                self._inputs.append(t.WritingChanged(link, is_blocked=False))
+            self.push(link)
+            if not link.is_blocked:
+                self._inputs.append(t.Unblocked(link))
         is_drained = self._read(self._read_one)
         for link, left in list(self._breaking.items()):
             if is_drained or left == 0:
@@ -247,15 +249,15 @@ class ZmqListener(ZmqEnd):
         elif self._blocked:
             self.is_due = True
 
-    def push(self, link: ZmqLink) -> bool:
-        """Send the queue of a link. False if the connection is full; the rest is retried later."""
+    def push(self, link: ZmqLink) -> None:
+        """Send the queue of a link. If the connection is full, the rest is retried later."""
         self.was_used = True
-        if link.outgoing.send(self._socket, link.route):
+        link.is_blocked = not link.outgoing.send(self._socket, link.route)
+        if link.is_blocked:
+            self._blocked[link] = None
+            self._wakeups.soon(0.0 if link.outgoing.is_packing else BLOCKED_RETRY_SECONDS)
+        else:
             self._blocked.pop(link, None)
-            return True
-        self._blocked[link] = None
-        self._wakeups.soon(0.0 if link.outgoing.is_packing else BLOCKED_RETRY_SECONDS)
-        return False
 
     def drop(self, link: ZmqLink) -> None:
         self._follow_connections()
@@ -325,7 +327,7 @@ class ZmqListener(ZmqEnd):
             elif kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
                 self._unidentified[link] = None
-                self._inputs.append(t.LinkOpened(link, link.origin, link.source, is_scarce(descriptor)))
+                self._inputs.append(t.LinkOpened(link, link.origin, is_scarce(descriptor)))
                 if not self._is_checking:
                     self._is_checking = True
                     self._wakeups.repeat(self._check_memory)

@@ -53,12 +53,8 @@ class OutboxFullError(LimitError):
     pass
 
 
-class GapError(Exception):
-    """An earlier message is missing. Close the connection, so that the peer resends it."""
-
-
-class UnreadableError(Exception):
-    """A message of a session cannot be read. Without an acknowledgement, the other side resends it."""
+class UnreadableError(ProtocolError):
+    """A message of a session cannot be read or is missing. Close the connection, so that the peer resends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +214,7 @@ class Session:
         return envelopes
 
     def accept(self, header: bytes, body: bytes, attachments: Sequence[memoryview], now: float) -> Message | None:
-        """Return the message, or None for a duplicate. Raises ProtocolError, UnreadableError, and GapError."""
+        """Return the message, or None for a duplicate. Raises ProtocolError."""
         size = len(body)
         for attachment in attachments:
             size += attachment.nbytes
@@ -233,9 +229,9 @@ class Session:
         return message if self.receive(header, size, now) else None
 
     def receive(self, header: bytes, size_bytes: int, now: float) -> bool:
-        """Process a header. Returns False for a duplicate, which the caller drops. Raises GapError if an earlier
-        message is missing. Raises ProtocolError, without changes, for another session or an acknowledgement of an
-        unsent message."""
+        """Process a header. Returns False for a duplicate, which the caller drops. Raises UnreadableError if an
+        earlier message is missing. Raises ProtocolError, without changes, for another session or an acknowledgement of
+        an unsent message."""
         if len(header) != HEADER_BYTES:
             raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(header)}")
         version, flags, session_id, sequence, acknowledged = _HEADER.unpack(header)
@@ -251,7 +247,7 @@ class Session:
         if sequence == 0:
             return True
         if sequence > self.received + 1:
-            raise GapError
+            raise UnreadableError("an earlier message was lost in transit")
         if not self._unacknowledged_messages:
             self.acknowledge_at = now + ACKNOWLEDGE_SECONDS
         self._unacknowledged_messages += 1

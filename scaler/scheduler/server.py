@@ -21,7 +21,8 @@ from scaler.grammar import counted
 from scaler.logs import RateLimitedLog, about
 from scaler.net.address import own_address
 from scaler.net.connection import Identity, ListenerEvent, Received, TryAgain
-from scaler.net.listener import Admission, SocketListener
+from scaler.net.listener import SocketListener
+from scaler.net.listener_core import Admission
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions
 from scaler.processes import absolute

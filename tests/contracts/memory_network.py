@@ -18,9 +18,9 @@ from scaler.ids import PEER_ID_BYTES
 from scaler.net.connection import LOCAL, ConnectorEvent, ListenerEvent
 from scaler.net.connector import ConnectorShell
 from scaler.net.connector_core import ConnectorCore
-from scaler.net.listener import Admission, Listener
-from scaler.net.listener_core import ListenerCore
-from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged
+from scaler.net.listener import Listener
+from scaler.net.listener_core import Admission, ListenerCore
+from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, Unblocked
 from scaler.net.wakeups import Wakeups
 from scaler.protocol.messages import Hello, Server
 from scaler.protocol.session import SESSION_ID_BYTES, Envelope, Header, OutboxLimits
@@ -48,7 +48,7 @@ class Wire:
 class WireEnd:
     """See `transport.Transport`."""
 
-    __slots__ = ("_is_blocked", "_is_cut", "_unsent", "inbox", "wire")
+    __slots__ = ("_is_cut", "_unsent", "inbox", "is_blocked", "wire")
 
     passes_descriptors = False
     received_bytes = 0
@@ -59,16 +59,16 @@ class WireEnd:
         self.inbox: deque[Envelope] = deque()
         """Messages in flight to this end."""
         self._unsent: deque[Envelope] = deque()
-        self._is_blocked = False
+        self.is_blocked = False
         self._is_cut = False
 
     def receive(self, inputs: list[Input]) -> None:
         """Append new events to `inputs`."""
         if self._is_cut:
             return
-        if self._is_blocked and self._push():
-            self._is_blocked = False
-            inputs.append(WritingChanged(self, is_blocked=False))
+        if self.is_blocked and self._push():
+            self.is_blocked = False
+            inputs.append(Unblocked(self))
         while self.inbox:
             envelope = self.inbox.popleft()
             # As on a real wire, the sender may change attachments after sending.
@@ -78,10 +78,9 @@ class WireEnd:
             self._is_cut = True
             inputs.append(LinkLost(self))
 
-    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+    def transmit(self, envelopes: Sequence[Envelope]) -> None:
         self._unsent.extend(envelopes)
-        self._is_blocked = not self._push()
-        return not self._is_blocked
+        self.is_blocked = not self._push()
 
     def start_session(self, *, compresses: bool) -> None: ...
 
@@ -131,9 +130,9 @@ class MemoryNetwork:
         if check_address(address) in self._listeners:
             raise UsageError(f"cannot listen on {address}: it is in use")
         core = ListenerCore(
-            Server(server_kind), outbox or OutboxLimits(), first_session=next(self._listener_numbers) << 32
+            Server(server_kind), outbox or OutboxLimits(), admit, first_session=next(self._listener_numbers) << 32
         )
-        listener = self._listeners[address] = MemoryListener(self, address, core, admit, on_events)
+        listener = self._listeners[address] = MemoryListener(self, address, core, on_events)
         self._ends.append(listener)
         return listener
 
@@ -254,10 +253,9 @@ class MemoryListener(Listener):
         network: MemoryNetwork,
         address: str,
         core: ListenerCore,
-        admit: Admission,
         on_events: Callable[[list[ListenerEvent]], None],
     ) -> None:
-        super().__init__(core, admit, on_events, NetworkTime(network))
+        super().__init__(core, on_events, NetworkTime(network))
         self.addresses = (address,)
         self._network = network
         self._links: list[WireEnd] = []

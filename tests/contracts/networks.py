@@ -13,7 +13,8 @@ from typing import Protocol
 from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent
 from scaler.net.connector import ConnectorShell, SocketConnector
-from scaler.net.listener import Admission, Listener, SocketListener
+from scaler.net.listener import Listener, SocketListener
+from scaler.net.listener_core import Admission
 from scaler.net.local import local_name
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, Welcome

@@ -17,7 +17,7 @@ from tests.fuzz.conversations import HEAD, Spoken, pack
 
 ANSWER_SECONDS = 10.0
 IMPATIENT_SECONDS = 0.5
-"""A malformed Hello gets no answer."""
+"""Maximum wait for the answer to a Hello."""
 
 
 class LivePeer:

@@ -50,9 +50,9 @@ class _Link:
 
     passes_descriptors = False
     identity = LOCAL
+    is_blocked = False
 
-    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        return True
+    def transmit(self, envelopes: Sequence[Envelope]) -> None: ...
 
     def cut(self) -> None: ...
 

@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from scaler.net.local import READ_BYTES, LocalTransport
-from scaler.net.transport import EnvelopeReceived, Input, LinkLost, MalformedReceived, WritingChanged
+from scaler.net.transport import EnvelopeReceived, Input, LinkLost, MalformedReceived, Unblocked
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
@@ -68,13 +68,14 @@ def plain(envelope: EnvelopeReceived) -> tuple[bytes, bytes, list[bytes]]:
 
 def written(transport: LocalTransport, theirs: socket.socket, envelopes: Sequence[Envelope]) -> bytes:
     """The bytes that the transport sends for these envelopes."""
-    is_done = transport.transmit(envelopes)
+    transport.transmit(envelopes)
+    is_done = not transport.is_blocked
     found = b""
     while not is_done:
         found += theirs.recv(1 << 20)
         inputs: list[Input] = []
         transport.receive(inputs)
-        is_done = any(isinstance(each, WritingChanged) for each in inputs)
+        is_done = any(isinstance(each, Unblocked) for each in inputs)
     theirs.setblocking(False)
     try:
         while True:

@@ -18,7 +18,6 @@ import zmq
 from scaler.errors import UsageError
 from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Received
 from scaler.net.keys import PeerKeys, ServerKeys
-from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.object_storage.messages import StatStorage
 from scaler.protocol.codec import decode, encode
@@ -105,21 +104,23 @@ async def test_peer_that_ends_before_its_first_message_is_not_called_a_peer_with
     assert "refused" not in caplog.text
 
 
-@on_a_loop
-async def test_malformed_frames_are_counted_and_finally_cut_the_peer() -> None:
-    server = Servant("tcp://127.0.0.1:0")
-    client = Asker(server.address)
-    other = UnidentifiedPeer(server.address)
-    malformed: list[tuple[bytes, ...]] = [
+@pytest.mark.parametrize(
+    "frames",
+    [
         (b"alone",),
         (b"short", b"header"),
         (header(), os.urandom(100)),
         (header(sequence=1), encode(StatStorage(1))),
         (header(), b"", *([b"x"] * 3000)),
-    ]
-    assert len(malformed) == MAX_MALFORMED_IN_A_ROW
-    for frames in malformed:
-        other.say(*frames)
+    ],
+    ids=["alone", "short", "random", "sequenced", "attachments"],
+)
+@on_a_loop
+async def test_peer_that_does_not_begin_with_a_hello_is_refused(frames: tuple[bytes, ...]) -> None:
+    server = Servant("tcp://127.0.0.1:0")
+    client = Asker(server.address)
+    other = UnidentifiedPeer(server.address)
+    other.say(*frames)
     refused = await other.refused()
     assert refused.reason is RefusalReason.MALFORMED
     await until(other.was_cut)

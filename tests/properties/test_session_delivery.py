@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler.protocol.session import GapError, Header, OutboxLimits, Session
+from scaler.protocol.session import Header, OutboxLimits, Session, UnreadableError
 
 SESSION_ID = bytes(16)
 Frames = tuple[bytes, bytes]
@@ -127,7 +127,7 @@ class Delivery(RuleBasedStateMachine):
         for _ in range(min(most, len(side.inbox))):
             try:
                 side.hear(side.inbox.popleft(), self.now)
-            except GapError:
+            except UnreadableError:
                 self._disconnect()
                 return
 

@@ -6,7 +6,7 @@ import pytest
 
 from scaler.errors import ProtocolError
 from scaler.object_storage.objects import StorageTable
-from scaler.protocol.session import GapError, Session
+from scaler.protocol.session import Session, UnreadableError
 from scaler.scheduler.core.cluster import ObjectTable
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.core import AgentCore
@@ -93,5 +93,5 @@ def test_every_task_has_one_correct_outcome(kind: str, seeds: range) -> None:
 def test_simulation_detects_a_planted_fault(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[fault_name]
     plant(fault, monkeypatch)
-    with pytest.raises((AssertionError, KeyError, ProtocolError, GapError), match=fault.words):
+    with pytest.raises((AssertionError, KeyError, ProtocolError, UnreadableError), match=fault.words):
         run(range(6), "agents fail", "connections break")

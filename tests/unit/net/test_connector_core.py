@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -90,25 +90,19 @@ def test_server_that_answers_hello_with_nonsense_or_silence_is_disconnected_at_o
         assert cuts(story.takes(HANDSHAKE_SECONDS if answer is None else 1.0, *inputs)) == [story.link]
 
 
-def test_repeated_nonsense_from_a_welcoming_server_ends_the_connection() -> None:
+@pytest.mark.parametrize("malformed", [nonsense, lambda story: MalformedReceived(story.link, "no header")])
+def test_connector_gives_up_repeatedly_malformed_messages_with_a_goodbye(malformed: Callable[[Story], Input]) -> None:
     story = Story(WELCOME)
     for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
-        assert cuts(story.takes(1.0, nonsense(story))) == []
-    commands = story.takes(1.0, nonsense(story))
-    assert (cuts(commands), events(commands)) == ([story.link], [Broken(SESSION_ID[:8])])
-
-
-def test_connector_gives_up_an_unreadable_message_with_a_goodbye() -> None:
-    story = Story(WELCOME)
-    for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
-        commands = story.takes(1.0, MalformedReceived(story.link, "no header"))
+        commands = story.takes(1.0, malformed(story))
+        assert cuts(commands) == [story.link]
         assert [type(event) for event in events(commands)] == [Broken]
         story.core.step([], story.core.wake_at)
         story.opens()
         resumed = story.takes(1.0, envelope(story.link, replace(WELCOME, resumed=True)))
         assert [type(event) for event in events(resumed)] == [Resumed]
     story.core.send(StatStorage(1))
-    commands = story.takes(1.0, MalformedReceived(story.link, "no header"))
+    commands = story.takes(1.0, malformed(story))
     assert [type(event) for event in events(commands)] == [ConnectionRefused]
     assert [type(message) for _, message in sent(commands)] == [Goodbye]
 

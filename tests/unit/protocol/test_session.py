@@ -17,10 +17,10 @@ from scaler.protocol.session import (
     ENVELOPE_OVERHEAD_BYTES,
     MAX_ATTACHMENTS,
     MAX_DESCRIPTORS,
-    GapError,
     Header,
     OutboxLimits,
     Session,
+    UnreadableError,
     check_attachments,
 )
 
@@ -121,7 +121,7 @@ def test_duplicates_are_recognized_and_a_gap_changes_nothing() -> None:
     receiver = session()
     assert receiver.receive(header(1), 1, 0.0)
     assert not receiver.receive(header(1), 1, 0.0)
-    with pytest.raises(GapError):
+    with pytest.raises(UnreadableError):
         receiver.receive(header(3), 1, 0.0)
     assert receiver.received == 1
     assert receiver.receive(header(2), 1, 0.0)
