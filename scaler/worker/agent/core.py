@@ -8,13 +8,11 @@ dropped this worker.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, cast
 
 from scaler.config.worker import WorkerConfig
-from scaler.grammar import counted
 from scaler.ids import show
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol import messages as m
@@ -57,13 +55,12 @@ class AgentCore:
         self._config = config
         self.executor = executor(config, now)
         self.wake_at = now
-        self._unexpected: Counter[str] = Counter()
         self._has_reported = False
         """The scheduler has not answered a new session's report, so queued tasks may have been assigned elsewhere."""
         self.incarnation = 0
         """Incarnation of the scheduler that last welcomed this agent; 0: not welcomed yet."""
         self._has_ended = False
-        self._store: e.StoreFound | None = e.StoreFound("", b"")
+        self._store: e.Store | None = e.Store("", b"")
         """Store for results; None: not known yet, so no task starts."""
         self._object_storage_address = ""
         self._stage = LeaseStage.NORMAL
@@ -83,8 +80,7 @@ class AgentCore:
             e.StopRequested: self._stop,
             Resumed: self._resumed,
             Broken: self._broke,
-            e.StoreSought: self._seek_store,
-            e.StoreFound: self._found_store,
+            e.StoreChanged: self._change_store,
             m.Run: self._run,
             m.Recall: self._recall,
             m.ReleaseResults: lambda message, _now: self.executor.retained.release(message.numbers),
@@ -166,11 +162,7 @@ class AgentCore:
         self.executor.reclaim()
 
     def _log_unexpected(self, message: m.Message, _now: float) -> None:
-        kind = type(message).__name__
-        self._unexpected[kind] += 1
-        count = self._unexpected[kind]
-        if not count & (count - 1):  # logs at 1, 2, 4, ...
-            self.executor.log(f"unexpected message {kind} from the scheduler, {counted(count, 'time')} so far")
+        self.executor.log(f"unexpected message {type(message).__name__} from the scheduler")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
         """Handle a new session: the first, after the scheduler dropped this worker, or after a scheduler restart.
@@ -201,12 +193,9 @@ class AgentCore:
         self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
         self._use_store(is_new_session=True)
 
-    def _seek_store(self, _event: e.StoreSought, _now: float) -> None:
-        self._store = None
-
-    def _found_store(self, event: e.StoreFound, _now: float) -> None:
+    def _change_store(self, event: e.StoreChanged, _now: float) -> None:
         is_new_session = self._store is None
-        self._store = event
+        self._store = event.store
         self._use_store(is_new_session=is_new_session)
 
     def _use_store(self, *, is_new_session: bool) -> None:

@@ -71,18 +71,20 @@ class MemoryExceeded(NamedTuple):
 ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryExceeded
 
 
-class StoreSought(NamedTuple):
-    """The host's store is being located. No task starts before StoreFound."""
-
-
-class StoreFound(NamedTuple):
+class Store(NamedTuple):
     """Address of the host's store; empty: tasks use the object storage."""
 
     address: str
     peer: bytes
 
 
-CoreInput = Received | Welcomed | Resumed | Broken | StopRequested | StoreSought | StoreFound | TimeElapsed
+class StoreChanged(NamedTuple):
+    """store: None while the store is being located. No task starts meanwhile."""
+
+    store: Store | None
+
+
+CoreInput = Received | Welcomed | Resumed | Broken | StopRequested | StoreChanged | TimeElapsed
 AgentInput = CoreInput | tuple[Any, ...]
 """An input of the core, or of its executor: `ProcessorInput`, or `CallInput` of `scaler.offload`."""
 

@@ -21,7 +21,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.shared_memory import is_supported
 from scaler.processes import SPARED, end_of
 from scaler.protocol.messages import Role, Welcome
-from scaler.worker.agent.events import StoreFound, StoreSought
+from scaler.worker.agent.events import Store, StoreChanged
 from scaler.worker.agent.shell import Agent
 from scaler.worker.credential import credential_text, inherited_credential, own_access
 
@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 def find_store(agent: Agent) -> None:
     """Let the tasks of an agent use the store of its host."""
     if agent.has_tasks_here:
-        link = StoreLink(agent.config, lambda *store: agent.take_soon(StoreFound(*store)))
-        agent.take_soon(StoreSought())
+        link = StoreLink(agent.config, lambda *store: agent.take_soon(StoreChanged(Store(*store))))
+        agent.take_soon(StoreChanged(None))
         agent.on_session.append(link.use)
         agent.on_close.append(link.close)
         SPARED.append(partial(place.pids_of_store, agent.config))  # the store serves other workers of this host as well
