@@ -169,13 +169,7 @@ class Agent:
         if self._is_closed or not self._welcomed.done():
             return
         pending, self._pending = self._pending, []
-        try:
-            commands = self._core.close([*pending, *self._last_inputs()], time.monotonic())
-        except Exception:  # noqa: BLE001 (the core's state is impossible: all that is here may have begun)
-            _log.exception("cannot account for the tasks of this worker")
-            items = self.executor.queue.attempts.values()
-            commands = [m.Returned([each.id for each in items], [each.attempt for each in items], [True] * len(items))]
-        for command in commands:
+        for command in self._core.close([*pending, *self._last_inputs()], time.monotonic()):
             if isinstance(command, m.Message):
                 self._report(command)
         self.send(m.Returned([], [], []))
