@@ -41,7 +41,7 @@ FLUSH_NS = 1_000_000
 """Maximum time that results are batched while no task runs. Results are sent before a longer task."""
 MAX_RECORD_CHARACTERS = 2_000
 CHECK_NS = 100_000_000
-"""Minimum interval of checks of resident memory. A last check follows this long after the last task."""
+"""Minimum interval of checks of resident memory."""
 COLLECT_NS = 30_000_000_000
 """Interval of garbage collections."""
 TRIM_BYTES = 1024**3
@@ -116,19 +116,14 @@ class GarbagePolicy:
         self._trim_above = 0
         self.pause_ns: int | None = None
         """Idle time before the next call of `idle`; None: none before the next task."""
-        self._is_checked = True
 
     def after_task(self, now_ns: int) -> None:
-        self.pause_ns, self._is_checked = CHECK_NS, False
+        self.pause_ns = COLLECT_NS
         if now_ns - self._checked_ns >= CHECK_NS:
             self._check(now_ns)
 
     def idle(self, now_ns: int) -> None:
-        """Run a last check after the last task. One interval later, return all memory that no task needs."""
-        if not self._is_checked:
-            self._check(now_ns)
-            self.pause_ns, self._is_checked = COLLECT_NS, True
-            return
+        """Return all memory that no task needs."""
         self._trim()
         self._collected_ns = now_ns
         self.pause_ns = None
