@@ -4,7 +4,6 @@ reach the child, so this process stops its children in order."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
@@ -13,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from scaler.interpreter import inherited_environment
-from scaler.output import STDERR
+from scaler.process_state import open_standard_descriptors
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_of, send_signal
 
 MAX_READY_BYTES = 64 * 1024  # maximum size of the readiness line
@@ -31,7 +30,8 @@ class ChildProcess:
         pass_fds: Sequence[int] = (),
     ) -> None:
         """environment: added to this process's. output: stdout and stderr for `subprocess.Popen`. Raises OSError."""
-        ready_fd, childs_end = map(_above_standard, os.pipe2(os.O_CLOEXEC))
+        open_standard_descriptors()  # the pipe must have other numbers
+        ready_fd, childs_end = os.pipe2(os.O_CLOEXEC)
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
         # The child inherits the mask, so a SIGTERM that this program ignores stays pending until the child restores
         # signals. A user's command restores none, so the signal is blocked only if ignored.
@@ -102,14 +102,3 @@ class ChildProcess:
         finally:
             os.close(self.ended)
             self.ready_pipe.close()
-
-
-def _above_standard(descriptor: int) -> int:
-    """Return a descriptor above 2 for the same file, because a child replaces 0 to 2. If a program has closed its
-    standard streams, its pipes may get these numbers."""
-    if descriptor > STDERR:
-        return descriptor
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
-    finally:
-        os.close(descriptor)
