@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from functools import _lru_cache_wrapper, cached_property, lru_cache, singledispatch, update_wrapper
+from functools import _lru_cache_wrapper, cached_property, lru_cache
 from hashlib import blake2b
 from io import BytesIO
 from pickle import PickleBuffer
-from types import CodeType, FunctionType, MemberDescriptorType
+from types import CodeType, MemberDescriptorType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -31,8 +31,6 @@ MAX_CACHES = 256
 _reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
 _class_setstate = cloudpickle.cloudpickle._class_setstate  # noqa: SLF001 (no public name)
 _make_skeleton_class = cloudpickle.cloudpickle._make_skeleton_class  # noqa: SLF001
-_DISPATCH_CODE = singledispatch(abs).__code__  # type: ignore[attr-defined]
-"""Code of every function that `singledispatch` returns."""
 
 
 def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes:
@@ -175,44 +173,12 @@ def _reduce_cached_property(made: cached_property[Any]) -> tuple[Any, ...]:
     return cached_property, (made.func,), {"attrname": made.attrname, "__doc__": made.__doc__}
 
 
-def _is_generic(value: object) -> bool:
-    """Return whether a value is a `singledispatch` function that cannot be pickled by name."""
-    return type(value) is FunctionType and value.__code__ is _DISPATCH_CODE and not is_found_by_name(value)
-
-
-def _reduce_generic(function: Any) -> tuple[Any, ...]:
-    """Reduce to the registered implementations, which may call the function itself, without its cache."""
-    attributes = {name: value for name, value in vars(function).items() if name not in _OWN}
-    return _generic, (function.__name__,), (dict(function.registry), attributes), None, None, _register
-
-
-def _generic(name: str) -> Callable[..., Any]:
-    def function(*_: Any) -> None:
-        """Placeholder for the implementation of `object`, which is registered next."""
-
-    function.__name__ = name
-    return singledispatch(function)
-
-
-_OWN = frozenset(vars(_generic("")))
-
-
-def _register(function: Any, state: tuple[dict[type, Callable[..., Any]], dict[str, Any]]) -> None:
-    registry, attributes = state
-    for kind, implementation in registry.items():
-        function.register(kind, implementation)
-    update_wrapper(function, registry[object])
-    vars(function).update(attributes)
-
-
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
         {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached, cached_property: _reduce_cached_property}
     )
 
     def reducer_override(self, obj: object) -> Any:
-        if _is_generic(obj):
-            return _reduce_generic(obj)
         if isinstance(obj, Enum) and obj._name_ in type(obj).__members__ and not is_found_by_name(type(obj)):
             return _member_of, (type(obj), obj._name_)  # its value, such as a function, may not equal any other
         reduced = super().reducer_override(obj)

@@ -21,29 +21,6 @@ class Cached:
         type(self).calls += 1
         return 2
 
-@functools.singledispatch
-def describe(value):
-    return "other"
-
-@describe.register
-def _(value: int):
-    return "int"
-
-@describe.register(list)
-def _(value):
-    return [describe(each) for each in value]
-
-describe("cached before it travels")
-
-class Method:
-    @functools.singledispatchmethod
-    def of(self, value):
-        return "other"
-
-    @of.register
-    def _(self, value: int):
-        return "int"
-
 class Slots:
     __slots__ = ("__private", "number")
 
@@ -83,10 +60,6 @@ def refusal(function):
 with Client(sys.argv[1]) as client:
     assert client.submit(look, Cached()).result() == (2, 2, 1, "Documented.", {"twice": 2})
     assert client.submit(Cached).result().twice == 2
-    assert client.submit(describe, [1, "text"]).result() == ["int", "other"]
-    assert client.map(describe, [1, [2], 0.5]) == ["int", ["int"], "other"]
-    assert client.submit(lambda: describe.dispatch(bool)(True)).result() == "int"
-    assert client.submit(Method().of, 1).result() == "int"
     assert client.submit(Slots, 4).result().number == 4
     assert client.submit(SlotsData).result() == SlotsData(3)
     assert not client.submit(lambda: hasattr(Slots(1), "__dict__")).result()
