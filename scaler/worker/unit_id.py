@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ConfigError
@@ -36,41 +35,24 @@ def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
 
 
 def _ecs_task_id(base: str) -> str:
+    # Imported late: they include the email package (1 MB) and few workers need them.
+    from http.client import HTTPException  # noqa: PLC0415
+    from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
+
     url = f"{base}/task"
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            document = json.loads(_get(url))
+            with build_opener(ProxyHandler({})).open(url, timeout=ANSWER_SECONDS) as answer:
+                document = json.load(answer)
             arn = document.get("TaskARN") if isinstance(document, dict) else None
             if isinstance(arn, str) and (task_id := arn.rpartition("/")[2]):
                 return task_id
             problem = "the answer has no TaskARN"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             problem = str(error) or type(error).__name__
         if attempt < ATTEMPTS:
             time.sleep(PAUSE_SECONDS)
     raise ConfigError(f"cannot determine the ECS task from {url}: {problem}")
-
-
-def _get(url: str) -> bytes:
-    # Not urllib.request, which would use a proxy from the environment. Imported late: it includes the email package (1
-    # MB) and few workers need it.
-    import http.client  # noqa: PLC0415
-
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ValueError("this is not an http address")
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=ANSWER_SECONDS)
-    try:
-        connection.request("GET", parts.path)
-        answer = connection.getresponse()
-        body = answer.read()
-    except http.client.HTTPException as error:
-        raise ValueError(str(error) or type(error).__name__) from error
-    finally:
-        connection.close()
-    if answer.status != http.client.OK:
-        raise ValueError(f"status {answer.status}")
-    return body
 
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"

@@ -77,7 +77,7 @@ def test_waits_for_metadata_that_is_not_available_yet() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ((500, b""), "status 500"),
+        ((500, b""), "HTTP Error 500"),
         ((200, b"[]"), "the answer has no TaskARN"),
         ((200, b'{"TaskARN": 5}'), "the answer has no TaskARN"),
     ],
