@@ -6,8 +6,7 @@ fork server kills its processors and everything that tasks started, then exits; 
 session. If the fork server dies, the kernel kills its processors.
 
 Requests (agent to fork server): a processor's number, with its `Descriptors`; or 0, once a task has a client. Reports
-(fork server to agent): a processor's number with its pid, and a pidfd if supported, after the start; with a return code
-after the exit.
+(fork server to agent): a processor's number with its pid after the start, and with a return code after the exit.
 
 A task with its own client may wait for other tasks and keeps its processor meanwhile. So once a task has a client, the
 fork server imports the client too: later processors share that memory and start without delay.
@@ -16,7 +15,6 @@ fork server imports the client too: later processors share that memory and start
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import importlib
 import os
@@ -26,7 +24,7 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -106,18 +104,15 @@ class ForkServer:
         found: list[ProcessReport] = []
         while True:
             try:
-                data, descriptors, flags, _ = socket.recv_fds(self._socket, _REPORT.size, 1)
+                data = self._socket.recv(_REPORT.size)
             except BlockingIOError:
                 return found
             except ConnectionError:
                 data = b""
             if not data:
                 return None
-            if flags & socket.MSG_CTRUNC:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             number, is_start, value, peak_bytes = _REPORT.unpack(data)
-            ended = descriptors[0] if descriptors else end_of(value) if is_start else -1
-            found.append(ProcessReport(number, is_start, value, peak_bytes, ended))
+            found.append(ProcessReport(number, is_start, value, peak_bytes, end_of(value) if is_start else -1))
 
     def close(self) -> None:
         """Kill the fork server and thereby all its processors, and wait for its exit."""
@@ -215,22 +210,15 @@ def _fork(crash_text: int) -> int:
 
 def _report_start(requests: socket.socket, processors: dict[int, int], number: int, pid: int) -> None:
     if pid < 0:
-        _report(requests, _REPORT.pack(number, False, 1, 0))
-        return
-    processors[pid] = number
-    report = _REPORT.pack(number, True, pid, 0)
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:  # the agent watches the process instead, because `end_of` would start a thread here
-        _report(requests, report)
+        _report(requests, number, False, 1)
     else:
-        _report(requests, report, [pidfd])
-        os.close(pidfd)
+        processors[pid] = number
+        _report(requests, number, True, pid)
 
 
-def _report(requests: socket.socket, report: bytes, descriptors: Sequence[int] = ()) -> None:
+def _report(requests: socket.socket, number: int, is_start: bool, value: int, peak_bytes: int = 0) -> None:
     with contextlib.suppress(ConnectionError):  # the agent is dead, as the next read will show
-        socket.send_fds(requests, [report], descriptors)
+        requests.send(_REPORT.pack(number, is_start, value, peak_bytes))
 
 
 def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
@@ -243,8 +231,7 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
                     os.killpg(found.si_pid, signal.SIGKILL)
             _, status, usage = os.wait4(found.si_pid, 0)
             if number is not None:
-                returncode = os.waitstatus_to_exitcode(status)
-                _report(requests, _REPORT.pack(number, False, returncode, usage.ru_maxrss * 1024))
+                _report(requests, number, False, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from scaler.worker.fork_server import ForkServer
+from scaler.worker.fork_server import _REPORT, ForkServer
 
 
 def test_processor_survives_a_lack_of_descriptors_in_the_agent() -> None:
@@ -16,7 +16,7 @@ def test_processor_survives_a_lack_of_descriptors_in_the_agent() -> None:
     with ours, theirs:
         server = ForkServer(os.getpid(), ours)
         assert server.reports() == []
-        socket.send_fds(theirs, [b"a processor has started"], [0])
+        theirs.send(_REPORT.pack(1, True, os.getpid(), 0))
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         lowest_free = os.dup(0)
         os.close(lowest_free)
