@@ -55,12 +55,11 @@ class Descriptors(NamedTuple):
 
 
 class ToProcessor:
-    """Kinds on the task socket (TASK, GPU_TASK, END) and the definition socket (all others), with their values.
-    Plain integers, which marshal handles fastest."""
+    """Kinds on the task socket (TASK, GPU_TASK) and the definition socket (all others), with their values. Plain
+    integers, which marshal handles fastest. The end of the task socket ends the processor."""
 
     TASK = 1
     """attempt, spec number, id, payload, inputs"""
-    END = 2
     SPEC = 3
     """number; ids of function, serializer, and uploaded code (the last two may be empty); retry_on, name, profiling,
     stream_output; once: the task may not run twice, so earlier results are sent before it starts, and its own at

@@ -43,7 +43,6 @@ KILL_SECONDS = 1.0
 DESCRIPTORS_PER_TASK = 8
 """File descriptors per suspended task: its processor's, its channel's, and a share of all other descriptors."""
 _log = logging.getLogger(__name__)
-_END = frames.pack(frames.ToProcessor.END)
 _ATTACHED = {frames.ToAgent.CHANNEL: 1, frames.ToAgent.OUTPUT: 2}
 """Number of descriptors attached to a datagram; 0 for other kinds."""
 
@@ -140,7 +139,8 @@ class ProcessorAgent(Agent):
                 processor.signal(signal.SIGKILL)
                 self._fork_server.wake()  # the fork server reports the exit
             case e.ProcessorVerb.END:
-                processor.tasks.send([_END])
+                with contextlib.suppress(OSError):  # it has exited, which the fork server will report
+                    processor.tasks.end.shutdown(socket.SHUT_WR)
             case e.ProcessorVerb.GRANT:
                 with contextlib.suppress(BlockingIOError, ConnectionError):
                     processor.results.send(frames.GRANT, socket.MSG_DONTWAIT)
@@ -229,13 +229,10 @@ class ProcessorAgent(Agent):
     def _take_unread(self, processor: _Processor) -> list[bytes]:
         datagrams: list[bytes] = []
         with contextlib.suppress(BlockingIOError):
-            while True:
-                datagrams.append(frames.receive(processor.unread, socket.MSG_DONTWAIT)[0])
+            while datagram := frames.receive(processor.unread, socket.MSG_DONTWAIT)[0]:
+                datagrams.append(datagram)
         datagrams += processor.tasks.take_back()
-        tasks = [values[3] for values in map(frames.unpack, datagrams) if values[0] != frames.ToProcessor.END]
-        if len(tasks) < len(datagrams):
-            processor.tasks.send([_END])
-        return tasks
+        return [values[3] for values in map(frames.unpack, datagrams)]
 
     def _release(self, number: int) -> None:
         processor = self._processors.pop(number)

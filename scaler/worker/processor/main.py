@@ -66,8 +66,9 @@ def run_processor(
     show_records: ShowRecords,
     parts: Iterable[StartPart],
 ) -> int:
-    """Run a processor until the agent sends END. Returns the exit code. connect: connects to a store, possibly the
-    host's. show_records: shows the log records of tasks. parts: of extensions; see `scaler.plugins.Extension`."""
+    """Run a processor until the agent closes the task socket. Returns the exit code. connect: connects to a store,
+    possibly the host's. show_records: shows the log records of tasks. parts: of extensions; see
+    `scaler.plugins.Extension`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a killed processor loses buffered output
@@ -212,11 +213,9 @@ class _Processor:
                 values = unpack(datagram)
                 if values[0] == ToProcessor.TASK:
                     run(values)
-                elif values[0] == ToProcessor.GPU_TASK:
+                else:
                     os.environ["CUDA_VISIBLE_DEVICES"] = values[-1]  # restored after the task
                     run(values[:-1])
-                else:
-                    return
             self._results.flush()
 
     def _learn(self, number: int) -> LoadedSpec:
