@@ -16,7 +16,6 @@ COMPONENTS = {
     "object-storage-server": ("scaler.object_storage.server:run", "scaler.config.servers:ObjectStorageServerConfig"),
     "scheduler": ("scaler.scheduler.server:run", "scaler.config.servers:SchedulerConfig"),
     "worker-manager": ("scaler.worker_manager.main:run", ""),
-    "cluster": ("scaler.worker_manager.main:run", "scaler.config.worker_managers:ClusterConfig"),
     "web-ui": ("scaler.monitor.web.server:run", "scaler.config.monitors:WebUiConfig"),
 }
 """Function and settings model of each kind of component. A worker manager's model depends on its type."""

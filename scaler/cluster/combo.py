@@ -10,30 +10,28 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, get_type_hints
 
-from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
-from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts, Supervisor, component
-from scaler.config.addresses import check_address, local_address, port_of
+from scaler.cluster.launcher import check_policy, components_of, open_page
+from scaler.cluster.supervision import STOP_SECONDS, ReportLine
+from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts, Supervisor
+from scaler.config.addresses import local_address
+from scaler.config.clusters import LOCAL, local_config
 from scaler.config.compatibility import rename_arguments, without_retired
-from scaler.config.load import model_of
-from scaler.config.monitors import WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SpillConfig, scheduler_model
-from scaler.config.setting import SettingsModel, describe
+from scaler.config.load import Sources
+from scaler.config.servers import scheduler_model
+from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
 from scaler.grammar import counted
-from scaler.monitor.web.page import listen, page_of
 from scaler.notebook import PageLink, table
-from scaler.policy.load import load_policy
 from scaler.registry import Registration
 
 _log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Callable[..., None])
-M = TypeVar("M", bound=SettingsModel)
 
 _JOIN_MARGIN_SECONDS = 5.0
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
@@ -49,7 +47,7 @@ _GIVEN = (
 _OWN_DEFAULTS: Mapping[str, object] = {
     "logging_level": "WARNING",
     "logging_paths": ("/dev/stderr",),
-    "worker_manager_id": "local",
+    "worker_manager_id": LOCAL,
     "per_worker_capabilities": "",
 }
 """The log goes to stderr, because stdout belongs to the program."""
@@ -134,9 +132,12 @@ class SchedulerClusterCombo:
             UsageError: An argument is invalid.
             ComponentError: A component cannot start.
         """
-        given = {**_OWN_DEFAULTS, **settings}
+        if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 0):
+            raise UsageError(f"n_workers = {n_workers!r}: must be a whole number, at least 0")
+        rename_arguments(settings)
+        settings |= {"monitor_address": monitor_address, "num_of_workers": n_workers or None, "web_port": web_port}
+        implied = {**_OWN_DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
         self._is_made = threading.Event()
-        report = functools.partial(_report, self._is_made)
         with contextlib.ExitStack() as after:
             # Another server may listen at a given address, so do not connect before our scheduler has bound it.
             together = address is None and object_storage_address is None
@@ -144,11 +145,18 @@ class SchedulerClusterCombo:
                 ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
                 after.callback(ports.release)  # held until the end, because a restarted server needs its port
                 address = ports.address()
-            addresses = {"object_storage_address": object_storage_address, "monitor_address": monitor_address}
-            components, scheduler, self._n_workers = _components(address, n_workers, **addresses, **given)
-            self._address = local_address(scheduler.bind_address)
-            self._monitor_address = local_address(scheduler.monitor_address)
-            self._page = "" if web_port is None else self._add_page(components, given, web_port, after)
+            config = local_config(
+                Sources(implied=implied),
+                address,
+                storage_address=object_storage_address,
+                has_workers=n_workers != 0,
+                has_page=web_port is not None,
+            )
+            check_policy(config)
+            self._n_workers = sum(manager.max_task_concurrency for manager in config.worker_managers)
+            self._address = local_address(config.scheduler.bind_address)
+            self._monitor_address = local_address(config.scheduler.monitor_address)
+            listening, self._page = open_page(config, after, _log.warning)
             self._registration = registration = None if name is None else Registration(name)
             on_ready = None
             if registration is not None:
@@ -157,27 +165,14 @@ class SchedulerClusterCombo:
                     _log.warning(registration.problem)
                 on_ready = functools.partial(registration.publish, self._address, self._monitor_address, self._page)
             self._supervisor = Supervisor(
-                components, together=together, report=report, on_ready=on_ready, registration=registration
+                components_of(config, listening),
+                together=together,
+                report=functools.partial(_report, self._is_made),
+                on_ready=on_ready,
+                registration=registration,
             )
             self._start(after)
         self._is_made.set()
-
-    def _add_page(
-        self,
-        components: list[ComponentProcess],
-        given: Mapping[str, object],
-        web_port: int,
-        after: contextlib.ExitStack,
-    ) -> str:
-        page = _model(WebUiConfig, given, monitor_address=self._monitor_address, web_port=web_port)
-        try:
-            listening = after.enter_context(listen(page.web_host, page.web_port))
-        except UsageError as error:
-            _log.warning("no web page: %s", error)
-            return ""
-        page = replace(page, web_port=listening.getsockname()[1])
-        components.append(component("web-ui", page, listening=listening))
-        return page_of(listening)
 
     def _start(self, after: contextlib.ExitStack) -> None:
         # A dedicated thread starts the processes and outlives them, because a worker may ask the system for a signal
@@ -288,48 +283,3 @@ def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> No
         supervisor.stop(hurry=True)
         thread.join(_JOIN_MARGIN_SECONDS)
         raise
-
-
-def _components(
-    address: str,
-    n_workers: int | None = None,
-    *,
-    object_storage_address: str | None = None,
-    monitor_address: str | None = None,
-    **settings: Any,
-) -> tuple[list[ComponentProcess], SchedulerConfig, int]:
-    if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 0):
-        raise UsageError(f"n_workers = {n_workers!r}: must be a whole number, at least 0")
-    for name in (address, object_storage_address):
-        if name is not None and port_of(check_address(name)) == 0:
-            raise UsageError(f"{name}: leave out the address to use a free port")
-    rename_arguments(settings)
-    spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
-    scheduler = _model(
-        scheduler_model(tuple(settings.get("extensions") or ())),
-        {key: value for key, value in settings.items() if key not in spill},  # these belong to the separate storage
-        bind_address=address,
-        monitor_address=monitor_address,
-        object_storage_address=object_storage_address,
-    )
-    load_policy(scheduler.policy_engine_type, scheduler.policy_content)
-    workers = _model(
-        ClusterConfig,
-        settings,
-        scheduler_address=local_address(scheduler.bind_address),
-        num_of_workers=n_workers or None,
-    )
-    components = [component("scheduler", scheduler)]
-    if n_workers != 0:
-        components.append(component("cluster", workers, name="workers"))
-    if object_storage_address is not None:
-        storage = _model(ObjectStorageServerConfig, settings, bind_address=object_storage_address)
-        components.insert(0, component("object-storage-server", storage))
-    return components, scheduler, workers.num_of_workers if n_workers is None else n_workers
-
-
-def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:
-    keys = {item.name for item in fields(model)}
-    given = {name: value for name, value in settings.items() if name in keys}
-    given |= {name: value for name, value in own.items() if value is not None}
-    return model_of(model, given)

@@ -11,13 +11,13 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Callable
 from functools import partial
 
 from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import PORTS_OF_A_SCHEDULER, ReservedPorts, Supervisor, component
 from scaler.config.addresses import local_address
-from scaler.config.commands import LauncherConfig, LocalRequest
-from scaler.config.monitors import WebUiConfig
+from scaler.config.clusters import LauncherConfig
 from scaler.config.setting import SettingsModel
 from scaler.errors import UsageError
 from scaler.monitor.web.page import link_to_show, listen, page_of
@@ -30,8 +30,9 @@ from scaler.registry import Registration
 SERVICE_GRACE_SECONDS = 24.0  # extra stop time for a worker manager whose units are stopped by a service
 
 
-def run(request: LauncherConfig | LocalRequest) -> int:
-    """Run until all components end; return the exit code. Raises UsageError for invalid settings before any start."""
+def run(request: LauncherConfig | Callable[[str], LauncherConfig]) -> int:
+    """Run until all components end; return the exit code. Raises UsageError for invalid settings before any start.
+    request: may be a function of a free address for the scheduler."""
     restore_signals()
     open_standard_descriptors()
     leave_removed_directory()
@@ -47,17 +48,11 @@ def run(request: LauncherConfig | LocalRequest) -> int:
         else:
             ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
             after.callback(ports.release)  # held until the end, because a restarted server needs its port
-            config = request.config(ports.address())
-        policy = load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
-        scaled = [each.worker_manager_id for each in config.worker_managers if getattr(each, "mode", "") != "fixed"]
-        check_managers(policy, [each.worker_manager_id for each in config.worker_managers], scaled)
+            config = request(ports.address())
+        check_policy(config)
         registration = Registration(config.name)
         after.callback(registration.close)
-        listening = None if config.webui is None else _listen(config.webui, output)
-        if listening is not None:
-            after.enter_context(listening)
-        is_encrypted = config.webui is not None and config.webui.web_certificate_file is not None
-        page = "" if listening is None else page_of(listening, is_encrypted=is_encrypted)
+        listening, page = open_page(config, after, lambda text: _print(output, ReportLine(text, is_failure=True)))
 
         def on_ready() -> None:
             _publish(config, registration, page, output)
@@ -94,12 +89,24 @@ def components_of(config: LauncherConfig, listening: socket.socket | None = None
     ]
 
 
-def _listen(config: WebUiConfig, output: OutputStreams) -> socket.socket | None:
+def check_policy(config: LauncherConfig) -> None:
+    policy = load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
+    scaled = [each.worker_manager_id for each in config.worker_managers if getattr(each, "mode", "") != "fixed"]
+    check_managers(policy, [each.worker_manager_id for each in config.worker_managers], scaled)
+
+
+def open_page(
+    config: LauncherConfig, after: contextlib.ExitStack, warn: Callable[[str], None]
+) -> tuple[socket.socket | None, str]:
+    """Return the socket of the web page, closed by after, and its link; None and an empty string without a page."""
+    if config.webui is None:
+        return None, ""
     try:
-        return listen(config.web_host, config.web_port)
+        listening = after.enter_context(listen(config.webui.web_host, config.webui.web_port))
     except UsageError as error:
-        _print(output, ReportLine(f"no web page: {error}", is_failure=True))
-        return None
+        warn(f"no web page: {error}")
+        return None, ""
+    return listening, page_of(listening, is_encrypted=config.webui.web_certificate_file is not None)
 
 
 def _publish(config: LauncherConfig, registration: Registration, page: str, output: OutputStreams) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from scaler.config.addresses import local_address, port_of, shared_address
+from scaler.config.addresses import local_address, shared_address
+from scaler.config.clusters import LOCAL, LauncherConfig, local_config, scheduler_model_of
 from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.load import ConfigFile, Section, Sources, read_file, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
-from scaler.config.servers import ExtensionNames, ObjectStorageServerConfig, SchedulerConfig, scheduler_model
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
@@ -27,7 +26,6 @@ from scaler.registry import name_from
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = ("setup", "show", "teardown")
-LOCAL = "local"
 _COMMANDS = {
     LOCAL: "start a scheduler, workers, and a web page on this machine",
     "init": "write a commented TOML file for the given worker manager types",
@@ -58,61 +56,6 @@ M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherConfig:
-    object_storage_server: ObjectStorageServerConfig | None = None
-    """None: the scheduler runs its own, or uses a remote one."""
-    scheduler: SchedulerConfig
-    worker_managers: tuple[WorkerManagerConfig, ...] = ()
-    webui: WebUiConfig | None = None
-    name: str = LOCAL
-    """Name under which this user's programs and commands find the cluster."""
-
-    def __post_init__(self) -> None:
-        counts = Counter(manager.worker_manager_id for manager in self.worker_managers)
-        twice = sorted(name for name, count in counts.items() if count > 1)
-        if twice:
-            raise ConfigError(f"two worker managers have the same worker_manager_id: {', '.join(map(repr, twice))}")
-        for key in ("bind_address", "monitor_address"):
-            if port_of(address := getattr(self.scheduler, key)) == 0:
-                raise ConfigError(
-                    f"scheduler.{key}: {address}: give a fixed port, not 0 (any free port), so that peers can find it"
-                )
-        # A worker starts no task after two thirds of its timeout without contact.
-        limit = self.scheduler.worker_timeout_seconds * 2 / 3
-        for manager in self.worker_managers:
-            if manager.heartbeat_interval_seconds >= limit:
-                raise ConfigError(
-                    f"heartbeat_interval_seconds ({manager.heartbeat_interval_seconds:g}) of worker manager "
-                    f"{manager.worker_manager_id!r} must be less than two thirds of the scheduler's "
-                    f"worker_timeout_seconds ({self.scheduler.worker_timeout_seconds:g})"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class LocalRequest:
-    flags: Mapping[str, object]
-    environment: Environment
-
-    def config(self, free_address: str) -> LauncherConfig:
-        """Return the components. The scheduler listens at free_address unless the user gave an address."""
-
-        def load(model: type[M], **implied: object) -> M:
-            keys = {item.name for item in fields(model)}
-            flags = {key: value for key, value in self.flags.items() if key in keys}
-            return resolve(model, Sources(flags, self.environment, implied={"logging_level": "WARNING", **implied}))
-
-        scheduler = load(_scheduler_of(self.environment, None), bind_address=free_address)
-        address, monitor_address = local_address(scheduler.bind_address), local_address(scheduler.monitor_address)
-        workers = load(ClusterConfig, scheduler_address=address, worker_manager_id=LOCAL)
-        return LauncherConfig(
-            scheduler=scheduler,
-            worker_managers=(workers.as_worker_manager(),),
-            webui=load(WebUiConfig, monitor_address=monitor_address),
-            name=str(self.flags.get("name", LOCAL)),
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Provision:
     verb: Verb
@@ -134,9 +77,9 @@ parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers
 def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
     path, names = _given(arguments, "-c", "--config"), _given(arguments, "--extensions")
     file = read_file(path[0]) if path else None
-    flags = {"extensions": names} if names else {}
     table = file.tables.get(SchedulerConfig.section) if file else None
-    return _parse(_scheduler_of(environment, table, flags), "Run a scheduler.", program, arguments, environment)
+    model = scheduler_model_of(Sources({"extensions": names} if names else {}, environment, file, table))
+    return _parse(model, "Run a scheduler.", program, arguments, environment)
 
 
 def _given(arguments: Sequence[str], *flags: str) -> list[str]:
@@ -147,16 +90,6 @@ def _given(arguments: Sequence[str], *flags: str) -> list[str]:
             behind = takewhile(lambda each: not each.startswith("-") and "://" not in each, arguments[place:])
             found += [value] if equals else behind
     return found
-
-
-def _scheduler_of(
-    environment: Environment, table: Section | None, flags: Mapping[str, object] = MappingProxyType({})
-) -> type[SchedulerConfig]:
-    if table is not None:
-        known = {key: value for key, value in table.values.items() if key == "extensions"}
-        table = replace(table, values=known)
-    names = resolve(ExtensionNames, Sources({**flags}, environment, None, table)).extensions
-    return scheduler_model(names)
 
 
 parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON, and metrics.")
@@ -176,8 +109,8 @@ def asking_sources(
 def whom_to_ask(sources: Sources) -> TopConfig:
     """Return the cluster to query. A config file identifies the cluster that was started from it."""
     if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
-        model = _scheduler_of(sources.environment, table)
-        scheduler = resolve(model, replace(sources, flags={}, table=table))
+        asked = replace(sources, flags={}, table=table)
+        scheduler = resolve(scheduler_model_of(asked), asked)
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
     return resolve(TopConfig, sources)
 
@@ -225,7 +158,8 @@ def _resolve_manager(kind: str, sources: Sources, implied: Mapping[str, object])
     return resolve(settings_model(kind), replace(sources, table=table, implied={"type": kind, **implied}))
 
 
-def parse_local(program: str, arguments: Sequence[str], environment: Environment) -> LocalRequest:
+def parse_local(program: str, arguments: Sequence[str], environment: Environment) -> Callable[[str], LauncherConfig]:
+    """Return a function that makes the configuration from a free address for the scheduler."""
     parser = bare_parser(program, "Start a scheduler, workers, and a web page on this machine; Ctrl-C stops them.")
     for names, key, metavar, text in (
         (("-n", "--num-of-workers"), "num_of_workers", "COUNT", "number of workers [default: CPUs minus 1]"),
@@ -239,7 +173,9 @@ def parse_local(program: str, arguments: Sequence[str], environment: Environment
         "Further settings come from the environment: SCALER_SCHEDULER_<KEY>, SCALER_CLUSTER_<KEY> for the workers and "
         "SCALER_WEBUI_<KEY>; or from a file, with scaler FILE."
     )
-    return LocalRequest(parse_flags(parser, arguments), environment)
+    flags = parse_flags(parser, arguments)
+    implied = {"logging_level": "WARNING", "worker_manager_id": LOCAL}
+    return partial(local_config, Sources(flags, environment, implied=implied), name=str(flags.get("name", LOCAL)))
 
 
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
@@ -272,7 +208,7 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
 
     storage = webui = None
     beside: dict[str, object] = {}
-    model = _scheduler_of(environment, tables["scheduler"])
+    model = scheduler_model_of(Sources({}, environment, file, tables["scheduler"]))
     alone = load(model, tables["scheduler"])
     security = {key: getattr(alone, key) for key in ("credentials", "insecure_no_auth", "compression")}
     if table := tables.get("object_storage_server"):

@@ -140,7 +140,7 @@ def test_invalid_argument_raises_before_anything_starts() -> None:
         SchedulerClusterCombo(n_workers=1, preloads="a:b")
     with pytest.raises(TypeError, match=r"n_worker'; did you mean 'n_workers'\?"):
         SchedulerClusterCombo(n_worker=1)
-    with pytest.raises(UsageError, match="an address must be a string such as"):
+    with pytest.raises(UsageError, match="bind_address = 2: must be a valid string"):
         SchedulerClusterCombo(2)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="set only one"):
         SchedulerClusterCombo(n_workers=1, per_worker_queue_size=1, per_worker_task_queue_size=1)

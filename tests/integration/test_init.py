@@ -14,7 +14,8 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.supervisor import ReservedPorts
-from scaler.config.commands import LauncherConfig, launcher_config
+from scaler.config.clusters import LauncherConfig
+from scaler.config.commands import launcher_config
 from scaler.config.init import ADDRESS, file_text
 from scaler.config.load import read_file
 from scaler.plugins import WORKER_MANAGERS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scaler
-from scaler.config.commands import LauncherConfig
+from scaler.config.clusters import LauncherConfig
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import describe

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from scaler.config.clusters import LauncherConfig
 from scaler.config.commands import (
-    LauncherConfig,
     asking_sources,
     parse_launcher,
     parse_scheduler,
