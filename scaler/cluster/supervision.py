@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol, assert_never
+from typing import Any
 
 from scaler.backoff import Backoff
 from scaler.component import EXIT_FAILURE, EXIT_USAGE
@@ -35,12 +35,6 @@ _KILLED = -9  # SIGKILL is not the component's fault: a user or the out-of-memor
 _REQUESTED = (0, -15, None)  # return codes after a stop request: orderly, SIGTERM before it was handled, unknown
 
 
-class Listening(Protocol):
-    def fileno(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ComponentProcess:
     """How to run one component. environment: added to the supervisor's own. grace_seconds: extra stop time, for
@@ -54,43 +48,13 @@ class ComponentProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = 0.0
     optional: bool = False
-    listening: Listening | None = None
+    listening: Any = None
     independent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStarted:
-    name: str
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentReady:
-    name: str
-    addresses: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessEnded:
-    """The process ended or could not be started. last_lines: end of its output."""
-
-    name: str
-    returncode: int | None  # as in `subprocess`; None: unknown, because other code reaped the process
-    reason: str
-    last_lines: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ShutdownRequested:
-    hurry: bool = False
-
-
-Input = ProcessStarted | ComponentReady | ProcessEnded | ShutdownRequested
-
-
-@dataclass(frozen=True, slots=True)
 class StartProcess:
-    """Answered by ProcessStarted or ProcessEnded."""
+    """Answered by a call of `started` or `ended`."""
 
     component: ComponentProcess
 
@@ -187,13 +151,63 @@ class Supervision:
 
     @property
     def finished(self) -> bool:
-        return self._stopping and not any(entry.has_process for entry in self._entries.values())
+        has_processes = any(entry.has_process for entry in self._entries.values())
+        return self._stopping and not has_processes and not self._commands
 
-    def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
-        """Process inputs and return commands in order. Also call without inputs as time passes."""
+    # -- events, each followed by a step
+
+    def started(self, name: str, pid: int, now: float) -> None:
+        entry = self._entries[name]
+        entry.pid = pid
+        entry.ready_deadline = math.inf if entry.component.optional else now + self._start_seconds
+
+    def became_ready(self, name: str, addresses: Mapping[str, str]) -> None:
+        entry = self._entries[name]
+        if entry.phase is not _Phase.STARTING:
+            return
+        was_all_ready = self.ready
+        entry.phase, entry.ready_deadline, entry.was_ready = _Phase.RUNNING, math.inf, True
+        self.addresses[name] = addresses
+        text = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
+        self._report(f"{name} is ready{': ' if text else ''}{text} (pid {entry.pid})")
+        if self.ready and not was_all_ready:
+            self._report("all components are ready; press Ctrl-C to stop")
+
+    def ended(self, name: str, returncode: int | None, reason: str, now: float, last_lines: Sequence[str] = ()) -> None:
+        """Note that a process has ended or could not be started. returncode: as in `subprocess`; None: unknown, because
+        other code reaped the process. last_lines: end of its output."""
+        entry = self._entries[name]
+        phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
+        assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), f"{name} ended but was never started"
+        # An independent component that was never ready does not affect other components.
+        is_survived = entry.component.independent and bool(entry.pid) and returncode not in (0, EXIT_USAGE)
+        if self._stopping:
+            self._ended_in_stop(entry, phase, returncode, reason, now, last_lines)
+        elif (entry.was_ready and returncode != 0) or returncode == _KILLED or is_survived:
+            why = f"not_ready_seconds={self._start_seconds:g}" if phase is _Phase.KILLED else exit_field(returncode)
+            self._restart(entry, why if entry.pid else f"reason={reason!r}", reason, now, last_lines)
+        elif entry.component.optional:
+            self._give_up(entry, f"{name} has ended; the other components continue: {reason}", now, last_lines)
+        elif not entry.pid:
+            self._fail(f"{name} could not be started: {reason}", now)
+        elif not entry.was_ready:
+            code = EXIT_USAGE if returncode == EXIT_USAGE else EXIT_FAILURE
+            self._fail(f"{entry} ended before it was ready: {reason}", now, last_lines, code)
+        else:
+            self._report(f"{entry} has ended; stopping the rest")
+            self._begin_stop(now)
+
+    def shut_down(self, now: float, *, hurry: bool = False) -> None:
+        """Stop all components. hurry: kill them at once."""
+        if not self._stopping:
+            self._report("stopping")
+            self._begin_stop(now)
+        if hurry:
+            self._kill_at, self._hurried = now, True
+
+    def step(self, now: float) -> list[Command]:
+        """Return commands in order. Also call without events as time passes."""
         self._stepped_at = now
-        for item in inputs:
-            self._take(item, now)
         if not self._stopping:
             self._expire(now)
         if self._stopping:
@@ -209,77 +223,29 @@ class Supervision:
             deadlines = [self._terminate_all_at, self._kill_at]
         return min((at for at in deadlines if self._stepped_at < at < math.inf), default=None)
 
-    def _take(self, item: Input, now: float) -> None:
-        match item:
-            case ProcessStarted(name, pid):
-                entry = self._entries[name]
-                entry.pid = pid
-                entry.ready_deadline = math.inf if entry.component.optional else now + self._start_seconds
-            case ComponentReady(name, addresses):
-                self._take_ready(self._entries[name], addresses)
-            case ProcessEnded():
-                self._take_end(self._entries[item.name], item, now)
-            case ShutdownRequested(hurry):
-                if not self._stopping:
-                    self._report("stopping")
-                    self._begin_stop(now)
-                if hurry:
-                    self._kill_at, self._hurried = now, True
-            case _:
-                assert_never(item)
-
-    def _take_ready(self, entry: _Entry, addresses: Mapping[str, str]) -> None:
-        if entry.phase is not _Phase.STARTING:
-            return
-        name = entry.component.name
-        was_all_ready = self.ready
-        entry.phase, entry.ready_deadline, entry.was_ready = _Phase.RUNNING, math.inf, True
-        self.addresses[name] = addresses
-        text = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
-        self._report(f"{name} is ready{': ' if text else ''}{text} (pid {entry.pid})")
-        if self.ready and not was_all_ready:
-            self._report("all components are ready; press Ctrl-C to stop")
-
-    def _take_end(self, entry: _Entry, item: ProcessEnded, now: float) -> None:
-        phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
-        assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), f"{item.name} ended but was never started"
-        # An independent component that was never ready does not affect other components.
-        is_survived = entry.component.independent and bool(entry.pid) and item.returncode not in (0, EXIT_USAGE)
-        if self._stopping:
-            self._take_end_in_stop(entry, item, phase, now)
-        elif (entry.was_ready and item.returncode != 0) or item.returncode == _KILLED or is_survived:
-            why = (
-                f"not_ready_seconds={self._start_seconds:g}" if phase is _Phase.KILLED else exit_field(item.returncode)
-            )
-            self._restart(entry, item, why if entry.pid else f"reason={item.reason!r}", now)
-        elif entry.component.optional:
-            self._give_up(
-                entry, f"{item.name} has ended; the other components continue: {item.reason}", item.last_lines, now
-            )
-        elif not entry.pid:
-            self._fail(f"{item.name} could not be started: {item.reason}", now)
-        elif not entry.was_ready:
-            code = EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
-            self._fail(f"{entry} ended before it was ready: {item.reason}", now, item.last_lines, code)
-        else:
-            self._report(f"{entry} has ended; stopping the rest")
-            self._begin_stop(now)
-
-    def _take_end_in_stop(self, entry: _Entry, item: ProcessEnded, phase: _Phase, now: float) -> None:
+    def _ended_in_stop(
+        self,
+        entry: _Entry,
+        phase: _Phase,
+        returncode: int | None,
+        reason: str,
+        now: float,
+        last_lines: Sequence[str],
+    ) -> None:
         if not entry.pid:
-            text = f"{item.name} could not be started"
+            text = f"{entry.component.name} could not be started"
         elif phase is _Phase.STARTING:
             text = f"{entry} ended before it was ready"
-        elif phase is _Phase.RUNNING and item.returncode != 0:
+        elif phase is _Phase.RUNNING and returncode != 0:
             text = f"{entry} ended unexpectedly"
-        elif phase is _Phase.TERMINATED and item.returncode not in _REQUESTED:
+        elif phase is _Phase.TERMINATED and returncode not in _REQUESTED:
             text = f"{entry} failed during shutdown"
         else:
-            self._report(f"{item.name} has ended")
+            self._report(f"{entry.component.name} has ended")
             return
-        self._fail(f"{text}: {item.reason}", now, item.last_lines)
+        self._fail(f"{text}: {reason}", now, last_lines)
 
-    def _restart(self, entry: _Entry, item: ProcessEnded, why: str, now: float) -> None:
+    def _restart(self, entry: _Entry, why: str, reason: str, now: float, last_lines: Sequence[str]) -> None:
         while entry.failed_at and entry.failed_at[0] <= now - RESTART_SECONDS:
             entry.failed_at.popleft()
         delay = RESTART_DELAYS.seconds(len(entry.failed_at))
@@ -288,18 +254,18 @@ class Supervision:
             delay = INDEPENDENT_DELAYS.seconds(len(entry.failed_at) - 1)
         elif len(entry.failed_at) > MAX_RESTARTS:
             often = f"it was restarted {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
-            self._give_up(entry, f"{entry} ended unexpectedly: {item.reason}; {often}", item.last_lines, now)
+            self._give_up(entry, f"{entry} ended unexpectedly: {reason}; {often}", now, last_lines)
             return
-        was_all_ready = self.ready
+        was_all_ready, name = self.ready, entry.component.name
         entry.restarts += 1
-        self.restarts[item.name] = f"{counted(entry.restarts, 'restart')}, {why}"
+        self.restarts[name] = f"{counted(entry.restarts, 'restart')}, {why}"
         facts = f"{why} pid={entry.pid} restarts={entry.restarts} delay_seconds={delay:g}"
-        self._report(f"{item.name} ended unexpectedly and is being restarted: {facts}", is_failure=True)
+        self._report(f"{name} ended unexpectedly and is being restarted: {facts}", is_failure=True)
         entry.phase, entry.pid, entry.restart_at = _Phase.WAITING, 0, now + delay
         if self.ready and not was_all_ready:
-            self._report(f"all components but {item.name} are ready; Ctrl-C stops them")
+            self._report(f"all components but {name} are ready; Ctrl-C stops them")
 
-    def _give_up(self, entry: _Entry, text: str, last_lines: Sequence[str], now: float) -> None:
+    def _give_up(self, entry: _Entry, text: str, now: float, last_lines: Sequence[str]) -> None:
         if not entry.component.optional:
             self._fail(text, now, last_lines)
             return

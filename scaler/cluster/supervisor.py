@@ -183,7 +183,6 @@ class Supervisor:
         self._alive: dict[str, _Child] = {}
         self._output = output or OutputStreams()
         self._outputs: list[_ChildOutput] = []  # of all children, whose own children may write after their end
-        self._inputs: list[supervision.Input] = []
         self._hurry = False
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
@@ -223,14 +222,14 @@ class Supervisor:
         self.stop()
 
     def _iterate(self) -> None:
-        inputs, self._inputs = self._inputs, []
-        for command in self.supervision.step(inputs, time.monotonic()):
+        commands = self.supervision.step(time.monotonic())
+        for command in commands:
             self._perform(command)
         if self.supervision.ready and not self._settled.is_set():
             if self._on_ready is not None:
                 self._on_ready()
             self._settled.set()
-        if self._inputs or self.supervision.finished:
+        if commands or self.supervision.finished:
             return
         deadline = self.supervision.next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -260,10 +259,10 @@ class Supervisor:
         try:
             child = _Child(component, self._output)
         except OSError as error:
-            self._inputs.append(supervision.ProcessEnded(component.name, None, str(error)))
+            self.supervision.ended(component.name, None, str(error), time.monotonic())
             return
         self._alive[component.name] = child
-        self._inputs.append(supervision.ProcessStarted(component.name, child.pid))
+        self.supervision.started(component.name, child.pid, time.monotonic())
         self._selector.register(child.ended, selectors.EVENT_READ, partial(self._take_end, child))
         self._selector.register(child.ready_pipe, selectors.EVENT_READ, partial(self._take_ready, child))
         self._outputs += child.outputs
@@ -272,7 +271,7 @@ class Supervisor:
 
     def _wake(self) -> None:
         os.eventfd_read(self._woken)
-        self._inputs.append(supervision.ShutdownRequested(self._hurry))
+        self.supervision.shut_down(time.monotonic(), hurry=self._hurry)
 
     def _take_ready(self, child: _Child) -> None:
         if child.ready_pipe.closed:
@@ -281,7 +280,7 @@ class Supervisor:
         if child.ready_pipe.closed:
             self._selector.unregister(child.ready_pipe)
         if child.addresses is not None:
-            self._inputs.append(supervision.ComponentReady(child.name, child.addresses))
+            self.supervision.became_ready(child.name, child.addresses)
 
     def _forward(self, output: _ChildOutput) -> None:
         if not output.forward():
@@ -299,9 +298,8 @@ class Supervisor:
         self._selector.unregister(child.ended)
         returncode = child.reap()
         del self._alive[child.name]
-        self._inputs.append(
-            supervision.ProcessEnded(child.name, returncode, describe_exit(returncode), tuple(child.lines))
-        )
+        now = time.monotonic()
+        self.supervision.ended(child.name, returncode, describe_exit(returncode), now, tuple(child.lines))
 
     def _close(self) -> None:
         for child in self._alive.values():

@@ -33,7 +33,7 @@ HEAVY = LOOP | {
 }
 SOME = {
     "scaler.cluster scheduler": LOOP,
-    "scaler.cluster cluster": LOOP,
+    "scaler.cluster worker-manager": LOOP,
     "scaler.worker": LOOP,
     "user.py": LOOP,
     "processor": set[str](),

@@ -82,6 +82,6 @@ def test_client_with_a_key_regains_its_objects_after_either_server_restarts(
 def test_cluster_started_by_a_client_recovers_part_by_part() -> None:
     with Client(n_workers=1) as client:
         assert client.submit(abs, -1).result(60) == 1
-        for kind in ("cluster", "scheduler"):
+        for kind in ("worker-manager", "scheduler"):
             kill_component(kind)
             assert client.submit(abs, -2).result(60) == 2

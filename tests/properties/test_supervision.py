@@ -14,13 +14,8 @@ from scaler.cluster.supervision import (
     STOP_SECONDS,
     CloseListening,
     ComponentProcess,
-    ComponentReady,
-    Input,
     KillProcess,
-    ProcessEnded,
-    ProcessStarted,
     ReportLine,
-    ShutdownRequested,
     StartProcess,
     Supervision,
     TerminateProcess,
@@ -52,11 +47,11 @@ class Processes(RuleBasedStateMachine):
         self.stop_began_at: float | None = None
         self.step()
 
-    def step(self, *inputs: Input) -> None:
+    def step(self) -> None:
         while True:
             was_stopping = self.stop_began_at is not None
-            answers: list[Input] = []
-            for command in self.supervision.step(inputs, self.now):
+            has_started = False
+            for command in self.supervision.step(self.now):
                 match command:
                     case StartProcess(component):
                         assert component.name not in self.alive, "it has no second process"
@@ -64,7 +59,8 @@ class Processes(RuleBasedStateMachine):
                         assert not (component.optional and self.is_given_up), "its socket is closed"
                         self.starts[component.name].append(self.now)
                         self.alive[component.name] = next(self.pids)
-                        answers.append(ProcessStarted(component.name, self.alive[component.name]))
+                        self.supervision.started(component.name, self.alive[component.name], self.now)
+                        has_started = True
                     case TerminateProcess(name):
                         assert name in self.alive
                         assert self.stop_began_at is not None
@@ -77,19 +73,23 @@ class Processes(RuleBasedStateMachine):
                     case ReportLine(text):
                         is_last = text.endswith("stopping the rest") or self.supervision.failure
                         self.stop_began_at = self.now if is_last and self.stop_began_at is None else self.stop_began_at
-            if not answers:
+            if not has_started:
                 return
-            inputs = tuple(answers)
 
     @initialize(is_ready=st.booleans())
     def begins(self, is_ready: bool) -> None:
         for name in NAMES if is_ready else ():
-            self.step(ComponentReady(name, {}))
+            self.become_ready(name)
+
+    def become_ready(self, name: str) -> None:
+        self.supervision.became_ready(name, {})
+        self.step()
 
     def end(self, name: str, returncode: int | None) -> None:
         del self.alive[name]
         self.killed.discard(name)
-        self.step(ProcessEnded(name, returncode, "an end"))
+        self.supervision.ended(name, returncode, "an end", self.now)
+        self.step()
 
     def pick(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.alive)))
@@ -97,7 +97,7 @@ class Processes(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def becomes_ready(self, data: st.DataObject) -> None:
-        self.step(ComponentReady(self.pick(data), {}))
+        self.become_ready(self.pick(data))
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data(), returncode=st.sampled_from([0, 1, 2, -9, -15, None]))
@@ -128,7 +128,8 @@ class Processes(RuleBasedStateMachine):
     @rule(hurry=st.booleans())
     def is_asked_to_stop(self, hurry: bool) -> None:
         self.stop_began_at = self.now if self.stop_began_at is None else self.stop_began_at
-        self.step(ShutdownRequested(hurry))
+        self.supervision.shut_down(self.now, hurry=hurry)
+        self.step()
         assert not hurry or self.killed == set(self.alive)
 
     @invariant()

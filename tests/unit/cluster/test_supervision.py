@@ -15,13 +15,8 @@ from scaler.cluster.supervision import (
     CloseListening,
     Command,
     ComponentProcess,
-    ComponentReady,
-    Input,
     KillProcess,
-    ProcessEnded,
-    ProcessStarted,
     ReportLine,
-    ShutdownRequested,
     StartProcess,
     Supervision,
     TerminateProcess,
@@ -46,19 +41,26 @@ class World:
         self.log: list[Command] = []
         self.step()
 
-    def step(self, *inputs: Input) -> list[Command]:
-        commands = self.supervision.step(inputs, self.now)
+    def step(self) -> list[Command]:
+        commands = self.supervision.step(self.now)
         self.log += commands
-        started = [
-            ProcessStarted(c.component.name, PIDS[c.component.name]) for c in commands if isinstance(c, StartProcess)
-        ]
-        return commands + (self.step(*started) if started else [])
+        started = [command.component.name for command in commands if isinstance(command, StartProcess)]
+        for name in started:
+            self.supervision.started(name, PIDS[name], self.now)
+        return commands + (self.step() if started else [])
 
     def ready(self, *names: str) -> list[Command]:
-        return self.step(*(ComponentReady(name, {"address": f"ipc://{name}"}) for name in names))
+        for name in names:
+            self.supervision.became_ready(name, {"address": f"ipc://{name}"})
+        return self.step()
 
     def ends(self, name: str, returncode: int = 0) -> list[Command]:
-        return self.step(ProcessEnded(name, returncode, f"exit code {returncode}", ("it said this",)))
+        self.supervision.ended(name, returncode, f"exit code {returncode}", self.now, ("it said this",))
+        return self.step()
+
+    def stop(self, *, hurry: bool = False) -> list[Command]:
+        self.supervision.shut_down(self.now, hurry=hurry)
+        return self.step()
 
     def wait(self, seconds: float) -> list[Command]:
         self.now += seconds
@@ -103,7 +105,7 @@ def test_optional_component_starts_last_and_delays_no_other(together: bool) -> N
     world.wait(1000)
     (line,) = world.ready("page")
     assert line == ReportLine("page is ready: address ipc://page (pid 1005)")
-    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("workers"), TerminateProcess("page")]
+    assert orders(world.stop()) == [TerminateProcess("workers"), TerminateProcess("page")]
 
 
 @pytest.mark.parametrize(("is_ready", "returncode"), [(True, 0), (False, 0), (False, 1), (False, 2)])
@@ -118,7 +120,7 @@ def test_failing_optional_component_ends_no_other(is_ready: bool, returncode: in
     assert close == CloseListening(PAGE), "a browser is refused and does not wait"
     assert world.supervision.ready
     assert world.supervision.failure is None
-    world.step(ShutdownRequested())
+    world.stop()
     world.ends("scheduler")
     assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
 
@@ -146,7 +148,7 @@ def test_early_failure_of_an_independent_component_is_retried_alone() -> None:
 
 def test_stop_proceeds_tier_by_tier() -> None:
     world = World().all_ready()
-    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
+    assert orders(world.stop()) == [TerminateProcess("more workers"), TerminateProcess("workers")]
     assert orders(world.ends("workers")) == []
     assert orders(world.ends("more workers")) == [TerminateProcess("scheduler")]
     assert orders(world.ends("scheduler")) == [TerminateProcess("storage")]
@@ -158,7 +160,7 @@ def test_stop_proceeds_tier_by_tier() -> None:
 
 def test_slow_tier_does_not_delay_others_and_is_killed_within_the_limit() -> None:
     world = World().all_ready()
-    world.step(ShutdownRequested())
+    world.stop()
     world.ends("workers")
     assert world.supervision.next_deadline() == world.now + TIER_SECONDS
     assert orders(world.wait(TIER_SECONDS)) == [TerminateProcess("scheduler"), TerminateProcess("storage")]
@@ -176,7 +178,7 @@ def test_component_stopping_a_service_gets_its_grace_and_its_dependencies() -> N
     world = World((SCHEDULER, manager))
     world.ready("scheduler")
     world.ready("workers")
-    world.step(ShutdownRequested())
+    world.stop()
     assert orders(world.wait(KILL_AFTER_SECONDS)) == []
     assert world.supervision.next_deadline() == world.now + 20.0 + TIER_SECONDS - KILL_AFTER_SECONDS
     assert orders(world.ends("workers")) == [TerminateProcess("scheduler")]
@@ -185,8 +187,8 @@ def test_component_stopping_a_service_gets_its_grace_and_its_dependencies() -> N
 
 def test_hurried_stop_kills_everything_without_counting_as_a_failure() -> None:
     world = World().all_ready()
-    world.step(ShutdownRequested())
-    killed = orders(world.step(ShutdownRequested(hurry=True)))
+    world.stop()
+    killed = orders(world.stop(hurry=True))
     assert killed == [KillProcess(name) for name in ("more workers", "workers", "scheduler", "storage")]
     for component in ALL:
         world.ends(component.name, -9)
@@ -197,7 +199,7 @@ def test_hurried_stop_kills_everything_without_counting_as_a_failure() -> None:
 def test_stop_during_startup_starts_nothing_and_stops_the_rest() -> None:
     world = World()
     world.ready("storage")
-    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("scheduler")]
+    assert orders(world.stop()) == [TerminateProcess("scheduler")]
     assert orders(world.ends("scheduler", -15)) == [TerminateProcess("storage")], (
         "SIGTERM before it could take it: no failure"
     )
@@ -242,7 +244,7 @@ def test_each_failure_within_a_minute_lengthens_the_restart_delay() -> None:
             assert orders(world.wait(waits[-1] - 0.01)) == []
             assert orders(world.wait(0.01)) == [StartProcess(SCHEDULER)]
         world.ready("scheduler")
-        world.step(ProcessEnded("workers", 1, "exit code 1"))  # counts separately
+        world.ends("workers", 1)  # counts separately
         world.wait(2.0)
         world.ready("workers")
     assert waits == [0.0, 0.5, 1.0, 2.0, 2.0]
@@ -302,7 +304,8 @@ def test_names_a_component_that_is_not_ready_in_time() -> None:
 
 def test_names_a_component_that_the_system_cannot_start() -> None:
     supervision = Supervision([STORAGE])
-    supervision.step([], 0.0)
-    supervision.step([ProcessEnded("storage", None, "No such file or directory")], 0.0)
+    supervision.step(0.0)
+    supervision.ended("storage", None, "No such file or directory", 0.0)
+    supervision.step(0.0)
     assert supervision.finished
     assert supervision.failure == "storage could not be started: No such file or directory"
