@@ -74,14 +74,11 @@ def _with_settings(constructor: C) -> C:
     def checked(self: object, *arguments: Any, **given: Any) -> None:
         given = without_retired(given)
         names = tuple(given.get("extensions") or ())
-        added = {item.name: item for item in fields(scheduler_model(names))} if names else {}
+        added = [item.name for item in fields(scheduler_model(names))] if names else []
         if unknown := next((name for name in given if name not in known and name not in added), None):
             near = nearest(unknown, known)
             raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown!r}{near}")
-        changed = {
-            name: value for name, value in given.items() if name in added or value is not parameters[name].default
-        }
-        constructor(self, *arguments, **changed)
+        constructor(self, *arguments, **given)
 
     checked.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
     checked.__annotations__ = {name: each.annotation for name, each in parameters.items()} | {"return": None}
