@@ -62,11 +62,22 @@ def test_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path) -
             KubernetesBackend(standin.config(k8s_pod_template=str(template)))
 
 
-def test_priority_class_and_service_account_must_exist(standin: StandInSite) -> None:
-    for key, value in (("k8s_priority_class", "low"), ("k8s_service_account", "reader")):
-        with backend_of(standin, **{key: value}) as backend, pytest.raises(BackendError, match=f"{value}.* found"):
+def test_priority_class_and_service_account_must_exist(standin: StandInSite, tmp_path: Path) -> None:
+    template = tmp_path / "pod.yaml"
+
+    def names(spec: str) -> str:
+        template.write_text(f"kind: Pod\nspec: {{{spec}}}\n")
+        return str(template)
+
+    both = "priorityClassName: low, serviceAccountName: reader"
+    for spec in both.split(", "):
+        value = spec.split()[1]
+        with (
+            backend_of(standin, k8s_pod_template=names(spec)) as backend,
+            pytest.raises(BackendError, match=f"{value}.* found"),
+        ):
             backend.start(1)
     standin.emulator.priority_classes.add("low")
     standin.emulator.service_accounts.add("reader")
-    with backend_of(standin, k8s_priority_class="low", k8s_service_account="reader") as backend:
+    with backend_of(standin, k8s_pod_template=names(both)) as backend:
         assert len(backend.start(1)) == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import MAX_COUNT, Check, Count, CountOrNone, Name, Names, Range, must
+from scaler.config.values import MAX_COUNT, Count, CountOrNone, Name, Range, must
 from scaler.config.worker_managers import FAR_WORKERS, WorkerManagerConfig
 from scaler.extras import require
 from scaler.plugins import WorkerManagerType
@@ -18,8 +18,6 @@ TYPE = WorkerManagerType(
 )
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
-_PAIR = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?)=(.*)", re.DOTALL)
-_TOLERATION = re.compile(r"([-A-Za-z0-9_./]*)(=[-A-Za-z0-9_.]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?")
 
 
 def bytes_of(quantity: str) -> int:
@@ -28,21 +26,7 @@ def bytes_of(quantity: str) -> int:
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
-def _each(pattern: re.Pattern[str], form: str) -> Check:
-    def check(value: tuple[str, ...]) -> tuple[str, ...]:
-        for item in value:
-            if not item or not pattern.fullmatch(item):
-                raise ValueError(f"{item!r} must be {form}")
-        return value
-
-    return Check(check)
-
-
 Quantity = Annotated[str, must(lambda value: bytes_of(value) >= 1, "must be more than 0")]
-Pairs = Annotated[Names, _each(_PAIR, "KEY=VALUE")]
-Tolerations = Annotated[
-    Names, _each(_TOLERATION, "KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT as in `kubectl taint`")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,27 +58,9 @@ class KubernetesConfig(WorkerManagerConfig):
     """GPUs per pod. Workers offer them as the gpu capability unless per_worker_capabilities sets its own."""
     k8s_gpu_resource: Annotated[Name, Setting(metavar="NAME")] = "nvidia.com/gpu"
     """Kubernetes resource name of a GPU."""
-    k8s_service_account: Annotated[Name | None, Setting(default_text="none", metavar="NAME")] = None
-    """Service account for the pods. Without one, no API token is mounted."""
-    k8s_image_pull_policy: Annotated[
-        Literal["Always", "IfNotPresent", "Never"] | None, Setting(default_text="the cluster's", metavar="POLICY")
-    ] = None
-    """Image pull policy: Always, IfNotPresent, or Never."""
-    k8s_image_pull_secrets: Annotated[Names, Setting(default_text="none", metavar="SECRET")] = ()
-    """Secrets for pulling the image from a private registry."""
-    k8s_node_selector: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
-    """Labels that nodes must have."""
-    k8s_tolerations: Annotated[Tolerations, Setting(default_text="none", metavar="KEY=VALUE:EFFECT")] = ()
-    """Taints to tolerate, in `kubectl taint` syntax. Without a value, matches any value; without an effect, all
-    effects."""
-    k8s_priority_class: Annotated[Name | None, Setting(default_text="the cluster's", metavar="NAME")] = None
-    """Priority class for the pods."""
-    k8s_labels: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
-    """Additional pod labels."""
-    k8s_annotations: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
-    """Annotations for the pods."""
     k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
-    """YAML file with a base pod, for fields that have no setting, such as volumes, affinity, and security context."""
+    """YAML file with a base pod, for fields that have no setting, such as nodeSelector, tolerations, imagePullSecrets,
+    and volumes."""
     k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60
     """Time from SIGTERM to SIGKILL when a pod is stopped, evicted, or preempted. Running tasks get 5 seconds less."""
 

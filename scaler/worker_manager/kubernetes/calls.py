@@ -24,8 +24,6 @@ from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, name_of, owner_of
 
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
-WATCH_SECONDS = 1  # the server ends a watch after this time, the shortest that it accepts
-GONE = 410  # status: the API no longer has the changes since the list
 CONNECTIONS = 16
 PAGE_OBJECTS = 500
 USER_AGENT = f"scaler/{__version__}"
@@ -56,7 +54,6 @@ class PodsApi:
         self._selector = f"{OWNER_LABEL}={owner_of(config)}"
         self._lock = threading.Lock()
         self._made: tuple[Configuration, urllib3.PoolManager] | None = None  # None after refused credentials
-        self._version = ""  # of the last list or change; empty: list first
         self.pods: dict[str, Fields] = {}
         self.namespace = config.k8s_namespace or ""
         self._client()
@@ -76,55 +73,21 @@ class PodsApi:
                 raise
 
     def update(self) -> list[Fields]:
-        """Bring `pods` up to date. Return those that were deleted since the last call, in their last state."""
-        try:
-            changes = self._changes() if self._version else None
-        except KubernetesError as error:
-            if error.code not in (0, GONE):
-                raise
-            changes = None  # the watch broke, or the API no longer has the changes since the last one
-        if changes is None:
-            listed, self._version = self._list()
-            found = {name_of(pod): pod for pod in listed}
-            deleted = [pod for name, pod in self.pods.items() if name not in found]
-            self.pods = found
-            return deleted
-        deleted = []
-        for kind, pod in changes:
-            self._version = str(pod["metadata"]["resourceVersion"])
-            if kind == "DELETED":
-                self.pods.pop(name_of(pod), None)
-                deleted.append(pod)
-            elif kind != "BOOKMARK":
-                self.pods[name_of(pod)] = pod
+        """Bring `pods` up to date. Return those that were deleted since the last call, in their last known state."""
+        found = {name_of(pod): pod for pod in self._list()}
+        deleted = [pod for name, pod in self.pods.items() if name not in found]
+        self.pods = found
         return deleted
 
-    def _list(self) -> tuple[list[Fields], str]:
+    def _list(self) -> list[Fields]:
         pods: list[Fields] = []
         query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
         while True:
             page = self.call("list", "pods", query=query)
             pods += page["items"]
             if not (following := page["metadata"].get("continue")):
-                return pods, str(page["metadata"]["resourceVersion"])
+                return pods
             query["continue"] = following
-
-    def _changes(self) -> list[tuple[str, Fields]]:
-        """Return the kind and object of each change since the last one, from a short watch."""
-        query = {
-            "labelSelector": self._selector,
-            "watch": "true",
-            "resourceVersion": self._version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": WATCH_SECONDS,
-        }
-        raw = self._ask("watch", "pods", query=query)
-        with self._errors("watch pods"):
-            events = [json.loads(line) for line in raw.data.splitlines()]
-        for event in events:
-            if event["type"] == "ERROR":
-                raise self._refusal("watch pods", int(event["object"].get("code") or 500), event["object"])
-        return [(event["type"], event["object"]) for event in events]
 
     def warnings(self) -> dict[str, str]:
         query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": PAGE_OBJECTS}
@@ -148,20 +111,6 @@ class PodsApi:
     def call(
         self, verb: str, plural: str, name: str = "", *, query: Fields | None = None, body: Fields | None = None
     ) -> Fields:
-        raw = self._ask(verb, plural, name, query=query, body=body)
-        with self._errors(f"{verb} {plural}"):
-            answer: Fields = json.loads(raw.data)
-            return answer
-
-    def _ask(
-        self,
-        verb: str,
-        plural: str,
-        name: str = "",
-        *,
-        query: Fields | None = None,
-        body: Fields | None = None,
-    ) -> urllib3.BaseHTTPResponse:
         what = f"{verb} {plural}"
         try:
             configuration, pool = self._client()
@@ -172,17 +121,17 @@ class PodsApi:
             headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": USER_AGENT}
             for setting in configuration.auth_settings().values():  # renews a token
                 headers[setting["key"]] = setting["value"]
-            answer: urllib3.BaseHTTPResponse = pool.request(
+            answer = pool.request(
                 METHODS.get(verb, "GET"),
                 f"{url}?{urlencode(query or {})}",
                 body=None if body is None else json.dumps(body),
                 headers=headers,
                 timeout=urllib3.Timeout(CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS),
                 retries=RETRIES,
-                preload_content=False,
             )
             if answer.status < 300:
-                return answer
+                found: Fields = json.loads(answer.data)
+                return found
             text = answer.data.decode("utf-8", "replace")
         if answer.status == 401:
             with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +29,8 @@ Fields = dict[str, Any]  # an API object
 OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
 CREDENTIAL_KEY = "credential"
 STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, leaving the worker time to return results
-NODE_LOST_SECONDS = 30  # for a pod on a dead node, instead of the cluster's 300 s, because workers hold no data
+NODE_LOST = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
+"""Of a pod on a dead node: 30 s instead of the cluster's 300 s, because workers hold no data."""
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_SLUG_CHARACTERS = 40  # whole names fit into the 63 characters of a DNS label
 _QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal start
@@ -84,19 +85,13 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         "enableServiceLinks": False,  # no environment variables for services of the namespace
         "tolerations": [
             *(spec.get("tolerations") or ()),
-            *map(_toleration, config.k8s_tolerations),
-            *({**_toleration(f"{key}:NoExecute"), "tolerationSeconds": NODE_LOST_SECONDS} for key in NODE_TAINTS),
+            *({"key": key, **NODE_LOST} for key in NODE_TAINTS),
         ],
     }
     spec.setdefault("shareProcessNamespace", True)  # the pod's init process then reaps orphans of tasks
-    spec.setdefault("automountServiceAccountToken", config.k8s_service_account is not None)
-    if config.k8s_node_selector:
-        spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | _pairs(config.k8s_node_selector)
-    if config.k8s_image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": secret} for secret in config.k8s_image_pull_secrets]
-    spec |= _given(serviceAccountName=config.k8s_service_account, priorityClassName=config.k8s_priority_class)
-    labels = (given.get("labels") or {}) | _pairs(config.k8s_labels) | marks["labels"]
-    annotations = (given.get("annotations") or {}) | _pairs(config.k8s_annotations) | marks["annotations"]
+    spec.setdefault("automountServiceAccountToken", "serviceAccountName" in spec)
+    labels = (given.get("labels") or {}) | marks["labels"]
+    annotations = (given.get("annotations") or {}) | marks["annotations"]
     metadata = {**given, "name": name, "labels": labels, "annotations": annotations}
     metadata.pop("generateName", None)
     metadata.pop("namespace", None)  # k8s_namespace decides
@@ -121,7 +116,8 @@ def _set_container(container: Fields, config: KubernetesConfig, name: str, *, ha
     container.pop("args", None)
     container["terminationMessagePolicy"] = "FallbackToLogsOnError"  # the pod's status then has the reason of a failure
     container.setdefault("securityContext", {"allowPrivilegeEscalation": False})
-    container |= _given(image=config.k8s_image, imagePullPolicy=config.k8s_image_pull_policy)
+    if config.k8s_image is not None:
+        container["image"] = config.k8s_image
     resources = container.get("resources") or {}
     gpus = {config.k8s_gpu_resource: str(config.k8s_gpus)} if config.k8s_gpus else {}
     requests = {"cpu": f"{config.k8s_cpu:g}", "memory": config.k8s_memory, **gpus}
@@ -139,21 +135,6 @@ def _marks(config: KubernetesConfig) -> dict[str, dict[str, str]]:
     }
     cluster = {"scaler/manager": config.worker_manager_id, "scaler/cluster": config.worker_scheduler_address}
     return {"labels": labels, "annotations": cluster}
-
-
-def _given(**fields: str | None) -> Fields:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _pairs(items: Sequence[str]) -> dict[str, str]:
-    return {key: value for key, _, value in (item.partition("=") for item in items)}
-
-
-def _toleration(taint: str) -> Fields:
-    head, _, effect = taint.partition(":")
-    key, equals, value = head.partition("=")
-    found: Fields = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
-    return found | ({"key": key} if key else {}) | ({"effect": effect} if effect else {})
 
 
 def name_of(pod: Mapping[str, Any]) -> str:
