@@ -31,7 +31,7 @@ TAGS_BETWEEN = ", "
 
 
 class TaskRow(NamedTuple):
-    """Last reported state of a task. ended_at: None while it runs."""
+    """Last reported state of a task. started_at: 0 while it waits. ended_at: None while it runs."""
 
     id: Annotated[str, Column("Task")] = ""
     state: Annotated[str, Column("State")] = RUNNING
@@ -55,18 +55,7 @@ class TaskRow(NamedTuple):
     tags: Annotated[str, Column(help="Its tags, separated by commas")] = ""
     calls: Annotated[int, Column(help="Calls that ended in a failed chunk; 0: not known, or a single call")] = 0
     failed_calls: Annotated[int, Column(help="Failed calls among them")] = 0
-    began_us: Annotated[int, INTERNAL] = 0
-    """Start time by the worker's monotonic clock; 0 without a lane."""
-    clock_zero: Annotated[float, INTERNAL] = 0.0
-    """Estimated unix time at which that clock was 0."""
-    reported_at: Annotated[float, INTERNAL] = 0.0
-    """Time of the report that contained this row. Set by the receiver."""
-
-    @property
-    def started_at(self) -> Annotated[float, Column()]:
-        if self.lane:
-            return self.clock_zero + self.began_us / 1e6
-        return (self.reported_at if self.ended_at is None else self.ended_at) - self.duration_us / 1e6
+    started_at: float = 0.0
 
     @property
     def failed(self) -> Annotated[bool, Column()]:
@@ -81,10 +70,6 @@ class TaskRow(NamedTuple):
 
     def has_tag(self, tag: str) -> bool:
         return f"{TAGS_BETWEEN}{tag}{TAGS_BETWEEN}" in f"{TAGS_BETWEEN}{self.tags}{TAGS_BETWEEN}"
-
-
-TASK_COLUMNS = TaskRow._fields[:-1]
-"""Columns sent by the scheduler."""
 
 
 class FailureRow(NamedTuple):

@@ -35,7 +35,7 @@ from scaler.monitor.messages import (
     TasksFound,
 )
 from scaler.monitor.model import Model
-from scaler.monitor.rows import FOUND, MALFORMED, decode, decode_list, objects
+from scaler.monitor.rows import FOUND, MALFORMED, decode, decode_list
 from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
@@ -92,9 +92,8 @@ class Asking:
     async def find(self, search: str) -> list[TaskRow]:
         """Find tasks by id prefix or part of a name. Raises UnreachableError on timeout or for an unreadable answer."""
         found = await self._ask(FindTasks(search), TasksFound)
-        at = self.model.status.at
         with self._decoding("list of tasks"):
-            return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
+            return [*decode_list(TaskRow, json.loads(found.json))]
 
     async def objects(self, most: int) -> list[ObjectRow]:
         """Return the largest objects with all their holders. Raises as `find` does."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from math import inf
@@ -165,9 +165,6 @@ class Model:
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
         self._progress = JobProgress[FunctionRow]()
         self._reported_at = 0.0
-        self.clocks: OrderedDict[str, float] = OrderedDict()
-        """Last `clock_zero` of workers, by name. All tasks of a worker use the same value, so a better estimate moves
-        them together and tasks of one lane never overlap."""
         self.parts = [part(self) for part in _parts()]
 
     def part(self, kind: type[_P]) -> _P:
@@ -203,7 +200,7 @@ class Model:
         dropped = document.get("dropped")
         self.dropped += dropped if isinstance(dropped, int) else 0
         rows = [
-            decode(TaskRow, {"reported_at": reported_at, **each})
+            decode(TaskRow, each)
             for each in objects(document.get("tasks"))
             if isinstance(each, dict) and isinstance(each.get("id"), str)
         ]
@@ -228,28 +225,22 @@ class Model:
             recent.popleft()
 
     def _forget_scheduler(self) -> None:
-        """Drop live tasks and fix the times of ended ones, because a new scheduler's workers reuse names."""
+        """Drop live tasks and the lanes of ended ones, because a new scheduler's workers reuse names."""
         for task in list(self._tasks.values()):
             if task.state in LIVE:
                 del self._tasks[task.id]
             else:
-                self._tasks[task.id] = self.placed(task)._replace(lane=0)
-        self.clocks.clear()
+                self._tasks[task.id] = task._replace(lane=0)
 
     def _add(self, task: TaskRow) -> TaskRow | None:
         """Merge a task with its known row and return the result. None for outdated rows."""
         known = self._tasks.get(task.id)
         if known is not None and task.state == RUNNING and known.ended_at is not None and known.attempt >= task.attempt:
             return None  # the same report listed the end before the start
-        if task.lane:
-            self.clocks[task.worker] = task.clock_zero
-            self.clocks.move_to_end(task.worker)
-            if len(self.clocks) > MAX_TASKS:
-                self.clocks.popitem(last=False)
-        elif known is not None and known.lane and known.state == RUNNING and (task.ended_at or 0.0) > known.started_at:
+        seconds = (task.ended_at or 0.0) - known.started_at if known is not None and known.state == RUNNING else 0.0
+        if known is not None and known.lane and not task.lane and seconds > 0:
             # The task ended with its worker, which cannot report the start.
-            seconds = (task.ended_at or 0.0) - known.started_at
-            task = task._replace(lane=known.lane, began_us=known.began_us, duration_us=int(seconds * 1e6))
+            task = task._replace(lane=known.lane, started_at=known.started_at, duration_us=int(seconds * 1e6))
         self.updates += 1
         self._tasks[task.id] = task
         self._tasks.move_to_end(task.id)
@@ -263,21 +254,12 @@ class Model:
         oldest = oldest or next(iter(self._tasks.values()))
         del self._tasks[oldest.id]
 
-    def placed(self, task: TaskRow) -> TaskRow:
-        """Return the task with times by the current estimate of its worker's clock."""
-        zero = self.clocks.get(task.worker) if task.lane else None
-        if zero is None:
-            return task
-        ended_at = None if task.state == RUNNING else zero + (task.began_us + task.duration_us) / 1e6
-        return task._replace(clock_zero=zero, ended_at=ended_at)
-
     # -- reading
 
     def task(self, task_id: str) -> TaskRow | None:
         """Return the last report of a task by id in hex, or None if unknown or evicted."""
         kept = (part.kept() for part in self.parts)
-        task = self._tasks.get(task_id) or next((rows[task_id] for rows in kept if task_id in rows), None)
-        return None if task is None else self.placed(task)
+        return self._tasks.get(task_id) or next((rows[task_id] for rows in kept if task_id in rows), None)
 
     def tasks(
         self, *, search: str = "", state: str = "", limit: int = 100, found: Iterable[TaskRow] = (), **keys: str
@@ -302,10 +284,10 @@ class Model:
             and state in ("", task.state, "failed" if task.failed else "")
             and (not wanted or wanted in "\n".join(attrgetter(*_SEARCHED)(task)).casefold())
         )
-        return list(map(self.placed, islice(fitting, limit)))
+        return list(islice(fitting, limit))
 
-    def reported(self) -> Iterator[TaskRow]:
-        return map(self.placed, self._tasks.values())
+    def reported(self) -> Iterable[TaskRow]:
+        return self._tasks.values()
 
     @property
     def task_count(self) -> int:

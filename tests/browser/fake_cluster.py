@@ -25,7 +25,7 @@ COLUMNS = [
     "text",
     "traceback",
     "lane",
-    "began_us",
+    "started_at",
 ]
 FUNCTIONS = ("price_swaption", "simulate_paths", "load_market", "calibrate", "aggregate", "risk_report")
 TRACEBACK = """Traceback (most recent call last):
@@ -250,7 +250,7 @@ class FakeCluster:
             text,
             traceback,
             1,
-            int(start * 1e6),  # by a clock in unix seconds
+            start,
         ]
 
     def _worker(self, worker: int) -> Document:

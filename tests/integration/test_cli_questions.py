@@ -43,7 +43,7 @@ TASK = bytes(range(16))
 OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
 SECONDS = 20.0
 WATCHING = b"scaler trace: watching for SECONDS s; press Ctrl-C to write the data so far\n"
-COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "began_us"]
+COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "started_at"]
 LARGE = ["11" * 16, 80 * 2**20, "make\x1b", TASK.hex(), "alice", ["alpha", "beta"]]
 WAITING = [
     {"id": "1", "function": "price", "tasks": 12, "age_seconds": 3.0, "reason": "no worker offers gpu=2"},
@@ -69,7 +69,7 @@ EVENTS = json.dumps(
     {
         "version": 1,
         "at": 1000.0,
-        "tasks": {"columns": COLUMNS, "rows": [[TASK.hex(), "done", "work", "w1", 1, 999.0, 500_000, 1, 998_500_000]]},
+        "tasks": {"columns": COLUMNS, "rows": [[TASK.hex(), "done", "work", "w1", 1, 999.0, 500_000, 1, 998.5]]},
     }
 ).encode()
 

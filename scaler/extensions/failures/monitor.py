@@ -27,7 +27,7 @@ def failure_key(task: TaskRow) -> str:
 def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
     groups: dict[str, FailureRow] = {}
     for task in tasks:
-        key, at = failure_key(task), task.ended_at or task.reported_at
+        key, at = failure_key(task), task.ended_at or 0.0
         row = FailureRow(key, 1, task.text[:MAX_TEXT], task.function, at, at, task.id)
         known = groups.pop(key, None)
         groups[key] = known.joined(row) if known is not None else row
@@ -46,11 +46,6 @@ class FailedTasks(MonitorPart):
     def __init__(self, model: Model) -> None:
         super().__init__(model)
         self._failed: OrderedDict[str, TaskRow] = OrderedDict()
-
-    def on_status(self, before: Status) -> None:
-        if before.at and before.incarnation != self.model.status.incarnation:
-            for row in list(self._failed.values()):
-                self._failed[row.id] = self.model.placed(row)._replace(lane=0)
 
     def on_events(self, _document: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
         for row in filter(_is_own, rows):

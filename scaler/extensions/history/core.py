@@ -15,11 +15,11 @@ from scaler.extensions.history.answer import answer
 from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
-from scaler.monitor.cluster_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TASK_COLUMNS, WAITING, TaskRow
+from scaler.monitor.cluster_rows import ASSIGNED, READY, RUNNING, SUSPENDED, WAITING, TaskRow
 from scaler.monitor.history_rows import EventRow, FunctionTimesRow
 from scaler.monitor.messages import FindHistory, FindTasks, HistoryFound, TasksFound
 from scaler.monitor.reports.answers import sees_of
-from scaler.monitor.reports.events import TASKS_BYTES, ended_row, live_row
+from scaler.monitor.reports.events import TASKS_BYTES, ended_row, live_row, running_row
 from scaler.monitor.reports.status import Sees, every_key, running_tasks
 from scaler.protocol.messages import Outcome, Reply, Unanswered
 from scaler.scheduler.additions import Additions, Reader
@@ -57,7 +57,7 @@ def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = e
 
     visited = chain.from_iterable(islice(source, MAX_VISITED) for source in _sources(state, wanted, is_named))
     own_now = state.own_time(state.now)
-    live = ((task.id, _live_row(task, own_now)) for task in visited if task is not None and fits(task))
+    live = ((task.id, _live_row(task, at, own_now)) for task in visited if task is not None and fits(task))
     past = (
         (batch.ids[index], ended_row(batch, index, at - (now - batch.step_at))._replace(traceback=""))
         for ended in reversed(state.rooms.remembered)
@@ -71,7 +71,7 @@ def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = e
         found.setdefault(task_id, row)
         if len(found) == MAX_FOUND:
             break
-    return table(TASK_COLUMNS, found.values(), TASKS_BYTES).encode()
+    return table(TaskRow._fields, found.values(), TASKS_BYTES).encode()
 
 
 def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]) -> Iterator[Iterator[Task | None]]:
@@ -99,16 +99,16 @@ def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]
     )
 
 
-def _live_row(task: Task, now: float) -> TaskRow:
+def _live_row(task: Task, at: float, now: float) -> TaskRow:
     match task.state:
         case Assigned(worker=worker) | Recalled(worker=worker):
             processors = worker.reports.heartbeat.processors if worker.reports.heartbeat is not None else ()
             reported = (
                 each.running_seconds + now - worker.reports.at for each in processors if each.running == task.id
             )
-            duration_us = int(next(reported, 0.0) * 1e6)
+            seconds = next(reported, 0.0)
             state = SUSPENDED if task.id in worker.blocked else RUNNING if task in running_tasks(worker) else ASSIGNED
-            return live_row(task, state, worker.name, task.number)._replace(duration_us=duration_us)
+            return running_row(task, worker.name, at, seconds, state)
         case state:
             return live_row(task, READY if type(state) is Ready else WAITING, "", task.number)
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
-from scaler.monitor.cluster_rows import RUNNING
 from scaler.monitor.model import Model
 from scaler.monitor.rows import View, natural
 from scaler.monitor.tables import number
@@ -51,7 +50,8 @@ def lanes(model: Model, since: float = -inf, until: float = inf) -> dict[LaneKey
     for bars in found.values():
         bars.sort()
         for place, (bar, after) in enumerate(pairwise(bars)):
-            if bar.state == RUNNING and bar.end > after.start:  # its end is not reported yet
+            # The end of a running task may not be reported yet, and estimates of the worker's clock differ.
+            if bar.end > after.start:
                 bars[place] = bar._replace(end=after.start)
     return found
 

@@ -22,7 +22,6 @@ from scaler.monitor.cluster_rows import (
     RETRYING,
     RUNNING,
     TAGS_BETWEEN,
-    TASK_COLUMNS,
     DecisionRow,
     IncidentRow,
     TaskRow,
@@ -170,7 +169,7 @@ class Events:
             if (task := state.living_task(processor.running)) is not None
             and sees(task.group.client.account.key)
             and (began_us := round((heartbeat.sent_at - processor.running_seconds) * 1e6))
-            and (row := _running_row(task, worker.name, processor.running_seconds + now - worker.reports.at))
+            and (row := running_row(task, worker.name, at, processor.running_seconds + now - worker.reports.at))
         )
         for task, row in islice(running, MAX_RUNNING_ROWS):
             if sees_all:
@@ -202,13 +201,16 @@ class Events:
         for number, retried_at, retried in reversed(self._retried):
             if type(retried.task.state) is not Terminated:
                 row = live_row(retried.task, RETRYING, retried.worker, retried.attempt)
-                yield (number, 0), row._replace(ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT])
+                yield (
+                    (number, 0),
+                    row._replace(started_at=retried_at, ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT]),
+                )
         running = (
             ((number, index), self._ran(row, fact.ran, fact.ran.ids.index(task.id)))
             for number, started_at, fact in reversed(self._started)
             for index, task in enumerate(fact.tasks)
             if type(task.state) is not Terminated
-            and (row := _running_row(task, fact.worker, at - started_at + STARTED_AFTER_SECONDS))
+            and (row := running_row(task, fact.worker, at, at - started_at + STARTED_AFTER_SECONDS))
         )
         yield from islice(running, MAX_RUNNING_ROWS)
 
@@ -229,7 +231,9 @@ class Events:
     def _placed(self, row: TaskRow, clock: WorkerClock, lane: int, began_us: int) -> TaskRow:
         if not lane or clock.offset_seconds is None:
             return row
-        return row._replace(lane=lane, began_us=began_us, clock_zero=self.unix_at_zero + clock.offset_seconds)
+        started_at = self.unix_at_zero + clock.offset_seconds + began_us / 1e6
+        ended_at = None if row.ended_at is None else started_at + row.duration_us / 1e6
+        return row._replace(lane=lane, started_at=started_at, ended_at=ended_at)
 
     def _show(self, task: bytes) -> None:
         self._shown[task] = None
@@ -239,7 +243,7 @@ class Events:
     def _report(self, at: float, rows: list[tuple[Position, TaskRow]], ended: int, after: int) -> EventReport:
         """Return a report of these rows and of events after this change. ended: tasks due in it, listed or not."""
         tasks, listed = _table(rows)
-        body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}'
+        body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TaskRow._fields)}, "rows": {tasks}}}'
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
             last = fitting((row for number, row in reversed(kept) if number > after), OBJECTS_BYTES)
             body += f', "{name}": [{", ".join(reversed(last))}]'
@@ -273,11 +277,14 @@ def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
         tags=_tags_of(group.spec),
         calls=record.called[0],
         failed_calls=record.called[1],
+        started_at=at - ended.duration_us[index] / 1e6,
     )
 
 
-def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:
-    return live_row(task, RUNNING, worker, task.number)._replace(duration_us=int(max(0.0, seconds) * 1e6))
+def running_row(task: Task, worker: str, at: float, seconds: float, state: str = RUNNING) -> TaskRow:
+    """Return the row of a task that has run for this time. at: Unix seconds."""
+    row = live_row(task, state, worker, task.number)
+    return row._replace(duration_us=int(max(0.0, seconds) * 1e6), started_at=at - max(0.0, seconds))
 
 
 def _tags_of(spec: Spec) -> str:
@@ -295,7 +302,7 @@ def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
 
 def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
     """Return rows as JSON in order of position, and the number of ended tasks. Drops tracebacks first if too large."""
-    text = json.dumps([row[: len(TASK_COLUMNS)] for _, row in sorted(rows, key=itemgetter(0))])
+    text = json.dumps([row for _, row in sorted(rows, key=itemgetter(0))])
     if len(text) <= TASKS_BYTES:
         return text, sum(row.state not in LIVE for _, row in rows)
     texts = fitting(_without_tracebacks(row for _, row in rows), TASKS_BYTES)
@@ -303,9 +310,9 @@ def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
     return f"[{', '.join(text for _, text in listed)}]", sum(row.state not in LIVE for (_, row), _ in listed)
 
 
-def _without_tracebacks(rows: Iterable[TaskRow]) -> Iterator[tuple[object, ...]]:
-    """Yield the columns of rows, without tracebacks once these have used half of the space."""
+def _without_tracebacks(rows: Iterable[TaskRow]) -> Iterator[TaskRow]:
+    """Yield rows, without tracebacks once these have used half of the space."""
     left = TASKS_BYTES // 2
     for row in rows:
         left -= len(row.traceback)
-        yield (row if left >= 0 else row._replace(traceback=""))[: len(TASK_COLUMNS)]
+        yield row if left >= 0 else row._replace(traceback="")

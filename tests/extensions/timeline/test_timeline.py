@@ -94,7 +94,8 @@ def test_tasks_in_one_lane_never_overlap_and_all_outputs_agree(ports: ReservedPo
             assert end <= ended + worker["clock_error_seconds"] + 0.001
             assert (rows[task]["lane"], rows[task]["worker"]) == (lane["lane"], lane["worker"])
             assert rows[task]["started_at"] == pytest.approx(start, abs=MICROSECOND)
-            assert rows[task]["ended_at"] == pytest.approx(end, abs=MICROSECOND)
+            # A bar ends before the next one, even if a better estimate moves that.
+            assert rows[task]["ended_at"] == pytest.approx(end, abs=MICROSECOND + worker["clock_error_seconds"])
     threads = defaultdict(list)
     events = {event["args"]["task"]: event for event in json.loads(trace.stdout)["traceEvents"] if event["ph"] == "X"}
     bars = {bar[2]: bar for lane in found["lanes"] for bar in lane["bars"]}

@@ -14,7 +14,7 @@ LISTED = 8
 """Tasks of each function listed per second."""
 COLUMNS = [
     "id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "inputs_us", "inputs_bytes", "text",
-    "lane", "began_us",
+    "lane", "started_at",
 ]  # fmt: skip
 
 
@@ -179,7 +179,7 @@ class Run:
                         10 * 2**20 if load.inputs_share else 0,
                         text,
                         int(load.ran),
-                        int(at * 1e6) - micros,
+                        at - load.seconds,
                     ]
                 )
         return {"at": at, "tasks": {"columns": COLUMNS, "rows": rows}}

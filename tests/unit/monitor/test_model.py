@@ -9,9 +9,7 @@ import pytest
 from scaler.monitor.model import COARSE_SECONDS, Model
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
-COLUMNS += ["lane", "began_us", "clock_zero"]
-ZERO = 50.0
-"""Unix seconds when the clock of each worker showed 0."""
+COLUMNS += ["lane", "started_at"]
 FINE_SECONDS = 60.0
 
 
@@ -28,16 +26,12 @@ def points(model: Model, name: str, since: float = 0.0) -> list[tuple[float, flo
     return list(zip(columns["at"], columns[name], strict=True))
 
 
-def done(
-    name: str, ended_at: float, state: str = "done", worker: str = "w", text: str = "", zero: float = ZERO
-) -> list[Any]:
-    began_us = round((ended_at - ZERO) * 1e6) - 500_000
-    return [name, state, "work", "alice", worker, 1, ended_at, 500_000, text, 1, began_us, zero]
+def done(name: str, ended_at: float, state: str = "done", worker: str = "w", text: str = "") -> list[Any]:
+    return [name, state, "work", "alice", worker, 1, ended_at, 500_000, text, 1, ended_at - 0.5]
 
 
 def running(name: str, duration_us: int = 0, attempt: int = 1, began_at: float = 98.0) -> list[Any]:
-    where = [2, round((began_at - ZERO) * 1e6), ZERO]
-    return [name, "running", "work", "alice", "w", attempt, None, duration_us, "", *where]
+    return [name, "running", "work", "alice", "w", attempt, None, duration_us, "", 2, began_at]
 
 
 def test_rates_are_differences_between_two_states() -> None:

@@ -29,7 +29,7 @@ from scaler.monitor.web.server import WebApp
 
 COLUMNS = [
     "id", "state", "function", "client", "worker", "attempt",
-    "ended_at", "duration_us", "cpu_us", "peak_bytes", "text", "traceback", "lane", "began_us",
+    "ended_at", "duration_us", "cpu_us", "peak_bytes", "text", "traceback", "lane", "started_at",
 ]  # fmt: skip
 TASK = "0123456789abcdef" * 2
 NASTY = "<img onerror=alert(1)> \ud800 \x1b[31m"
@@ -84,7 +84,7 @@ def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
 def task(name: str, state: str = "done", *, ended_at: float | None = 9.5, **more: Any) -> list[Any]:
     row = {"id": name, "state": state, "function": "work", "client": "alice", "worker": "w", "attempt": 1}
     row |= {"ended_at": ended_at, "duration_us": 500_000, "text": "", "traceback": "", **more}
-    row |= {"lane": 1, "began_us": round((ended_at or 10.0) * 1e6) - 500_000}  # by a clock in unix seconds
+    row |= {"lane": 1, "started_at": (ended_at or 10.0) - 0.5}
     return [row.get(column, 0) for column in COLUMNS]
 
 

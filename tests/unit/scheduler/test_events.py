@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scaler.monitor.cluster_rows import TASK_COLUMNS
+from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.messages import MonitorEvents
 from scaler.monitor.reports import events
 from scaler.monitor.reports.events import MAX_TRACEBACK, Events
@@ -66,9 +66,9 @@ class Watched:
 
 
 def rows(document: Any) -> Iterator[dict[str, Any]]:
-    assert document["tasks"]["columns"] == list(TASK_COLUMNS)
+    assert document["tasks"]["columns"] == list(TaskRow._fields)
     for row in document["tasks"]["rows"]:
-        yield dict(zip(TASK_COLUMNS, row, strict=True))
+        yield dict(zip(TaskRow._fields, row, strict=True))
 
 
 def states(document: Any) -> dict[str, int]:
@@ -108,8 +108,7 @@ def test_ended_task_has_a_complete_row() -> None:
             "tags": "",
             "calls": 0,
             "failed_calls": 0,
-            "began_us": 0,
-            "clock_zero": 0.0,
+            "started_at": watched.now - 0.0015,
         }
     ]
 
@@ -137,8 +136,11 @@ def test_task_has_its_lane_and_start_time_by_the_workers_clock() -> None:
     ran_on_lanes(watched, 4, 1000, clock=watched.cluster.now - 93.5)
     found = list(rows(watched.report()))
     assert [row["lane"] for row in found] == [1, 2, 1, 2]
-    assert {row["clock_zero"] for row in found} == {AT + 93.5}
-    assert found[0]["began_us"] == found[1]["began_us"] == found[2]["began_us"] - 1000
+    assert [row["started_at"] - found[0]["started_at"] for row in found] == pytest.approx(
+        [0.0, 0.0, 0.001, 0.001], abs=1e-6
+    )
+    assert [row["ended_at"] - row["started_at"] for row in found] == pytest.approx([0.001] * 4, abs=1e-6)
+    assert found[-1]["ended_at"] == pytest.approx(AT + watched.cluster.now - 0.001, abs=0.0011)
 
 
 def test_task_never_ends_after_its_result_arrived_despite_clock_errors() -> None:
@@ -147,7 +149,7 @@ def test_task_never_ends_after_its_result_arrived_despite_clock_errors() -> None
     watched.cluster.say(watched.worker, beat)
     ran_on_lanes(watched, 4, 1000, clock=7.0)
     for row in rows(watched.report()):
-        assert row["clock_zero"] + (row["began_us"] + row["duration_us"]) / 1e6 <= watched.cluster.now
+        assert round(row["ended_at"], 6) <= watched.cluster.now
 
 
 def test_failed_task_has_its_text_and_traceback() -> None:
