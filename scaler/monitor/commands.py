@@ -269,7 +269,6 @@ async def _screen(connection: MonitorConnection) -> None:
 async def _print_once(as_json: bool, connection: MonitorConnection) -> None:
     from scaler.monitor.top import panels  # noqa: PLC0415 (the other commands print no tables)
 
-    await connection.storage_figures()
     model = connection.model
     sys.stdout.write(panels.as_json(model, connection.address) if as_json else panels.as_text(model, _width()))
 

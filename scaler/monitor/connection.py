@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -153,8 +152,6 @@ class Asking:
 
 
 _log = logging.getLogger(__name__)
-STORAGE_SECONDS = 1.0
-"""The scheduler queries the object storage when a monitor joins. Maximum time to wait for the storage's figures."""
 READ_SECONDS = 1.0
 """Pause between two questions about the state when connected with a client's key."""
 WHICH_ADDRESS = "use the monitor address, which the scheduler prints at startup (by default its port + 2)"
@@ -176,9 +173,6 @@ class MonitorConnection(Asking):
         self._on_change = on_change
         self._answered = asyncio.Event()
         """Set by a refusal, or once the first state and the past have arrived."""
-        self._first_at = math.inf
-        self._storage_answered = asyncio.Event()
-        """Set by the first state with newer figures of the object storage."""
         self._refused: m.Refused | None = None
         self._malformed = 0
         """Number of unreadable documents. Only the first is logged."""
@@ -219,12 +213,6 @@ class MonitorConnection(Asking):
         if self._refused is not None:
             raise RefusedError(self.last_error)
 
-    async def storage_figures(self) -> None:
-        """Wait up to STORAGE_SECONDS for object storage figures that are newer than the connection."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STORAGE_SECONDS):
-                await self._storage_answered.wait()
-
     def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
@@ -236,7 +224,6 @@ class MonitorConnection(Asking):
             with contextlib.suppress(UnreachableError, RefusedError):
                 await self.read()
                 self._answered.set()
-                self._storage_answered.set()
                 self._on_change()
             await asyncio.sleep(READ_SECONDS)
 
@@ -247,10 +234,6 @@ class MonitorConnection(Asking):
             self._malformed += 1
             if self._malformed == 1:
                 _log.warning("%s: dropped: %s", self.address, error)
-        if isinstance(document, MonitorStatus):
-            self._first_at = min(self._first_at, self.model.status.at)
-            if self.model.status.storage.at > self._first_at:
-                self._storage_answered.set()
         if self.model.has_past or (self._malformed and isinstance(document, MonitorEvents)):
             self._answered.set()
 

@@ -35,8 +35,6 @@ MAX_WAITING_OF_KEY = 1_000
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
 """Bytes in a peer's outbox above which it gets no answers."""
-STORAGE_SECONDS = 1.0
-"""Maximum wait for new figures of the object storage before earlier ones are used."""
 BUSY = "too many unanswered questions from this {}: retry later"
 
 
@@ -74,8 +72,6 @@ class Answers:
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
         """By key and peer, next in turn first."""
         self._is_due = False
-        self._before_storage: list[tuple[Asker, Inquiry]] = []
-        """ReadCluster questions that wait for figures of the object storage."""
 
     def add(self, asker: Asker, question: Inquiry) -> None:
         peers = self._waiting.get(asker.client.identity.key, {})
@@ -85,25 +81,12 @@ class Answers:
             asker.answer(question, Unanswered(BUSY.format("peer")))
         elif sum(map(len, peers.values())) >= MAX_WAITING_OF_KEY:
             asker.answer(question, Unanswered(BUSY.format("key")))
-        elif type(question) is ReadCluster and len(self._before_storage) < MAX_WAITING_OF_KEY:
-            if not self._before_storage:
-                self._frame.loop.call_later(STORAGE_SECONDS, self.storage_answered)
-            self._before_storage.append((asker, question))
-            self._frame.storage.ask()
         else:
-            self._put(asker, question)
-
-    def storage_answered(self) -> None:
-        waited, self._before_storage = self._before_storage, []
-        for asker, question in waited:
-            self._put(asker, question)
-
-    def _put(self, asker: Asker, question: Inquiry) -> None:
-        peers = self._waiting.setdefault(asker.client.identity.key, {})
-        peers.setdefault(asker.client.id, deque()).append((asker, question))
-        if not self._is_due:
-            self._is_due = True
-            self._frame.loop.call_soon(self._work)
+            self._waiting[asker.client.identity.key] = peers
+            peers.setdefault(asker.client.id, deque()).append((asker, question))
+            if not self._is_due:
+                self._is_due = True
+                self._frame.loop.call_soon(self._work)
 
     def _work(self) -> None:
         ends_at = self._frame.loop.time() + ANSWERING_SECONDS

@@ -68,7 +68,6 @@ class EventReport:
     """A document without the number of omitted tasks, which depends on the monitor. listed: ended tasks with a row."""
 
     body: str
-    rows: int
     listed: int
     dropped: int
 
@@ -247,7 +246,7 @@ class Events:
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
             last = fitting((row for number, row in reversed(kept) if number > after), OBJECTS_BYTES)
             body += f', "{name}": [{", ".join(reversed(last))}]'
-        return EventReport(body, len(rows), listed, max(0, ended - listed))
+        return EventReport(body, listed, max(0, ended - listed))
 
 
 def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:

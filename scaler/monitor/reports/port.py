@@ -1,13 +1,11 @@
 """The monitors' port: sends status and events to monitors, and receives their questions.
 
 Monitors cost the scheduler bounded memory and time: a report is made once for all of them, and skipped for a monitor
-that has not received earlier ones. `scaler explain` connects here with a client's key. Few events are sent soon, many
-with the next status.
+that has not received earlier ones. `scaler explain` connects here with a client's key.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import socket
@@ -20,7 +18,7 @@ from typing import assert_never
 from scaler.monitor.cluster_rows import SchedulerRow, StorageRow
 from scaler.monitor.messages import MonitorEvents, MonitorStatus
 from scaler.monitor.reports.answers import Answers, Asker
-from scaler.monitor.reports.events import MAX_TASK_ROWS, Events
+from scaler.monitor.reports.events import Events
 from scaler.monitor.reports.status import ServerStatus, status
 from scaler.net.address import own_address
 from scaler.net.connection import Broken, Closed, Identity, ListenerEvent, Opened, Received, Resumed
@@ -38,9 +36,7 @@ MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Bytes in a monitor's outbox above which reports to it are skipped."""
 STATUS_SECONDS = 1.0
-"""Interval of status reports."""
-EVENTS_SECONDS = 0.25
-"""Delay of events between two status reports, if there are few."""
+"""Interval of reports, and of questions about the figures of the object storage."""
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the existing status."""
 
@@ -70,13 +66,8 @@ class Monitors:
         self._storage_row = StorageRow(own_address(frame.storage.public_address))
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
-        self._is_storage_awaited = False
-        """A new monitor has only old figures of the object storage."""
         frame.storage.on_figures = self._storage_answered
         self._listener = frame.listen(frame.config.monitor_address, self._admit, self._on_events)
-        self._events_timer: asyncio.TimerHandle | None = None
-        """Set while events wait that must be sent before the next status."""
-        self._pause_seconds = EVENTS_SECONDS
         self._timer = self._loop.call_later(STATUS_SECONDS, self._tick)
 
     @property
@@ -85,8 +76,6 @@ class Monitors:
 
     def add(self, changes: Iterable[Change]) -> None:
         self._events.add(changes, time.time())
-        if changes and self._events_timer is None and self._monitors and self._pause_seconds < STATUS_SECONDS:
-            self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
 
     def ask(self, client: ClientRecord, question: m.Inquiry) -> None:
         self._answers.add(Asker(client, self._frame.listener, partial(self._is_here, client)), question)
@@ -96,8 +85,6 @@ class Monitors:
 
     def close(self) -> None:
         self._timer.cancel()
-        if self._events_timer is not None:
-            self._events_timer.cancel()
         self._listener.close()
 
     def _admit(self, peer: bytes, hello: m.Hello, _identity: Identity) -> m.Welcome | m.Refused:
@@ -161,19 +148,12 @@ class Monitors:
         self._listener.send(peer, self._status)
         past = self._events.past(self._frame.state, time.time())
         self._listener.send(peer, MonitorEvents(past.document()))
-        self._is_storage_awaited = True
-        self._frame.storage.ask()
 
     def _storage_answered(self, found: StorageStatus, latency_seconds: float) -> None:
         sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
         counts = *sizes, found.hits, found.misses, found.disk_failure
         address = self._storage_row.address
         self._storage_row = StorageRow(address, found.objects, *counts, round(latency_seconds, 6), time.time())
-        if self._is_storage_awaited:
-            self._is_storage_awaited = False
-            self._make_status(is_report=False)
-            self._report(self._status)
-        self._answers.storage_answered()
 
     def _make_status(self, *, is_report: bool) -> None:
         self._status = MonitorStatus(status(self._frame.state, self._server_status(is_report)))
@@ -213,19 +193,13 @@ class Monitors:
         if self._monitors:
             self._make_status(is_report=True)
             self._report(self._status)
-            self._frame.storage.ask()
+        self._frame.storage.ask()
 
     def _report(self, state: MonitorStatus | None = None) -> None:
         """Send events since the last report. state: the status, if due."""
-        if self._events_timer is not None:
-            self._events_timer.cancel()
-            self._events_timer = None
         self._events.unix_at_zero = self._frame.state.rooms.unix_at_zero
         report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
-        # Lengthen the pause with the size of the report, which limits the rows per second.
-        share = max(report.rows, ended) / MAX_TASK_ROWS if report is not None else 0.0
-        self._pause_seconds = max(EVENTS_SECONDS, share * STATUS_SECONDS)
         events = MonitorEvents(report.document()) if report is not None else None
         for peer, monitor in list(self._monitors.items()):
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:

@@ -22,7 +22,6 @@ from scaler.monitor.reports.answers import (
     MAX_WAITING_OF_KEY,
 )
 from scaler.monitor.reports.port import (
-    EVENTS_SECONDS,
     MAX_MONITORS,
     MAX_WAITING_BYTES,
     STATUS_SECONDS,
@@ -31,7 +30,6 @@ from scaler.monitor.reports.port import (
 from scaler.monitor.rows import objects
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
-from scaler.object_storage.messages import StorageStatus
 from scaler.protocol.messages import ClientDetails, Inquiry, Message, RefusalReason, Refused, Role, Welcome
 from scaler.scheduler.core.changes import Action, Incident
 from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
@@ -225,19 +223,6 @@ def test_new_monitor_gets_state_and_history_then_updates() -> None:
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
 
 
-def test_changes_between_reports_are_reported_soon_and_once() -> None:
-    port = Port()
-    port.come(ALICE)
-    port.told(ALICE)
-    task = port.finish()
-    port.drain()
-    port.report(EVENTS_SECONDS)
-    ((kind, news),) = port.told(ALICE)
-    assert (kind, ids(news)) == ("MonitorEvents", [task.hex()])
-    port.report(STATUS_SECONDS - EVENTS_SECONDS)
-    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
-
-
 def test_slow_monitor_skips_reports_and_learns_how_many_tasks_they_had() -> None:
     port = Port()
     port.come(ALICE, BOB)
@@ -347,7 +332,6 @@ def test_client_key_sees_all_workers_but_no_data_of_other_keys() -> None:
     assert not port.is_watched
     asked: list[Inquiry] = [ReadCluster(), Explain(task)]
     port.say(*(Received(ALICE, numbered(question, number)) for number, question in enumerate(asked)))
-    port.storage.on_figures(StorageStatus(0, 0, 0, 0, 0), 0.0)
     while port.loop.soon:
         port.loop.turn()
     found: dict[int, Any] = {answer.number: answer for _, answer in cast("list[tuple[bytes, Any]]", port.listener.sent)}
