@@ -111,7 +111,7 @@ UNKNOWN_KEYS = "unknown keys"
 def knock_with_unknown_keys(address: str) -> None:
     """Connect ten ZeroMQ sockets with a key of their own each, again and again."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    server = Access().to(Server.SCHEDULER, address)()
+    server = Access().keys(Server.SCHEDULER, address)
     assert server is not None
     while True:
         knocking = []

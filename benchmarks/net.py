@@ -20,13 +20,13 @@ from multiprocessing.connection import Connection
 import zmq
 
 from scaler.errors import LimitError
-from scaler.ids import new_peer_id
+from scaler.net.access import Access
 from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.object_storage.messages import PutObject, StatStorage, StorageReply, StorageResult
-from scaler.protocol.messages import Hello, Refused, Role, Welcome
+from scaler.protocol.messages import Hello, Refused, Role, Server, Welcome
 from scaler.protocol.session import OutboxLimits
 
 BODY = bytes(200)
@@ -104,9 +104,10 @@ class Ours:
     def __init__(self, address: str) -> None:
         self.connector = SocketConnector(
             address,
-            peer=new_peer_id(),
-            hello=own_hello(Role.CLIENT),
-            on_events=self._on_events,
+            Server.OBJECT_STORAGE,
+            Access(is_insecure=True, compression="off"),
+            own_hello(Role.CLIENT),
+            self._on_events,
             outbox=OutboxLimits(messages=20_000),
         )
         self._answered = asyncio.Event()

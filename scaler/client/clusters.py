@@ -130,15 +130,7 @@ def _open(
 
     def connect(peer: bytes, on_events: OnEvents) -> Connector:
         hello = own_hello(Role.CLIENT, ClientDetails(name, session))
-        return SocketConnector(
-            address,
-            peer=peer,
-            hello=hello,
-            on_events=on_events,
-            keys=access.to(Server.SCHEDULER, address),
-            uses_local=access.uses_local,
-            compression=access.compression,
-        )
+        return SocketConnector(address, Server.SCHEDULER, access, hello, on_events, peer=peer)
 
     key = access.credential.name if access.credential is not None else ""
     return opened(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
-from scaler.ids import new_peer_id, task_id_of
+from scaler.ids import task_id_of
 from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.history_rows import ClusterHistory
@@ -178,14 +178,8 @@ class MonitorConnection(Asking):
         """Number of unreadable documents. Only the first is logged."""
         credential = access.credential
         is_client = credential is not None and credential.role == m.Role.CLIENT
-        self._connector: Connector = SocketConnector(
-            address,
-            peer=new_peer_id(),
-            hello=own_hello(m.Role.CLIENT if is_client else m.Role.MONITOR),
-            on_events=self._on_events,
-            keys=access.to(m.Server.SCHEDULER, address),
-            compression=access.compression,
-        )
+        hello = own_hello(m.Role.CLIENT if is_client else m.Role.MONITOR)
+        self._connector: Connector = SocketConnector(address, m.Server.SCHEDULER, access, hello, self._on_events)
         super().__init__(address, Questions(self._connector.send), timeout_seconds)
         self.has_reports = not is_client
         self._reading = asyncio.ensure_future(self._keep_reading()) if is_client else None

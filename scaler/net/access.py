@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,28 +45,24 @@ class Access(NamedTuple):
             return cls(KeysDirectory.open(credentials).credential(key, role.value), compression=compression)
         return cls(load_credential(credentials), compression=compression)
 
-    def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:
-        """Return a function that finds the keys for a connection to this server. None disables encryption."""
+    def keys(self, server: Server, address: str) -> PeerKeys | None:
+        """Return the keys for a connection to this server. None disables encryption."""
+        if self.is_insecure or self.store_keys is not None:
+            return self.store_keys
+        from scaler.net.keys import PeerKeys  # noqa: PLC0415 (see the module)
+        from scaler.security.keys import new_key_pair  # noqa: PLC0415
+        from scaler.security.run import find  # noqa: PLC0415
 
-        def keys() -> PeerKeys | None:
-            if self.is_insecure or self.store_keys is not None:
-                return self.store_keys
-            from scaler.net.keys import PeerKeys  # noqa: PLC0415 (see the module)
-            from scaler.security.keys import new_key_pair  # noqa: PLC0415
-            from scaler.security.run import find  # noqa: PLC0415
-
-            if (own := self.credential) is not None:
-                proven = own.scheduler_key if server is Server.SCHEDULER else own.object_storage_key
-                return PeerKeys(proven, own.keys, own.name, own.ending(datetime.now(UTC)))
-            try:
-                found = find(address)
-            except UsageError:
-                found = None
-            if found is None:
-                return PeerKeys(new_key_pair().public, new_key_pair(), "")
-            return PeerKeys(found.server, found.own, "of this run")
-
-        return keys
+        if (own := self.credential) is not None:
+            proven = own.scheduler_key if server is Server.SCHEDULER else own.object_storage_key
+            return PeerKeys(proven, own.keys, own.name, own.ending(datetime.now(UTC)))
+        try:
+            found = find(address)
+        except UsageError:
+            found = None
+        if found is None:
+            return PeerKeys(new_key_pair().public, new_key_pair(), "")
+        return PeerKeys(found.server, found.own, "of this run")
 
 
 LOCAL_ACCESS = Access()

@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from scaler.config.addresses import check_server_address, is_name
-from scaler.ids import PEER_ID_BYTES
+from scaler.ids import PEER_ID_BYTES, new_peer_id
 from scaler.net import transport as t
 from scaler.net.connection import ConnectorEvent
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.local import LocalTransport, connect_local
 from scaler.net.packing import announced
 from scaler.net.wakeups import Wakeups
-from scaler.protocol.messages import Attachments, Descriptors, Hello, Message
+from scaler.protocol.messages import Attachments, Descriptors, Hello, Message, Server
 from scaler.protocol.session import SESSION_ID_BYTES, OutboxLimits
 
 if TYPE_CHECKING:
-    from scaler.net.keys import PeerKeys
+    from scaler.net.access import Access
     from scaler.net.listener_core import ListenerCore
     from scaler.net.zmq_transport import Context
 
@@ -182,28 +182,25 @@ class SocketConnector(ConnectorShell):
     def __init__(
         self,
         address: str,
-        *,
-        peer: bytes,
+        server: Server,
+        access: Access,
         hello: Hello,
         on_events: Callable[[list[ConnectorEvent]], None],
+        *,
+        peer: bytes = b"",
         outbox: OutboxLimits | None = None,
-        keys: Callable[[], PeerKeys | None] = lambda: None,
-        uses_local: bool = True,
-        compression: str = "off",
     ) -> None:
         """Start connecting. on_events is called from the loop, never from the constructor. hello.resume is set by the
-        connector. keys: called for each connection over ZeroMQ; returns None without encryption. uses_local: see
-        `Access`. Raises UsageError for a malformed address."""
+        connector. peer: default is a new id. Raises UsageError for a malformed address."""
         self._address = check_server_address(address)
         self._is_name = is_name(address)
-        self._keys = keys
-        self._uses_local = self._tries_local = uses_local
+        self._access, self._server = access, server
+        self._uses_local = self._tries_local = access.uses_local
         self._context: Context | None = None
         self._at_close = ExitStack()
         wakeups = Wakeups(asyncio.get_running_loop(), self._wake)
-        self._compression = compression
-        hello = replace(hello, compression=announced(compression))
-        session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
+        hello = replace(hello, compression=announced(access.compression))
+        session_id = (peer or new_peer_id()) + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), wakeups.now(), address)
         super().__init__(core, on_events, wakeups)
         wakeups.soon()
@@ -228,9 +225,8 @@ class SocketConnector(ConnectorShell):
                 # A server that started at the same time may be listening by now.
                 if (local := self._dial_locally()) is not None:
                     return local
-            return ZmqConnection(
-                self._context, self._address, self._wakeups, self._keys(), self._compression, ipv6=self._uses_ipv6
-            )
+            keys, compression = self._access.keys(self._server, self._address), self._access.compression
+            return ZmqConnection(self._context, self._address, self._wakeups, keys, compression, ipv6=self._uses_ipv6)
         except OSError as error:  # no descriptor is free; a later attempt may succeed
             raise OSError(f"cannot open a connection: {error}") from error
 

@@ -62,15 +62,8 @@ class StorageClient:
         self._wakeups = Wakeups(self._loop, self._step)
         self._is_closed = False
         self._heard_at = self._loop.time()
-        self._connector = SocketConnector(
-            address,
-            peer=peer,
-            hello=replace(own_hello(role), owner_token=owner_token),
-            on_events=self._on_events,
-            keys=access.to(Server.OBJECT_STORAGE, address),
-            uses_local=access.uses_local,
-            compression=access.compression,
-        )
+        hello = replace(own_hello(role), owner_token=owner_token)
+        self._connector = SocketConnector(address, Server.OBJECT_STORAGE, access, hello, self._on_events, peer=peer)
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:
         """Put an object; its parts must not change before the future completes. Results in the memory shared with

@@ -6,7 +6,6 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 
 from scaler.config.addresses import local_address
-from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.server_access import ServerAccess
@@ -35,14 +34,8 @@ class StorageLink:
         self._step = step
         self._loop = loop
         self._is_asked, self._asked_at = False, 0.0
-        self._connector = SocketConnector(
-            local_address(address),
-            peer=new_peer_id(),
-            hello=own_hello(Role.SCHEDULER),
-            on_events=self._on_events,
-            keys=access.to_storage.to(Server.OBJECT_STORAGE, address),
-            compression=access.compression,
-        )
+        hello, address = own_hello(Role.SCHEDULER), local_address(address)
+        self._connector = SocketConnector(address, Server.OBJECT_STORAGE, access.to_storage, hello, self._on_events)
 
     def send(self, message: Message) -> None:
         self._connector.send(message)

@@ -12,7 +12,6 @@ from scaler import logs
 from scaler.component import ORPHAN_GRACE_SECONDS, Component, run_component
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.errors import UsageError
-from scaler.ids import new_peer_id
 from scaler.net.connection import Connector, ConnectorEvent
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
@@ -70,15 +69,7 @@ def _connect(
     config: WorkerManagerConfig, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]
 ) -> Connector:
     hello = own_hello(Role.MANAGER, details)
-    access = access_of(config)
-    return SocketConnector(
-        config.scheduler_address,
-        peer=new_peer_id(),
-        hello=hello,
-        on_events=on_events,
-        keys=access.to(Server.SCHEDULER, config.scheduler_address),
-        compression=access.compression,
-    )
+    return SocketConnector(config.scheduler_address, Server.SCHEDULER, access_of(config), hello, on_events)
 
 
 def _print(line: str) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 from scaler.ids import new_peer_id
+from scaler.net.access import Access
 from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent
 from scaler.net.connector import ConnectorShell, SocketConnector
 from scaler.net.listener import Listener, SocketListener
 from scaler.net.listener_core import Admission
 from scaler.net.local import local_name
 from scaler.net.versions import own_hello
+from scaler.protocol import messages as m
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
 from scaler.protocol.session import OutboxLimits
 from tests.contracts.memory_network import MemoryConnector, MemoryNetwork
@@ -285,11 +287,12 @@ class OverZmq:
         async def make() -> SocketConnector:
             return SocketConnector(
                 self._relay.address,
+                m.Server.OBJECT_STORAGE,
+                Access(is_insecure=True, compression=self._compression),
+                hello or own_hello(role),
+                made.on_events,
                 peer=peer or new_peer_id(),
-                hello=hello or own_hello(role),
-                on_events=made.on_events,
                 outbox=outbox,
-                compression=self._compression,
             )
 
         made = Peer()

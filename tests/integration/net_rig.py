@@ -7,14 +7,14 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
-from scaler.ids import new_peer_id
+from scaler.net.access import Access
 from scaler.net.connection import ConnectorEvent, Identity, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.object_storage.messages import GetObject, StatStorage, StorageReply, StorageResult
-from scaler.protocol.messages import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
+from scaler.protocol.messages import PROTOCOL_VERSION, Hello, Refused, Role, Server, Welcome
 from scaler.protocol.session import Header, OutboxLimits
 from tests.waiting import soon
 
@@ -77,9 +77,8 @@ class Asker:
 
     def __init__(self, address: str, keys: PeerKeys | None = None) -> None:
         self.events: list[ConnectorEvent] = []
-        self.connector = SocketConnector(
-            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=self.events.extend, keys=lambda: keys
-        )
+        access, hello = Access(is_insecure=True, compression="off", store_keys=keys), own_hello(Role.CLIENT)
+        self.connector = SocketConnector(address, Server.OBJECT_STORAGE, access, hello, self.events.extend)
         made.append(self.connector.close)
 
     async def ask(self, number: int) -> None:

@@ -124,13 +124,8 @@ class Peer:
         self.said: list[Message] = []
         self._changed = asyncio.Event()
         self.id = new_peer_id()
-        self.connector = SocketConnector(
-            address,
-            peer=self.id,
-            hello=hello or own_hello(role, details),
-            on_events=self._on_events,
-            keys=LOCAL_ACCESS.to(Server.SCHEDULER, address),
-        )
+        hello = hello or own_hello(role, details)
+        self.connector = SocketConnector(address, Server.SCHEDULER, LOCAL_ACCESS, hello, self._on_events, peer=self.id)
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaler.ids import new_peer_id
+from scaler.net.access import Access
 from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.messages import StatStorage, StorageStatus
-from scaler.protocol.messages import ForgetObjects, Role
+from scaler.protocol.messages import ForgetObjects, Role, Server
 
 COMMAND = "import sys; from scaler.cli import object_storage_server; sys.exit(object_storage_server())"
 
@@ -44,12 +44,8 @@ class ObservedStorage(StorageClient):
         super().__init__(address, peer, Role.CLIENT)
         self._arrived = asyncio.Queue[ConnectorEvent]()
         self._asked = 0
-        self._scheduler = SocketConnector(
-            address,
-            peer=new_peer_id(),
-            hello=own_hello(Role.SCHEDULER),
-            on_events=self._heard,
-        )
+        hello = own_hello(Role.SCHEDULER)
+        self._scheduler = SocketConnector(address, Server.OBJECT_STORAGE, Access(is_insecure=True), hello, self._heard)
 
     def _heard(self, events: list[ConnectorEvent]) -> None:
         for event in events:

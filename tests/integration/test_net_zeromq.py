@@ -146,16 +146,17 @@ async def test_refusal_of_another_protocol_version_names_both() -> None:
 
 CHILD = """
 import asyncio, sys
-from scaler.ids import new_peer_id
+from scaler.net.access import Access
 from scaler.net.versions import own_hello
 from scaler.net.connector import SocketConnector
 from scaler.object_storage.messages import StatStorage
-from scaler.protocol.messages import Role
+from scaler.protocol.messages import Role, Server
 
 async def main():
     welcomed = asyncio.Event()
+    access, hello = Access(is_insecure=True), own_hello(Role.CLIENT)
     connector = SocketConnector(
-        sys.argv[1], peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=lambda events: welcomed.set()
+        sys.argv[1], Server.OBJECT_STORAGE, access, hello, lambda events: welcomed.set()
     )
     await welcomed.wait()
     for number in range(100):

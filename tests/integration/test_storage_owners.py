@@ -81,13 +81,8 @@ class Peer:
         self.token = b""
         self._storage_address = cluster.storage
         self._arrived: asyncio.Queue[ConnectorEvent] = asyncio.Queue()
-        self.connector = SocketConnector(
-            cluster.far,
-            peer=peer,
-            hello=own_hello(Role.CLIENT, ClientDetails(name)),
-            on_events=self._on_events,
-            keys=self.access.to(Server.SCHEDULER, cluster.far),
-        )
+        hello = own_hello(Role.CLIENT, ClientDetails(name))
+        self.connector = SocketConnector(cluster.far, Server.SCHEDULER, self.access, hello, self._on_events, peer=peer)
 
     def _on_events(self, events: Sequence[ConnectorEvent]) -> None:
         for event in events:

@@ -391,11 +391,7 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
     )
     peer, access = new_peer_id(), own_access(config)
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
+    hello = own_hello(m.Role.WORKER, details)
     return lambda on_events: SocketConnector(
-        config.scheduler_address,
-        peer=peer,
-        hello=own_hello(m.Role.WORKER, details),
-        on_events=on_events,
-        keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
-        compression=access.compression,
+        config.scheduler_address, m.Server.SCHEDULER, access, hello, on_events, peer=peer
     )

@@ -116,14 +116,9 @@ class HostStoreServer(StorageServer):
         is_tunnelled = is_loopback(self.addresses[0]) and not config.host_name
         details = m.StoreDetails("" if is_tunnelled else self.addresses[0], public_key, limit_bytes)
         hello = own_hello(m.Role.STORE, details)
+        hello = replace(hello, hostname=config.host_name or hello.hostname)
         self._to_scheduler = SocketConnector(
-            config.scheduler_address,
-            peer=self.peer,
-            hello=replace(hello, hostname=config.host_name or hello.hostname),
-            on_events=self._on_scheduler_events,
-            keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
-            uses_local=access.uses_local,
-            compression=access.compression,
+            config.scheduler_address, m.Server.SCHEDULER, access, hello, self._on_scheduler_events, peer=self.peer
         )
         self._report_seconds = REPORT_SECONDS
         self._report_at = self._loop.time() + REPORT_SECONDS
