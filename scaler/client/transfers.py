@@ -1,7 +1,7 @@
 """Uploads and downloads between one client and the object storage. Uploads equal content once.
 
 Keeps copies of uploads in use, which a restarted object storage needs again: shared-memory descriptors or bytes. Beyond
-a limit, the oldest move to disk (`object_storage.mapped_files`).
+a limit, copies are files.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import logging
 import math
 import tempfile
 import threading
-import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Protocol, TypeVar, cast
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
@@ -24,7 +22,7 @@ from scaler.client.tasks import ClientTask, Kept, ObjectUpload, SharedParts, Sta
 from scaler.errors import ClientClosedError, LimitError, ScalerError, UnreachableError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import content_id
-from scaler.object_storage.body import SEGMENT_BYTES, views_of, write_segment
+from scaler.object_storage.body import views_of, write_segment
 from scaler.protocol.messages import Welcome, stored_reference
 from scaler.serialization import Buffer, Parts, Serializer, dump_value, size_of
 
@@ -34,8 +32,6 @@ MAX_COPIED_BYTES = 1024 * 1024
 """Larger writable buffers are not copied: the caller waits until they are stored."""
 MAX_KEPT_DESCRIPTORS = 1_000
 """Maximum number of shared-memory descriptors in one client."""
-KEPT_AFTER_MOVE = 0.75
-"""When a limit is exceeded, uploads move to disk until this share of the limit is left."""
 _SAMPLE_BYTES = 4096
 _SAMPLES = 16
 
@@ -231,7 +227,7 @@ class ObjectTransfers:
             memory = await put(upload.id, parts)
             if may_change and memory is None:
                 parts = [bytes(part) for part in parts]
-            upload.kept = self._keeper.keep(parts, memory)
+            upload.kept = await self._keeper.keep(parts, memory)
         except ScalerError as caught:
             error = caught
         except Exception as caught:  # noqa: BLE001 (such as MemoryError: waiting threads must receive it)
@@ -241,71 +237,53 @@ class ObjectTransfers:
 
 
 class Keeper:
-    """Keeps the uploads of one client. Belongs to the running loop."""
+    """Keeps the uploads of one client: in memory up to a limit, and further ones in unnamed files."""
 
     def __init__(self) -> None:
-        self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first
+        self._in_memory: WeakSet[Kept] = WeakSet()
         self._used_bytes = self._descriptors = 0
         """Totals for the uploads in memory, including those freed since the last `_count`."""
-        self._moving: asyncio.Task[None] | None = None
+        self._has_warned = False
 
     @cached_property
     def _limit_bytes(self) -> int:
         """An eighth of the memory available to the process. Computed late: reading limits takes milliseconds."""
         return default_memory_limit_bytes() // 4
 
-    def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
+    async def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
         """Keep immutable parts, or the shared memory that has a copy of them."""
         kept = Kept(parts, memory)
-        self._in_memory.append(weakref.ref(kept))
-        self._used_bytes += kept.size_bytes
-        self._descriptors += memory is not None
-        if self._moving is None and self._is_beyond(1.0):
+        if not self._has_room(kept):
             self._count()
-            if self._is_beyond(1.0):
-                self._moving = asyncio.get_running_loop().create_task(self._move())
+        if self._has_room(kept):
+            self._in_memory.add(kept)
+            self._used_bytes += kept.size_bytes
+            self._descriptors += memory is not None
+        else:
+            await asyncio.get_running_loop().run_in_executor(None, self._write, kept)
         return kept
 
+    def _has_room(self, kept: Kept) -> bool:
+        return self._used_bytes + kept.size_bytes <= self._limit_bytes and self._descriptors < MAX_KEPT_DESCRIPTORS
+
     def _count(self) -> None:
-        live = [kept for each in self._in_memory if (kept := each()) is not None]
-        self._in_memory = deque(map(weakref.ref, live))
+        live = list(self._in_memory)
         self._used_bytes = sum(each.size_bytes for each in live)
         self._descriptors = sum(each.memory is not None for each in live)
 
-    def _is_beyond(self, share: float) -> bool:
-        return self._used_bytes > share * self._limit_bytes or self._descriptors > share * MAX_KEPT_DESCRIPTORS
-
-    async def _move(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _write(self, kept: Kept) -> None:
+        directory = tempfile.gettempdir()
         try:
-            while self._in_memory and self._is_beyond(KEPT_AFTER_MOVE):
-                batch: list[Kept] = []
-                while self._in_memory and sum(each.size_bytes for each in batch) < SEGMENT_BYTES:
-                    kept = self._in_memory.popleft()()
-                    if kept is not None:
-                        batch.append(kept)
-                    del kept
-                if batch:
-                    await loop.run_in_executor(None, self._move_batch, batch)
-                del batch
-                self._count()
-        finally:
-            self._moving = None
-
-    def _move_batch(self, batch: list[Kept]) -> None:
-        found: list[list[memoryview]] | None = None
-        try:
-            contents = [views_of(kept.read() or ()) for kept in batch]
-            found = write_segment(tempfile.gettempdir(), contents)
+            [kept.parts] = write_segment(directory, [views_of(kept.read() or ())])
         except OSError as error:
-            _log.warning(
-                "scaler: large arguments would be lost if the object storage were restarted: count=%d, because the "
-                "client keeps %d B of them in memory and cannot write more to %s: %s",
-                len(batch), self._limit_bytes, tempfile.gettempdir(), error,
-            )  # fmt: skip
-        for index, kept in enumerate(batch):
-            kept.parts = found[index] if found is not None else None
-            kept.memory = None
+            kept.parts = None
+            if not self._has_warned:
+                self._has_warned = True
+                text = "scaler: large arguments would be lost if the object storage were restarted, because the client"
+                _log.warning(
+                    "%s keeps %d B of them and cannot write to %s: %s", text, self._limit_bytes, directory, error
+                )
+        kept.memory = None
 
 
 def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
