@@ -7,23 +7,23 @@ import pytest
 from scaler.client.reachability import Contact
 
 
-def seconds_said(caplog: pytest.LogCaptureFixture, address: str, times: range) -> list[str]:
-    """Return the duration in each log line, with two clients out of contact since 0."""
-    first, second = Contact(address, 0.0), Contact(address, 0.5)
-    for now in times:
-        first.warn(now, "(why)")
-        second.warn(now + 0.4, "(why)")
-    return [text.partition("tried for ")[2].partition(" s (why)")[0] for text in caplog.messages]
+def lost_for(seconds: int) -> Contact:
+    """Return the contact of a client that has waited for this many seconds."""
+    contact = Contact("tcp://a:1", 0.0)
+    for now in range(seconds):
+        contact.warn(now, "(why)")
+    return contact
 
 
-def test_repeated_lines_become_rare_and_merge_clients_of_one_address(caplog: pytest.LogCaptureFixture) -> None:
-    assert seconds_said(caplog, "tcp://a:1", range(700)) == ["3", "30", "330", "630"]
-    for _ in range(2):
-        Contact("tcp://a:1", 0.0).back(700.0)
+def test_repeated_lines_become_rare(caplog: pytest.LogCaptureFixture) -> None:
+    contact = lost_for(700)
+    times = [text.partition("tried for ")[2].partition(" s (why)")[0] for text in caplog.messages]
+    assert times == ["3", "30", "330", "630"]
+    for now in (700.0, 701.0):
+        contact.back(now)
     assert caplog.messages[4:] == ["scaler: connected to tcp://a:1, after 700 s"]
 
 
 def test_short_break_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    assert seconds_said(caplog, "tcp://b:1", range(3)) == []
-    Contact("tcp://b:1", 0.0).back(3.0)
+    lost_for(3).back(3.0)
     assert caplog.messages == []
