@@ -115,24 +115,6 @@ class Client(ClusterQuestions):
     def __repr__(self) -> str:
         return f"<Client {self.identity.hex()} of {self._loop.address}, {self._state()}>"
 
-    def _repr_html_(self) -> str:
-        # Imported here because processors import this module, and few tasks show clients.
-        from scaler.notebook import PageLink, table  # noqa: PLC0415
-        from scaler.registry import page_at  # noqa: PLC0415
-
-        rows: dict[str, object] = {
-            "scheduler": self._loop.address,
-            "client": self.identity.hex(),
-            "name": self._name,
-            "session": "" if self._session is None else self._session.name,
-            "state": self._state(),
-            "inside a task": "yes" if self._is_nested else "",
-            "unfinished tasks": f"{0 if self._futures.closed else len(self._futures.unfinished()):,}",
-            "objects sent": len(self._references) or "",
-            "web page": "" if self._is_nested or self._is_in_process else PageLink(page_at(self._loop.address)),
-        }
-        return table("Client", rows)
-
     def _state(self) -> str:
         return "disconnected" if self._is_closed else self._loop.state
 

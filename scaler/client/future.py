@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -23,7 +22,7 @@ from scaler.client.tasks import TaskSettled
 from scaler.errors import UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization.exceptions import hide_frames, hiding_frames
-from scaler.texts import shown
+from scaler.texts import escaped, shown
 
 # The state names of concurrent.futures, which `wait`, `as_completed`, and asyncio compare.
 PENDING: Final = "PENDING"
@@ -362,28 +361,7 @@ class ScalerFuture(Future[Any], ABC):
                 yield from asyncio.get_running_loop().run_in_executor(None, self._load).__await__()
 
     def __repr__(self) -> str:
-        from scaler.notebook import short  # noqa: PLC0415 (processors import this module, and few tasks show futures)
-
-        return f"<ScalerFuture {self.task_id.hex()} of {short(self._spec.name, MAX_NAME_CHARACTERS)} {self._shown()}>"
-
-    def _repr_html_(self) -> str:
-        from scaler.notebook import table  # noqa: PLC0415 (processors import this module, and few tasks show futures)
-
-        rows: dict[str, object] = {
-            "task": self.task_id.hex(),
-            "function": self._spec.name,
-            "state": self._shown(),
-        }
-        if self._exception is not None:
-            rows["error"] = "".join(traceback.format_exception_only(self._exception)).strip()
-        elif self._state is FINISHED:
-            rows["type of the value"] = type(self._result).__qualname__
-        if self._state is FINISHED:
-            profile = self.profiling_info()
-            rows["ran for"] = f"{profile.duration_s:,.6f} s"
-            if profile.peak_memory:
-                rows |= {"CPU time": f"{profile.cpu_time_s:,.6f} s", "peak memory": f"{profile.peak_memory:,} B"}
-        return table("ScalerFuture", rows)
+        return f"<ScalerFuture {self.task_id.hex()} of {escaped(self._spec.name, MAX_NAME_CHARACTERS)} {self._shown()}>"
 
     def _shown(self) -> str:
         if self._state is PENDING:

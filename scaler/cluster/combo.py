@@ -26,7 +26,6 @@ from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
 from scaler.grammar import counted
-from scaler.notebook import PageLink, table
 from scaler.registry import Registration
 
 _log = logging.getLogger(__name__)
@@ -234,19 +233,6 @@ class SchedulerClusterCombo:
 
     def __repr__(self) -> str:
         return f"<SchedulerClusterCombo {self._address}, {counted(self._n_workers, 'worker')}, {self._state()}>"
-
-    def _repr_html_(self) -> str:
-        rows: dict[str, object] = {
-            "scheduler": self._address,
-            "monitors": self._monitor_address,
-            "object storage": self.get_object_storage_address(),
-            "workers": self._n_workers,
-            "state": self._state(),
-        }
-        if self._thread.is_alive():
-            rows["web page"] = PageLink(self._page)
-            rows["watch it with"] = f"scaler_top {self.get_name() or self._monitor_address}"
-        return table("SchedulerClusterCombo", rows)
 
     def _state(self) -> str:
         if self.failure is not None:

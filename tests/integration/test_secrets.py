@@ -33,7 +33,7 @@ def fails(value):
 
 with Client(address, credentials=alice) as client:
     futures = [client.submit(len, b"x" * 1_000_000), client.submit(fails, 3)]
-    print(client, repr(client), futures, futures[0].result(), client._repr_html_(), vars(client))
+    print(client, repr(client), futures, futures[0].result(), vars(client))
     print(repr(futures[1].exception()), futures[1].exception().__cause__)
     print(client.explain(futures[1]), client.logs(futures[1]))
 for credentials in (box, None, address, *others):
