@@ -29,8 +29,8 @@ from scaler.security.run import FoundKeys, find
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit, units_credential
 from scaler.worker_manager.ssh import Host, SshConfig, all_hosts
 from scaler.worker_manager.ssh.command import (
+    NO_FORWARD,
     Wheel,
-    forward_command,
     forwarded_port,
     problem_text,
     ssh_command,
@@ -63,8 +63,7 @@ class _Link:
     slots: int  # 0 until the host reports its cores
     connection: HostConnection | None = None
     connected_at: float = 0.0
-    forwarding: HostConnection | None = None  # the process that requests the forwards, until its exit
-    ports: Sequence[int] = ()  # on the host, in the order of the forwards; empty before they exist
+    ports: dict[str, int] = field(default_factory=dict)  # on the host, by forward
     has_answered: bool = False
     ready_at: float | None = None
     starts: int = 0  # start requests sent through this connection
@@ -98,8 +97,6 @@ class SshBackend:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
-        # Each ssh removes its socket when it exits, even if this process is killed. A directory would stay.
-        self._sockets = f"{tempfile.gettempdir()}/scaler-ssh-{os.urandom(8).hex()}-" if self._forwards else ""
         self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # for servers without configured keys
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
@@ -151,16 +148,12 @@ class SshBackend:
 
     def close(self) -> None:
         connections = [link.connection for link in self._links if link.connection is not None]
-        for link in self._links:
-            self._end_forwarding(link)
         for connection in connections:
             connection.end_input()
         until = time.monotonic() + CLOSE_SECONDS
         for connection in connections:
             connection.close(max(0.0, until - time.monotonic()))
         self._watched.close()
-        for link in self._links:
-            self._remove_socket(link)
 
     def _learn_cores(self) -> None:
         until = time.monotonic() + CORES_SECONDS
@@ -178,20 +171,16 @@ class SshBackend:
         mark = f"{self._prefix}-{self._links.index(link)}"
         script = watch_script(mark, self._config.death_timeout_seconds, python_version(), self._environment)
         link.connected_at, link.has_answered, link.ready_at, link.starts = now, False, None, 0
+        link.ports = {}
         try:
-            self._remove_socket(link)
-            command = ssh_command(link.host, self._config.ssh_options, self._control(link), script)
+            command = ssh_command(link.host, self._config.ssh_options, self._targets, script)
             link.connection = HostConnection(command, self._watched)
         except OSError as error:
             self._failed(link, f"{link.host}: cannot start ssh: {error}", now)
 
-    def _control(self, link: _Link) -> str:
-        return f"{self._sockets}{self._links.index(link)}" if self._sockets else ""
-
-    def _remove_socket(self, link: _Link) -> None:
-        """Remove the socket of a killed ssh, because the next ssh would not reuse it."""
-        if control := self._control(link):
-            Path(control).unlink(missing_ok=True)
+    @property
+    def _targets(self) -> Sequence[str]:
+        return [local_address(address).removeprefix("tcp://") for address in self._forwards]
 
     def _receive(self, link: _Link, now: float) -> None:
         connection = link.connection
@@ -208,9 +197,10 @@ class SshBackend:
                     now,
                 )
                 return
-        if not connection.how_ended and (problem := self._forward_problem(link)):
+        link.ports |= dict(filter(None, (forwarded_port(line, self._targets) for line in connection.new_lines)))
+        if self._forwards and any(NO_FORWARD in line for line in connection.new_lines):
             connection.close()
-            self._failed(link, problem, now)
+            self._failed(link, problem_text(link.host, [NO_FORWARD], ""), now)
             return
         if connection.how_ended:
             # When an established connection ends, ssh writes one line.
@@ -227,9 +217,6 @@ class SshBackend:
             case "cores":
                 link.has_answered = True
                 link.slots = link.slots or int(rest)
-                if self._forwards and link.forwarding is None:  # the connection now accepts requests
-                    forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
-                    link.forwarding = HostConnection(forward_command(self._control(link), forwards), self._watched)
             case "wheel" if isinstance(self._environment, Wheel):
                 _log.info("installing an environment on %s", link.host)
                 connection.send(self._environment.data)
@@ -242,27 +229,7 @@ class SshBackend:
             case _:
                 raise ValueError(verb)
 
-    def _forward_problem(self, link: _Link) -> str:
-        if (forwarding := link.forwarding) is None or link.ports:
-            return ""
-        forwarding.receive()
-        if not forwarding.how_ended:
-            return ""
-        lines = list(forwarding.last_lines)
-        ports = [port for line in lines if (port := forwarded_port(line)) is not None]
-        if len(ports) < len(self._forwards):
-            return problem_text(link.host, lines, forwarding.how_ended)
-        link.ports = ports
-        return ""
-
-    def _end_forwarding(self, link: _Link) -> None:
-        if link.forwarding is not None:
-            link.forwarding.close()
-            link.forwarding = None
-        link.ports = ()
-
     def _failed(self, link: _Link, problem: str, now: float) -> None:
-        self._end_forwarding(link)
         was_steady = link.ready_at is not None and now - link.ready_at >= STEADY_SECONDS
         link.failures = 0 if was_steady else link.failures + 1
         link.retry_at = now + RETRY.seconds(link.failures)
@@ -350,7 +317,7 @@ class SshBackend:
                 self._send(link, {}, now)
 
     def _addresses(self, link: _Link) -> Sequence[str]:
-        return [f"tcp://127.0.0.1:{port}" for port in link.ports]
+        return [f"tcp://127.0.0.1:{link.ports[target]}" for target in self._targets]
 
     def _found_keys(self) -> Sequence[FoundKeys | None]:
         if not (self._config.insecure_no_auth or self._credential):

@@ -18,27 +18,25 @@ MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 
 _REQUIRED = (
-    # Forwards in the user's configuration are for logins. Also clears forwards on the command line.
-    "ClearAllForwardings=yes",
-    # An exclusive connection, which closes with its manager.
-    "ControlPersist=no",
+    "ControlMaster=no",  # an exclusive connection, which closes with its manager
     "RemoteCommand=none",
+    # A forward in the user's configuration may be in use by a login.
+    "ExitOnForwardFailure=no",
+    "LogLevel=INFO",  # shows the ports of forwards
 )
 _OPTIONS = (
     "BatchMode=yes",
     f"ConnectTimeout={CONNECT_SECONDS}",
     f"ServerAliveInterval={ALIVE_SECONDS}",
     f"ServerAliveCountMax={ALIVE_COUNT}",
-    "LogLevel=INFO",
 )
-_FORWARD = re.compile(r"Allocated port ([0-9]+) for remote forward to ")
-_NOISE = re.compile(r"Allocated port |muxclient: |Warning: Permanently added |debug[0-9]: |@@@@")
-_MUX_FAILURE = "mux_client_forward: forwarding request failed: "
+_FORWARD = re.compile(r"Allocated port ([0-9]+) for remote forward to (.*)")
+_NOISE = re.compile(r"Allocated port |Warning: Permanently added |debug[0-9]: |@@@@")
+NO_FORWARD = "remote port forwarding failed for listen port 0"
 _HINTS = {
     "Host key verification failed": "log in once with `ssh {0}` and accept its key, or fix ~/.ssh/known_hosts",
     "Permission denied (": "`ssh {0}` must work without a password: install your key there, or add it to your agent",
-    "remote port forwarding failed": "allow AllowTcpForwarding in its sshd_config, or set tunnel = false",
-    "too long for Unix domain socket": "set TMPDIR to a shorter path, or set tunnel = false",
+    NO_FORWARD: "allow AllowTcpForwarding in its sshd_config, or set tunnel = false",
 }
 
 
@@ -50,25 +48,16 @@ class Wheel(NamedTuple):
     packages: Sequence[str]
 
 
-def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -> list[str]:
-    """Return the ssh command line. control: socket for forwards, or empty. options: the user's, with precedence."""
-    master = (f"ControlMaster={'yes' if control else 'no'}", *_REQUIRED)
-    first, last = ([word for option in some for word in ("-o", option)] for some in (master, _OPTIONS))
-    socket = ["-S", _literal(control) or "none"]
+def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], script: str) -> list[str]:
+    """Return the ssh command line. forwards: local `host:port`, each for a free port on the host. options: the user's,
+    with precedence."""
+    # Without own forwards, those in the user's configuration are cleared.
+    required = _REQUIRED if forwards else (*_REQUIRED, "ClearAllForwardings=yes")
+    first, last = ([word for option in some for word in ("-o", option)] for some in (required, _OPTIONS))
+    remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
     port = ["-p", str(host.port)] if host.port else []
     command = f"exec sh -c {quote(script)}"
-    return ["ssh", "-T", *first, *options, *last, *socket, *port, "--", host.destination, command]
-
-
-def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
-    """Return the command that forwards free remote ports to local `host:port`, and writes the ports to stderr."""
-    remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
-    # Ignore the configuration file, whose forwards would be added. The host name has no effect.
-    return ["ssh", "-F", "none", "-o", "LogLevel=VERBOSE", "-S", _literal(control), "-O", "forward", *remote, "host"]
-
-
-def _literal(path: str) -> str:
-    return path.replace("%", "%%")
+    return ["ssh", "-T", *first, *options, *last, "-S", "none", *remote, *port, "--", host.destination, command]
 
 
 def watch_script(mark: str, silence_seconds: float, python_version: str, environment: str | Wheel) -> str:
@@ -113,14 +102,15 @@ def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
     )
 
 
-def forwarded_port(line: str) -> int | None:
+def forwarded_port(line: str, forwards: Sequence[str]) -> tuple[str, int] | None:
+    """Return the forward that a line of ssh reports as made, and its port on the host."""
     found = _FORWARD.match(line)
-    return int(found[1]) if found else None
+    named = {re.sub(r"[][]", "", forward): forward for forward in forwards}
+    return (named[found[2].strip()], int(found[1])) if found and found[2].strip() in named else None
 
 
 def problem_text(host: Host, lines: Sequence[str], how: str) -> str:
-    stripped = [line.strip().removeprefix(_MUX_FAILURE) for line in lines]
-    parts = dict.fromkeys(text for text in stripped if text and not _NOISE.match(text))
+    parts = dict.fromkeys(text for text in map(str.strip, lines) if text and not _NOISE.match(text))
     text = "; ".join(list(parts)[-PROBLEM_LINES:])[:MAX_PROBLEM_CHARACTERS] or how
     hint = next((hint for part, hint in _HINTS.items() if part in text), "")
     return f"{host}: {text}" + (f": {hint.format(host.destination)}" if hint else "")

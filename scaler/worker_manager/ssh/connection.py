@@ -54,6 +54,7 @@ class HostConnection:
         self._outgoing = bytearray()
         self._partial = {self._stdout: b"", self._stderr: b""}
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)  # of stderr
+        self.new_lines: list[str] = []  # of stderr, from the last `receive`
         self.passes_on = False
         self.how_ended = ""  # how ssh exited; empty before
 
@@ -71,7 +72,8 @@ class HostConnection:
         self._flush()
         has_ended = self._ended in self._open and self._process.poll() is not None
         lines = [line.removeprefix(MARK) for line in self._lines(self._stdout) if line.startswith(MARK)]
-        for line in self._lines(self._stderr):
+        self.new_lines = self._lines(self._stderr)
+        for line in self.new_lines:
             self._note(line)
         if has_ended:
             self.how_ended = f"ssh ended: {describe_exit(self._process.returncode)}"

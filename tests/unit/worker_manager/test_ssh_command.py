@@ -12,7 +12,7 @@ from scaler.errors import ScalerError, UsageError
 from scaler.worker_manager.ssh import Host, SshConfig, parse_host
 from scaler.worker_manager.ssh.command import (
     Wheel,
-    forward_command,
+    forwarded_port,
     problem_text,
     ssh_command,
     watch_script,
@@ -83,22 +83,31 @@ def test_loopback_scheduler_is_tunnelled_unless_configured_otherwise() -> None:
 
 
 def test_user_options_come_first_and_the_host_is_never_an_option() -> None:
-    command = ssh_command(Host("ann@a", 2222), ["-i", "key"], "", "true; echo 'x'")
+    command = ssh_command(Host("ann@a", 2222), ["-i", "key"], (), "true; echo 'x'")
     assert command.index("-i") < command.index("BatchMode=yes")
     assert command[-7:-1] == ["-S", "none", "-p", "2222", "--", "ann@a"]
     assert shlex.split(command[-1]) == ["exec", "sh", "-c", "true; echo 'x'"]
 
 
 def test_connection_with_forwards_ignores_the_users_multiplexing() -> None:
-    command = ssh_command(Host("a"), ["-o", "ControlMaster=auto", "-S", "shared"], "/tmp/50% of/0", "true")
-    assert command.index("ControlMaster=yes") < command.index("ControlMaster=auto")
-    assert command[-5:-1] == ["-S", "/tmp/50%% of/0", "--", "a"]  # the last of two -S counts
-    forward = forward_command("/tmp/50% of/0", ["127.0.0.1:8516", "[::1]:8517"])
-    assert forward[:3] == ["ssh", "-F", "none"]
-    assert forward[-9:-1] == [
-        *("-S", "/tmp/50%% of/0", "-O", "forward"),
-        *("-R", "0:127.0.0.1:8516", "-R", "0:[::1]:8517"),
+    forwards = ["127.0.0.1:8516", "[::1]:8517"]
+    command = ssh_command(Host("a"), ["-o", "ControlMaster=auto", "-S", "shared"], forwards, "true")
+    assert command.index("ControlMaster=no") < command.index("ControlMaster=auto")
+    assert command[-9:-1] == [
+        *("-S", "none"),  # the last of two -S counts
+        *("-R", "0:127.0.0.1:8516", "-R", "0:[::1]:8517", "--", "a"),
     ]
+    assert "ClearAllForwardings=yes" not in command
+    assert "ClearAllForwardings=yes" in ssh_command(Host("a"), [], (), "true")
+
+
+def test_ports_of_forwards_are_read_from_the_output_of_ssh() -> None:
+    forwards = ["127.0.0.1:8516", "[::1]:8517"]
+    said = "Allocated port 40001 for remote forward to "
+    assert forwarded_port(f"{said}127.0.0.1:8516", forwards) == ("127.0.0.1:8516", 40001)
+    assert forwarded_port(f"{said}::1:8517\r", forwards) == ("[::1]:8517", 40001)
+    assert forwarded_port(f"{said}127.0.0.1:22", forwards) is None
+    assert forwarded_port("motd", forwards) is None
 
 
 @pytest.mark.parametrize(
@@ -121,8 +130,7 @@ def test_problem_is_one_clean_line_with_a_remedy() -> None:
         "or fix ~/.ssh/known_hosts"
     )
     assert problem_text(Host("a"), [], "exit code 255") == "a: exit code 255"
-    refused = "mux_client_forward: forwarding request failed: remote port forwarding failed for listen port 0"
-    assert problem_text(Host("a"), [refused, "muxclient: master forward request failed"], "exit code 255") == (
+    assert problem_text(Host("a"), ["remote port forwarding failed for listen port 0"], "exit code 255") == (
         "a: remote port forwarding failed for listen port 0: allow AllowTcpForwarding in its sshd_config, "
         "or set tunnel = false"
     )
