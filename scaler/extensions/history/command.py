@@ -13,7 +13,7 @@ from scaler.config.flags import flags_parser
 from scaler.config.monitors import TopConfig
 from scaler.errors import UsageError
 from scaler.extensions.history.files import FOLDER, read
-from scaler.extensions.history.lines import Shown, folded, line, shown, shown_of
+from scaler.extensions.history.lines import Shown, line, shown, shown_of
 from scaler.monitor.commands import ask, printed
 from scaler.monitor.connection import MonitorConnection
 from scaler.paths import local_path
@@ -62,5 +62,5 @@ def _read(directory: Path, since: float, until: float) -> Iterable[Shown]:
 
 
 def _print_history(rows: Iterable[Shown], as_json: bool) -> None:
-    for row in rows if as_json else folded(rows):
+    for row in rows:
         sys.stdout.write(line(row, as_json=as_json) + "\n")

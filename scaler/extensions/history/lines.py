@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from itertools import groupby
 from operator import attrgetter
 
 from scaler.extensions.history.minutes import FAILED, Row, thinned
 from scaler.grammar import counted
 from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.texts import escaped
-
-MIN_FOLDED = 3
-MAX_NAMED = 5
-"""Clients that a folded record names."""
-_CLIENT = "client "
 
 Shown = PointRow | EventRow | FunctionTimesRow
 
@@ -29,26 +23,6 @@ def shown_of(history: ClusterHistory) -> list[Shown]:
     """Return a scheduler's answer ordered by time. Failures are placed at their last occurrence."""
     failures = [EventRow(row.last_at, FAILED, row.function, row.text, row.times) for row in history.failures]
     return sorted([*history.points, *history.events, *failures, *history.functions], key=attrgetter("at"))
-
-
-def folded(rows: Iterable[Shown]) -> Iterator[Shown]:
-    """Fold runs of joining and leaving clients into one record, at the time of the last event."""
-    for is_routine, run in groupby(rows, _is_routine):
-        found = list(run)
-        yield from [_fold(found)] if is_routine and len(found) >= MIN_FOLDED else found
-
-
-def _fold(rows: list[Shown]) -> EventRow:
-    events = [row for row in rows if isinstance(row, EventRow)]
-    joined, left = (sum(event.times for event in events if event.kind == kind) for kind in ("joined", "left"))
-    names = list(dict.fromkeys(event.subject.removeprefix(_CLIENT) for event in events))
-    more = f", and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-    text = ", ".join(names[:MAX_NAMED]) + more
-    return EventRow(events[-1].at, "clients", f"{joined:,} joined, {left:,} left", text, 1)
-
-
-def _is_routine(row: Shown) -> bool:
-    return isinstance(row, EventRow) and row.kind in ("joined", "left") and row.subject.startswith(_CLIENT)
 
 
 def line(row: Shown, *, as_json: bool) -> str:
