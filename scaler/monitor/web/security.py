@@ -34,8 +34,6 @@ SAME_USER = "same_user"
 """Connection state key of a function that returns whether the other end is a process of this user."""
 SESSION_SECONDS = 7 * 86_400
 MAX_FORM_BYTES = 4096
-MAX_WRONG_PER_SECOND = 5
-"""Wrong tokens per second from one address. Further attempts in that second are refused unchecked."""
 PUBLIC = ("/style.css", "/icon.svg")
 """Paths that the login page loads."""
 BEARER = {"WWW-Authenticate": "Bearer"}
@@ -48,7 +46,6 @@ _ANY_INTERFACE_AND_COOKIE = b"\0" * 4 + b"\xff" * 8
 NETLINK_SECONDS = 1.0
 
 _WRONG = "This token is wrong or outdated. Copy the whole token again."
-_TOO_MANY = "Too many wrong tokens from this address. Wait a second, then try again."
 # No redirect: after a link on another site, a browser would follow it without a cookie of SameSite=Strict.
 _ENTER = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Log in · Scaler</title>\n'
@@ -65,9 +62,6 @@ class Login:
         self._token = token.encode()
         self._on_wrong = on_wrong
         self._trusts_user = trusts_user
-        self._second = 0
-        self._wrong: dict[str, int] = {}
-        """Wrong tokens in the current second, by address."""
 
     async def answer(self, request: Request, *, is_local: bool) -> Response | None:
         """Return the answer to a login or an unauthorized request, or None. is_local: has a loopback name as `Host`."""
@@ -79,8 +73,7 @@ class Login:
             return None
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            problem = self._problem(request, bearer.strip())
-            return refusal(*problem, headers=BEARER) if problem else None
+            return None if self._is_right(request, bearer.strip()) else refusal(401, _WRONG, BEARER)
         if path in PUBLIC or (self._trusts_user and is_local and request.scope.get("state", {}).get(SAME_USER, bool)()):
             return None
         if path == "/":
@@ -88,10 +81,9 @@ class Login:
         return refusal(401, "log in at / first, or send the header 'Authorization: Bearer TOKEN'", BEARER)
 
     def _log_in(self, request: Request, token: str) -> Response:
-        if problem := self._problem(request, token):
-            status, text = problem
-            shown = f'<p class="banner" role="alert">{html.escape(text)}</p>'
-            return HTMLResponse(_FORM.replace("{problem}", shown), status)
+        if not self._is_right(request, token):
+            shown = f'<p class="banner" role="alert">{html.escape(_WRONG)}</p>'
+            return HTMLResponse(_FORM.replace("{problem}", shown), 401)
         answer = HTMLResponse(_ENTER)
         expires = str(int(time.time()) + SESSION_SECONDS)
         session, is_secure = f"{expires}-{self._signature(expires)}", request.url.scheme == "https"
@@ -106,18 +98,11 @@ class Login:
     def _signature(self, text: str) -> str:
         return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
 
-    def _problem(self, request: Request, token: str) -> tuple[int, str] | None:
-        address, second = request.client.host if request.client else "", int(time.monotonic())
-        if second != self._second:
-            self._second, self._wrong = second, {}
-        wrong = self._wrong.get(address, 0)
-        if wrong >= MAX_WRONG_PER_SECOND:
-            return 429, _TOO_MANY
+    def _is_right(self, request: Request, token: str) -> bool:
         if _is_same(token, self._token.decode()):
-            return None
-        self._wrong[address] = wrong + 1
-        self._on_wrong(address)
-        return 401, _WRONG
+            return True
+        self._on_wrong(request.client.host if request.client else "")
+        return False
 
 
 def is_same_user(peer: tuple[str, int], own: tuple[str, int]) -> bool:

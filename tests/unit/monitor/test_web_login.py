@@ -160,17 +160,13 @@ def test_login_session_expires(clock: list[float]) -> None:
     run(scenario())
 
 
-def test_wrong_tokens_are_rate_limited_per_address_and_logged_once(
-    clock: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wrong_tokens_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
         async with browser() as client:
             codes = [(await client.get("/?token=wrong")).status_code for _ in range(8)]
-            assert codes == [401] * 5 + [429] * 3
-            assert (await client.get(f"/?token={TOKEN}")).status_code == 429, "not even a right one, so nothing is told"
-            clock[0] += 1
+            assert codes == [401] * 8
             assert (await client.get(f"/?token={TOKEN}")).status_code == 200
             assert (await client.get("/metrics", headers={"authorization": "Bearer wrong"})).status_code == 200, (
                 "a session"
