@@ -1,13 +1,10 @@
-"""The model as Prometheus metrics, documented in docs/metrics.md.
-
-The first `MAX_FUNCTIONS` functions have their own series for the life of a scheduler, because a counter that changes
-its label looks new. Further functions share one."""
+"""The model as Prometheus metrics, documented in docs/metrics.md."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -25,9 +22,6 @@ from scaler.monitor.connection import Asking
 from scaler.monitor.data_rows import StoreRow
 from scaler.monitor.rows import FOUND, columns
 
-MAX_FUNCTIONS = 100
-OTHER = "other"
-"""Label shared by all further functions."""
 _TASK_STATES = ("waiting", "ready", "assigned", "running", "suspended")
 _UNIT_STATES = ("running", "pending", "failed")
 _QUANTILES = {"p50_seconds": "0.5", "p95_seconds": "0.95", "max_seconds": "1"}
@@ -50,10 +44,6 @@ class Metrics(Collector):
         self._asked: list[tuple[type[NamedTuple], list[Any]]] = []
         """Rows of extension tables with metrics, as of this scrape."""
         self._connection = connection
-        self._incarnation = 0
-        self._names: set[str] = set()
-        self._other_seconds = 0.0
-        self._other_failed = 0
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -80,7 +70,7 @@ class Metrics(Collector):
         for kind, rows in self._asked:
             yield from _of_rows(kind, rows, {name: name for name, (_, hint) in columns(kind).items() if hint is str})
         yield from self._of_cluster(status)
-        yield from self._of_functions(status)
+        yield from self._of_functions(status.functions)
 
     def _of_cluster(self, status: Status) -> Iterator[p.Metric]:
         gauge, counter = p.GaugeMetricFamily, p.CounterMetricFamily
@@ -108,14 +98,7 @@ class Metrics(Collector):
         text = "Bytes sent from one host's store to another's."
         yield _family(counter, "scaler_store_moved_bytes", text, "source target", _samples(moved))
 
-    # -- functions with their own series, and the sums of all other functions
-
-    def _of_functions(self, status: Status) -> Iterator[p.Metric]:
-        self._admit(status)
-        rows = [row for row in status.functions if row.name in self._names]
-        rest = [row for row in status.functions if row.name not in self._names]
-        if rest:
-            rows.append(self._together(status, rows, rest))
+    def _of_functions(self, rows: Sequence[FunctionRow]) -> Iterator[p.Metric]:
         yield from _of_rows(FunctionRow, rows, {"function": "name"})
         gauge = p.GaugeMetricFamily
         tasks = [(row.name, state, getattr(row, state)) for row in rows for state in ("queued", "running")]
@@ -132,23 +115,6 @@ class Metrics(Collector):
         times = [(row.name, row.ended, row.seconds_total) for row in rows]
         text = "Durations of a function's tasks."
         yield _family(p.SummaryMetricFamily, "scaler_function_duration_seconds", text, "function", times)
-
-    def _admit(self, status: Status) -> None:
-        if status.incarnation != self._incarnation:
-            self._incarnation = status.incarnation
-            self._names = set()
-            self._other_seconds, self._other_failed = 0.0, 0
-        for row in sorted(status.functions, key=lambda row: row.ended, reverse=True):
-            if len(self._names) < MAX_FUNCTIONS and row.name != OTHER:
-                self._names.add(row.name)
-
-    def _together(self, status: Status, own: list[FunctionRow], rest: list[FunctionRow]) -> FunctionRow:
-        # Listed functions change, but the sums of counters must not decrease.
-        self._other_seconds = max(self._other_seconds, sum(row.seconds_total for row in rest))
-        self._other_failed = max(self._other_failed, sum(row.failed for row in rest))
-        queued, running = sum(row.queued for row in rest), sum(row.running for row in rest)
-        ended = max(0, status.tasks.ended_total - sum(row.ended for row in own))
-        return FunctionRow(OTHER, queued, running, ended, self._other_failed, seconds_total=self._other_seconds)
 
 
 def _of_rows(

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from scaler.monitor.cluster_rows import ConnectionRow
 from scaler.monitor.model import Model
-from scaler.monitor.web import metrics as metrics_module
 from scaler.monitor.web.metrics import Metrics
 from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, filled_model, run, status
-
-MAX_FUNCTIONS = 5
-
-
-@pytest.fixture
-def few_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "MAX_FUNCTIONS", MAX_FUNCTIONS)
 
 
 class Scrapes:
@@ -113,33 +104,3 @@ def test_names_with_any_characters_are_labels() -> None:
     model.apply_status(status(11.0, functions=functions((f'a"b\\c\n{NASTY}', 1))))
     (label,) = [name for name in Scrapes(model).samples() if name.startswith("scaler_function_duration_seconds_count")]
     assert 'a"b\\c\n<img onerror' in label
-
-
-@pytest.mark.usefixtures("few_functions")
-def test_functions_beyond_the_limit_share_one_label() -> None:
-    model = Model()
-    rows = [(f"f{number}", 1000 - number) for number in range(MAX_FUNCTIONS + 50)]
-    ended = sum(count for _, count in rows)
-    model.apply_status(status(1.0, functions=functions(*rows), tasks={"ended": {"done": ended}}))
-    found = Scrapes(model).samples()
-    counts = {name: value for name, value in found.items() if name.startswith("scaler_function_duration_seconds_count")}
-    assert len(counts) == MAX_FUNCTIONS + 1
-    assert counts["scaler_function_duration_seconds_count{function=other}"] == sum(count for _, count in rows[-50:])
-    assert sum(counts.values()) == ended
-
-
-@pytest.mark.usefixtures("few_functions")
-def test_function_keeps_its_label_and_counters_never_decrease() -> None:
-    model = Model()
-    scrapes = Scrapes(model)
-    many = [(f"f{number}", 10) for number in range(MAX_FUNCTIONS)]
-    model.apply_status(status(1.0, functions=functions(*many, ("late", 9)), tasks={"ended": {"done": 1009}}))
-    first = scrapes.samples()
-    model.apply_status(status(2.0, functions=functions(*many, ("late", 5000)), tasks={"ended": {"done": 6000}}))
-    second = scrapes.samples()
-    model.apply_status(status(3.0, functions=functions(*many, ("new", 1)), tasks={"ended": {"done": 6001}}))
-    third = scrapes.samples()
-    assert [set(found) - set(first) for found in (second, third)] == [set(), set()]
-    for sample in ("duration_seconds_count", "duration_seconds_sum", "tasks_failed_total"):
-        name = f"scaler_function_{sample}{{function=other}}"
-        assert first[name] <= second[name] <= third[name]
