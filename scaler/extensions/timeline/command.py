@@ -18,7 +18,6 @@ from scaler.extensions.timeline.lanes import trace
 from scaler.grammar import counted
 from scaler.monitor.commands import STDOUT, ask, asked, save, split_subject, write
 from scaler.monitor.connection import MonitorConnection
-from scaler.paths import local_path
 
 HINT = "; scaler trace FILE ADDRESS writes to FILE"
 NO_TASK = "no task is running or has ended; --seconds 30 waits for some"
@@ -39,7 +38,6 @@ def trace_file(program: str, arguments: Sequence[str], environment: Environment)
     seconds = own["seconds"]
     if not (math.isfinite(seconds) and seconds >= 0):
         raise UsageError(f"--seconds {seconds}: give a number of at least 0")
-    _check_folder(file)
 
     async def work(connection: MonitorConnection) -> None:
         if seconds:
@@ -66,11 +64,3 @@ async def _watch(seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await interrupted.wait()
     loop.remove_signal_handler(signal.SIGINT)
-
-
-def _check_folder(file: str) -> None:
-    path = local_path(file)
-    if file != STDOUT and path.is_dir():
-        raise UsageError(f"cannot write {file!r}: it is a directory{HINT}")
-    if file != STDOUT and not path.parent.is_dir():
-        raise UsageError(f"cannot write {file!r}: there is no folder {str(path.parent)!r}{HINT}")
