@@ -59,9 +59,6 @@ class Asking:
         self._questions = questions
         self._timeout_seconds = timeout_seconds
 
-    has_reports = False
-    """True if the scheduler sends reports, which update the model."""
-
     @property
     def connected(self) -> bool:
         return True
@@ -181,7 +178,6 @@ class MonitorConnection(Asking):
         hello = own_hello(m.Role.CLIENT if is_client else m.Role.MONITOR)
         self._connector: Connector = SocketConnector(address, m.Server.SCHEDULER, access, hello, self._on_events)
         super().__init__(address, Questions(self._connector.send), timeout_seconds)
-        self.has_reports = not is_client
         self._reading = asyncio.ensure_future(self._keep_reading()) if is_client else None
 
     @property

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain, islice
 from math import inf
@@ -85,6 +85,7 @@ RECENT_SECONDS = 30.0
 MAX_RECENT = 60
 
 MAX_TASKS = 10_000
+MAX_FAILURES = 1_000
 _SEARCHED = "id", "function", "client", "worker", "state", "text", "tags"
 _NO_ROWS: Mapping[str, Any] = {name: () for name in LISTS if name != "functions"}
 
@@ -108,13 +109,6 @@ class MonitorPart:
 
     def on_status(self, before: Status) -> None:
         """Called when the model has a new status. before: the previous status."""
-
-    def on_events(self, document: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
-        """Called when the model has processed a report of events. rows: the report's tasks."""
-
-    def kept(self) -> dict[str, TaskRow]:
-        """Return tasks, oldest first, that searches find even after the model has evicted them."""
-        return {}
 
     def findings(self) -> Iterable[FindingRow]:
         """Return findings: improvements to the cluster or its programs."""
@@ -163,6 +157,8 @@ class Model:
         self.updates = 0
         """Number of task rows applied to this object."""
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
+        self._failed: OrderedDict[str, TaskRow] = OrderedDict()
+        """The newest failed tasks that are no longer in `_tasks`."""
         self._progress = JobProgress[FunctionRow]()
         self._reported_at = 0.0
         self.parts = [part(self) for part in _parts()]
@@ -204,15 +200,14 @@ class Model:
             for each in objects(document.get("tasks"))
             if isinstance(each, dict) and isinstance(each.get("id"), str)
         ]
-        rows = [row for row in map(self._add, rows) if row is not None]
+        for row in rows:
+            self._add(row)
         self._reported_at = max(self._reported_at, reported_at)
         self.has_past = True
         # After a long interruption, the scheduler sends the past again.
         for name in NOTES.keys() & document.keys():
             notes, known = self.notes[name], set(self.notes[name])
             notes.extend([row for row in decode_list(NOTES[name], document[name]) if row not in known])
-        for part in self.parts:
-            part.on_events(document, rows)
 
     def _add_recent(self, status: Status) -> None:
         recent = self.recent
@@ -232,11 +227,11 @@ class Model:
             else:
                 self._tasks[task.id] = task._replace(lane=0)
 
-    def _add(self, task: TaskRow) -> TaskRow | None:
-        """Merge a task with its known row and return the result. None for outdated rows."""
+    def _add(self, task: TaskRow) -> None:
+        """Merge a task with its known row. Ignores outdated rows."""
         known = self._tasks.get(task.id)
         if known is not None and task.state == RUNNING and known.ended_at is not None and known.attempt >= task.attempt:
-            return None  # the same report listed the end before the start
+            return  # the same report listed the end before the start
         seconds = (task.ended_at or 0.0) - known.started_at if known is not None and known.state == RUNNING else 0.0
         if known is not None and known.lane and not task.lane and seconds > 0:
             # The task ended with its worker, which cannot report the start.
@@ -244,27 +239,30 @@ class Model:
         self.updates += 1
         self._tasks[task.id] = task
         self._tasks.move_to_end(task.id)
+        self._failed.pop(task.id, None)
         if len(self._tasks) > MAX_TASKS:
             self._forget_oldest()
-        return task
 
     def _forget_oldest(self) -> None:
         """Evict the oldest ended task. Running tasks stay, because the end is reported only once."""
         oldest = next((task for task in self._tasks.values() if task.state not in LIVE), None)
         oldest = oldest or next(iter(self._tasks.values()))
         del self._tasks[oldest.id]
+        if oldest.failed and not oldest.failed_input:
+            self._failed[oldest.id] = oldest._replace(traceback="")
+            if len(self._failed) > MAX_FAILURES:
+                self._failed.popitem(last=False)
 
     # -- reading
 
     def task(self, task_id: str) -> TaskRow | None:
         """Return the last report of a task by id in hex, or None if unknown or evicted."""
-        kept = (part.kept() for part in self.parts)
-        return self._tasks.get(task_id) or next((rows[task_id] for rows in kept if task_id in rows), None)
+        return self._tasks.get(task_id) or self._failed.get(task_id)
 
     def tasks(
         self, *, search: str = "", state: str = "", limit: int = 100, found: Iterable[TaskRow] = (), **keys: str
     ) -> list[TaskRow]:
-        """Return the last reported tasks, newest first, followed by earlier tasks that extensions keep.
+        """Return the last reported tasks, newest first, followed by earlier failures.
 
         search: case-insensitive part of the id, function, client, worker, failure, or tag. state: an outcome's name,
         `running`, or `failed` for every kind of failure. found: the scheduler's search results, which come first.
@@ -274,9 +272,8 @@ class Model:
             row.id: row if (known := self.task(row.id)) is None or known.state != row.state else known for row in found
         }
         chosen = [(task_keys()[name].of, key) for name, key in keys.items() if key]
-        kept = chain.from_iterable(reversed(part.kept().values()) for part in self.parts)
-        earlier = (task for task in kept if task.id not in self._tasks)
-        others = (task for task in chain(reversed(self._tasks.values()), earlier) if task.id not in first)
+        newest = chain(reversed(self._tasks.values()), reversed(self._failed.values()))
+        others = (task for task in newest if task.id not in first)
         fitting = (
             task
             for task in chain(first.values(), others)
@@ -291,7 +288,7 @@ class Model:
 
     @property
     def task_count(self) -> int:
-        return len(self._tasks.keys() | set(chain.from_iterable(part.kept() for part in self.parts)))
+        return len(self._tasks) + len(self._failed)
 
     @property
     def now(self) -> float:

@@ -1,20 +1,18 @@
-"""Keeps the most recent failed tasks and groups them by function and message. Pure."""
+"""Groups the most recent failed tasks by function and message. Pure."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, ClassVar
 from zlib import crc32
 
 from scaler.monitor.cluster_rows import FailureRow, Status, TaskRow
-from scaler.monitor.model import Model, MonitorPart, TaskKey
+from scaler.monitor.model import MAX_FAILURES, MAX_TASKS, MonitorPart, TaskKey
 from scaler.monitor.rows import view
 from scaler.monitor.top.formats import Panel
 from scaler.texts import pattern
 
-MAX_FAILURES = 1_000
-"""Same limit as the scheduler's."""
 MAX_TEXT = 300
 
 
@@ -25,6 +23,7 @@ def failure_key(task: TaskRow) -> str:
 
 
 def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
+    """Return the groups, newest first. tasks: oldest first."""
     groups: dict[str, FailureRow] = {}
     for task in tasks:
         key, at = failure_key(task), task.ended_at or 0.0
@@ -39,26 +38,11 @@ def _is_own(task: TaskRow) -> bool:
 
 
 class FailedTasks(MonitorPart):
-    """The most recent failed tasks, however many tasks end otherwise. Tracebacks stay in the scheduler."""
-
     keys: ClassVar[Mapping[str, TaskKey]] = {"failure": TaskKey("The key of a group of failures.", failure_key)}
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
-        self._failed: OrderedDict[str, TaskRow] = OrderedDict()
-
-    def on_events(self, _document: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
-        for row in filter(_is_own, rows):
-            self._failed[row.id] = row._replace(traceback="")
-            self._failed.move_to_end(row.id)
-            if len(self._failed) > MAX_FAILURES:
-                self._failed.popitem(last=False)
-
-    def kept(self) -> dict[str, TaskRow]:
-        return self._failed
-
     def groups(self) -> list[FailureRow]:
-        return failure_groups(self._failed.values())
+        failed = self.model.tasks(state="failed", limit=MAX_TASKS + MAX_FAILURES)
+        return failure_groups(reversed([*islice(filter(_is_own, failed), MAX_FAILURES)]))
 
     def panels(self, _status: Status) -> Iterable[Panel]:
         pairs = [(f"{row.function}: {row.text}", f"{row.times:,}") for row in self.groups()]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scaler.extensions.failures.monitor import MAX_FAILURES, FailedTasks
+from scaler.extensions.failures.monitor import FailedTasks
 from scaler.monitor.cluster_rows import FailureRow
-from scaler.monitor.model import Model
+from scaler.monitor.model import MAX_FAILURES, Model
 from scaler.monitor.tables import Table, limit
 
 

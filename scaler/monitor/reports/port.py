@@ -37,8 +37,6 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Bytes in a monitor's outbox above which reports to it are skipped."""
 STATUS_SECONDS = 1.0
 """Interval of reports, and of questions about the figures of the object storage."""
-FRESH_SECONDS = 0.25
-"""Age up to which a new monitor gets the existing status."""
 
 
 @dataclass(slots=True)
@@ -64,8 +62,6 @@ class Monitors:
         """Peers that connected with a client's key to ask questions. They get no reports; disconnecting drops them."""
         self._meter = LoadMeter()
         self._storage_row = StorageRow(own_address(frame.storage.public_address))
-        self._status = MonitorStatus(b"")
-        self._status_at = -math.inf
         frame.storage.on_figures = self._storage_answered
         self._listener = frame.listen(frame.config.monitor_address, self._admit, self._on_events)
         self._timer = self._loop.call_later(STATUS_SECONDS, self._tick)
@@ -143,9 +139,7 @@ class Monitors:
         self._report()
         self._monitors[peer] = _Monitor(asker)
         self._frame.step([MonitoringChanged(True)])
-        if self._loop.time() - self._status_at > FRESH_SECONDS:
-            self._make_status(is_report=False)
-        self._listener.send(peer, self._status)
+        self._listener.send(peer, self._status(is_report=False))
         past = self._events.past(self._frame.state, time.time())
         self._listener.send(peer, MonitorEvents(past.document()))
 
@@ -155,9 +149,8 @@ class Monitors:
         address = self._storage_row.address
         self._storage_row = StorageRow(address, found.objects, *counts, round(latency_seconds, 6), time.time())
 
-    def _make_status(self, *, is_report: bool) -> None:
-        self._status = MonitorStatus(status(self._frame.state, self._server_status(is_report)))
-        self._status_at = self._loop.time()
+    def _status(self, *, is_report: bool) -> MonitorStatus:
+        return MonitorStatus(status(self._frame.state, self._server_status(is_report)))
 
     def _server_status(self, is_report: bool) -> ServerStatus:
         """Return the part of a report to monitors that the core does not have."""
@@ -191,8 +184,7 @@ class Monitors:
                 self._forget(peer)
                 self._frame.observe([Closed(peer, "was out of contact", is_orderly=False)])
         if self._monitors:
-            self._make_status(is_report=True)
-            self._report(self._status)
+            self._report(self._status(is_report=True))
         self._frame.storage.ask()
 
     def _report(self, state: MonitorStatus | None = None) -> None:

@@ -111,7 +111,6 @@ class PreparedMonitor(MonitorConnection):
     """A monitor with a given model, and with the explanation and log of one task."""
 
     connected = True
-    has_reports = True
     last_error = ""
 
     def __init__(self, model: Model | None = None) -> None:
