@@ -79,7 +79,7 @@ def graph_run(
     size = chunk_size_of(chunk_size, why)
     if chunk_size is None and client._is_in_process:
         size = 1  # so that a debugger finds one node after the other
-    return GraphRun(graph, keys, client._futures, template, carried, own, size)
+    return GraphRun(graph, keys, client._futures, template, own, size)
 
 
 class AsyncGraphCalls(AsyncCalls):

@@ -26,8 +26,8 @@ MAX_CHAINED_SECONDS = 200e-6
 prefetched."""
 MAX_CHAINED_NODES = 2048
 MAX_VALUE_BYTES = 128
-MAX_CHUNK_SECONDS = 0.1
-"""Seconds after which a chunk of automatic size submits its remaining nodes as tasks."""
+CHAINED_SECONDS = 0.05
+"""Time that a chunk of a narrow graph aims to run, seconds."""
 MAX_LOADS = 4
 """Maximum loads of chunk values by single nodes, per chunked node: each load costs 10 us."""
 MIN_NODES = 5_000
@@ -308,4 +308,4 @@ class Measured:
         if not self._is_narrow:
             return MAX_NODES
         longest = max(1e-6, *map(median, self._seconds.values()))
-        return max(MAX_NODES, min(MAX_CHAINED_NODES, int(MAX_CHUNK_SECONDS / 2 / longest)))
+        return max(MAX_NODES, min(MAX_CHAINED_NODES, int(CHAINED_SECONDS / longest)))

@@ -5,14 +5,10 @@ The value of a chunk is the list of its nodes' values. A failed node ends its ch
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from scaler.client.connect import processor, room
-from scaler.client.future import ScalerFuture
-from scaler.client.options import Options
 from scaler.errors import ScalerError, SerializationError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
@@ -48,12 +44,9 @@ class Changeable(NamedTuple):
 
 
 class ChunkFunction(ManyCallsFunction):
-    def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
-        """seconds: run time after which remaining nodes become separate tasks with these options."""
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
         self.functions = functions
         self._nodes = [PickledFunction(dump_function(each)) for each in functions]
-        self._options = options._replace(owner=None, call=0)
-        self._seconds = seconds
         name = name_of(functions[0]) if len(functions) == 1 else counted(len(functions), "function")
         self.__qualname__ = f"{name} (chunks)"
 
@@ -77,7 +70,6 @@ class ChunkFunction(ManyCallsFunction):
 
     def run(self, program: Program, inputs: Sequence[Any], ran: list[int]) -> list[Any]:
         """Return the values, or raise the exception of a node. ran: collects the number of each called node."""
-        until = time.monotonic() + self._seconds
         nodes, slots, end = self._nodes, program.slots, 0
         values: list[Any] = [None] * len(program.counts)
         values.extend(_from_elsewhere(program, inputs))
@@ -85,9 +77,6 @@ class ChunkFunction(ManyCallsFunction):
         if not is_plain:
             values = [_copyable(each) for each in values]
         for number, (function, count) in enumerate(zip(program.functions, program.counts, strict=True)):
-            if time.monotonic() > until and processor() is not None:
-                self._send_rest(program, values, ran)
-                break
             ran.append(number)
             begin, end = end, end + count
             arguments: Sequence[Any] = [values[slot] for slot in slots[begin:end]]
@@ -103,23 +92,6 @@ class ChunkFunction(ManyCallsFunction):
                 value = _changeable(value)
             values[number] = value
         return [value if kept else None for value, kept in zip(values, program.is_kept, strict=False)]
-
-    def _send_rest(self, program: Program, values: list[Any], ran: list[int]) -> None:
-        first = len(ran)
-        futures: dict[int, ScalerFuture] = {}
-        end = sum(program.counts[:first])
-        with room("client").Client() as client:
-            for number, count in enumerate(program.counts[first:], first):
-                begin, end = end, end + count
-                slots = program.slots[begin:end]
-                needed = iter(_copied([values[slot] for slot in slots if slot not in futures]))
-                arguments = tuple([futures[slot] if slot in futures else next(needed) for slot in slots])
-                function = self._nodes[program.functions[number]].fresh.get()
-                futures[number] = client._submit(function, arguments, {}, self._options)
-            for number, future in futures.items():
-                ran.append(number)
-                value = future.result()
-                values[number] = value if type(value) in ATOMS else _changeable(value)
 
 
 def value_at(values: Sequence[Any], position: int) -> Any:

@@ -72,14 +72,12 @@ class GraphRun:
         keys: Iterable[Any],
         table: FutureTable,
         templates: Templates,
-        options: Options,
         own: Mapping[Key, Options],
         chunk_size: int | None,
     ) -> None:
         """own: options by node. chunk_size: None: by measurement. Raises UsageError."""
         self._table = table
         self._templates = templates
-        self._options = options
         self._own = own
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
         self._tasks: list[TaskFuture] = []
@@ -113,7 +111,7 @@ class GraphRun:
         measured = len(self._tasks)
         of_chunks = None
         if cut is not None and cut.functions:
-            of_chunks = self._function_of(cut, chunks.MAX_CHUNK_SECONDS if chunk_size is None else math.inf)
+            of_chunks = self._function_of(cut)
         for key in plan.nodes if cut is None else cut.order:
             if type(key) is chunks.NodeChunk:
                 assert of_chunks is not None, "it has functions"
@@ -162,9 +160,9 @@ class GraphRun:
         self._tasks.append(task)
         self._sizes[task] = len(chunk.keys)
 
-    def _function_of(self, cut: chunks.GraphCut, seconds: float) -> ChunkFunction:
+    def _function_of(self, cut: chunks.GraphCut) -> ChunkFunction:
         try:
-            function = ChunkFunction(cut.functions, self._options, seconds)
+            function = ChunkFunction(cut.functions)
             self._templates(function, False, None)
         except SerializationError:
             for each in cut.functions:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from scaler.client.options import Options
 from scaler.extensions.environment.packages import differences, packages_of
 from scaler.extensions.graphs.program import ChunkFunction
 
@@ -57,7 +56,7 @@ def test_finds_packages_wherever_a_function_references_or_imports_them(text: str
     assert packages_of(made(text)) == (("tabler", "1.2"),)
     assert packages_of(functools.partial(max, key=1, default=2)) == ()
     assert packages_of(functools.partial(made(text), 1)) == (("tabler", "1.2"),)
-    assert packages_of(ChunkFunction([max, made(text)], Options(), 0.0)) == (("tabler", "1.2"),)
+    assert packages_of(ChunkFunction([max, made(text)])) == (("tabler", "1.2"),)
 
 
 def test_local_module_has_no_version_unlike_its_imports(folder: Path) -> None:

@@ -37,10 +37,6 @@ def add(*values: Any) -> Any:
     return sum(values)
 
 
-def total(*values: int) -> int:
-    return sum(values)
-
-
 def fail(*values: Any) -> None:
     raise ValueError(f"bad {values}")
 
@@ -158,30 +154,6 @@ def test_chunk_size_is_an_integer_above_zero(client: Client) -> None:
 def test_chunk_size_without_effect_is_refused(client: Client, options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=f"chunk_size is 2, but with {why}, each call is a task"):
         client.get({"a": (add, 1)}, ["a"], chunk_size=2, **options)
-
-
-# -- chunks that take longer than was measured -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small graphs are measured, and their chunks send all their nodes as tasks."""
-    for name, value in {"MIN_NODES": 10, "WAIT_SECONDS": SECONDS, "MAX_CHUNK_SECONDS": 0.0}.items():
-        monkeypatch.setattr(chunks, name, value)
-    monkeypatch.setattr(chunks, "MAX_NODE_SECONDS", SECONDS)
-    monkeypatch.setattr(chunks, "FIRST_SAMPLES", 0)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_slow_chunk_submits_its_remaining_nodes_as_tasks(client: Client) -> None:
-    graph, keys = levels(total, 20, 10)
-    assert client.get(graph, keys) == values_of(graph, keys)
-    assert chunks_of(client, "total") == 1
-    assert len(client.tasks(name="total")) == 200
-
-
-def made(value: int) -> list[int]:
-    return [value]
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import threading
 from collections.abc import Callable
@@ -12,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.client.options import Options
 from scaler.errors import SerializationError
 from scaler.extensions.graphs.chunks import (
+    CHAINED_SECONDS,
     FIRST_SAMPLES,
     MAX_CHAINED_NODES,
     MAX_CHAINED_SECONDS,
-    MAX_CHUNK_SECONDS,
     MAX_NODE_SECONDS,
     MAX_NODES,
     MAX_VALUE_BYTES,
@@ -68,7 +66,7 @@ def run(plan: Plan, cut: GraphCut, found: Graph | None = None) -> Graph:
     found.cut = cut
     for each in cut.order:
         if isinstance(each, NodeChunk):
-            function = ChunkFunction(cut.functions, Options(), math.inf)
+            function = ChunkFunction(cut.functions)
             each.future = sent(sent(function)(*sent(each.arguments(found))))
         else:
             function, *arguments = plan.nodes[each]
@@ -265,7 +263,7 @@ def test_chunks_of_a_chain_have_longer_nodes_and_more_of_them() -> None:
         measured.add(other, MAX_CHAINED_SECONDS, 1)
     assert [each.is_small(other) for each in (chained, wide)] == [True, False]
     assert [each.size for each in (chained, wide)] == [MAX_NODES, MAX_NODES]
-    for seconds, size in ((MAX_CHUNK_SECONDS / 2 / 1000, 1000), (0.0, MAX_CHAINED_NODES)):
+    for seconds, size in ((CHAINED_SECONDS / 1000, 1000), (0.0, MAX_CHAINED_NODES)):
         chained = Measured(range(1, SAMPLES + 1))
         chained.add(add, seconds, 1)
         assert chained.size == size
