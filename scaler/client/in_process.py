@@ -29,7 +29,6 @@ from scaler.protocol.messages import Inquiry, Reply, ShutdownCluster, ShutdownRe
 from scaler.serialization import Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import copy_of
-from scaler.serialization.snapshot import Fresh
 from scaler.worker.processor.calling import Meter, failure_of, finish
 
 _Reply = TypeVar("_Reply", bound=Reply)
@@ -79,7 +78,6 @@ class InProcessLoop(ClientLoop):
         )
         self.futures.run_task = self._run_task
         self.calls = ClientCalls(1)
-        self._functions: WeakKeyDictionary[tasks.FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
         self._objects: WeakKeyDictionary[tasks.RemoteReference, Parts] = WeakKeyDictionary()
 
     @property
@@ -140,12 +138,10 @@ class InProcessLoop(ClientLoop):
         meter = Meter()
         began = time.perf_counter_ns()
         _thread.depth += 1
-        reference = template.functions[0]
-        fresh = self._functions.pop(reference, None)  # a concurrent call in another thread loads its own
-        if fresh is None:
-            fresh = self._loader(reference, serializer)
+        code = template.functions[0]
         try:
-            function = fresh.get()
+            parts = parts_of(code.payload) if code.upload is None else self._objects[code.upload]
+            function = load_function(parts, serializer)
             parts = (
                 self._objects[cast("tasks.ObjectUpload", references[-1])] if is_stored(payload) else parts_of(payload)
             )
@@ -161,13 +157,8 @@ class InProcessLoop(ClientLoop):
             value, error = load_outcome(*failure_of(raised), serializer)
         finally:
             _thread.depth -= 1
-            self._functions[reference] = fresh
         duration_us = (time.perf_counter_ns() - began) // 1000
         return value, error, (duration_us, meter.cpu_us, meter.peak_bytes) if template.spec.profiling else duration_us
-
-    def _loader(self, reference: tasks.FunctionReference, serializer: Serializer | None) -> Fresh[Callable[..., Any]]:
-        parts = parts_of(reference.payload) if reference.upload is None else self._objects[reference.upload]
-        return Fresh(lambda: load_function(parts, serializer))
 
     def _value(self, reference: tasks.Reference, serializer: Serializer | None) -> Any:
         if isinstance(reference, tasks.ObjectReference):
