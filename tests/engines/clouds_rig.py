@@ -76,7 +76,7 @@ def kubernetes_config(**values: Any) -> KubernetesConfig:
 def furnish_account(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Create a cluster, a queue, a job definition, and a bucket, all without function."""
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
-    furnish(aws, command=["sh", "-c", "exec sleep 60", "Ref::module"])
+    furnish(aws, command=["sh", "-c", "exec sleep 60"])
     with ecs_client(aws) as client:
         client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
 

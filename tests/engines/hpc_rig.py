@@ -17,7 +17,7 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.requests import mark_of
+from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, mark_of
 
 WAIT_SECONDS = 20.0
 BUCKET = "calls-and-results"
@@ -38,7 +38,7 @@ def settings(aws: AwsEmulator, **changes: Any) -> AwsHpcConfig:
 
 def furnish(aws: AwsEmulator, **changes: Any) -> None:
     """Create queue, job definition, and bucket."""
-    aws.batch.furnish(**changes)
+    aws.batch.furnish(**{"command": ["python", "-P", "-m", JOB_MODULE], **changes})
     client = AwsClient(settings(aws), "s3")
     client.call("CreateBucket", Bucket=BUCKET)
     client.close()

@@ -15,7 +15,6 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws.setup import Account, Resource, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, setup
 from scaler.worker_manager.aws_hpc.backend import BatchService
-from scaler.worker_manager.aws_hpc.requests import Definition
 from scaler.worker_manager.aws_hpc.setup import EnvironmentResource, Network, QueueResource, compute_resources
 from tests.engines.moto_rig import Cloud, moto_server, words
 
@@ -116,8 +115,7 @@ def test_manager_finds_resources_created_by_setup(cloud: HpcCloud) -> None:
     service.check_queue()
     definition = service.definition()
     service.close()
-    assert isinstance(definition, Definition)
-    assert definition.takes_module
+    assert definition == cloud.definition()["jobDefinitionArn"]
 
 
 def test_jobs_without_an_image_install_the_running_version_from_the_bucket(cloud: HpcCloud) -> None:
@@ -126,7 +124,7 @@ def test_jobs_without_an_image_install_the_running_version_from_the_bucket(cloud
     assert setup.provision(bare, "setup", False, lines.append) == 0
     container = cloud.definition()["containerProperties"]
     assert container["image"].startswith("public.ecr.aws/docker/library/python:3.")
-    assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "Ref::module")
+    assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "scaler.worker_manager.aws_hpc.job")
     keys = [each["Key"] for each in cloud.call("s3", "ListObjectsV2", Bucket="our-calls")["Contents"]]
     assert [key.rpartition("/")[2][:14] for key in keys] == ["requirements.t", "scaler_compute"]
     resources = [each["Resource"] for each in cloud.policy(JOB)]
@@ -135,7 +133,7 @@ def test_jobs_without_an_image_install_the_running_version_from_the_bucket(cloud
     [volume] = on_hosts["containerProperties"]["volumes"]
     assert volume["host"] == {"sourcePath": "/var/cache/scaler/scaler-job"}, "other definitions write elsewhere"
     service = BatchService(bare)
-    assert service.definition().takes_module
+    service.definition()
     service.close()
     service = BatchService(replace(bare, worker_requirements=("numpy",)))
     with pytest.raises(AwsError, match="does not install this version of scaler with these requirements"):

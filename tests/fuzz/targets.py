@@ -44,7 +44,7 @@ from scaler.worker.frames import (
     pack_note,
     pack_results,
 )
-from scaler.worker_manager.aws_hpc.objects import call_of, decompress, pack_bundle
+from scaler.worker_manager.aws_hpc.objects import call_of, pack_bundle
 from scaler.worker_manager.aws_hpc.requests import JOB_SPEC_VARIABLE, JobSpec
 from tests.fuzz import mutations, peers
 from tests.fuzz.conversations import unpack
@@ -225,7 +225,7 @@ def run_payloads(data: bytes) -> int:
     """Parse purported payloads, calls, results, or batches of calls."""
     for outcome in range(4):
         failure_texts(outcome, data)
-    for read in (parts_of, unpack_call, decompress, lambda data: call_of(lambda begin, end: data[begin:end], 1, 100)):
+    for read in (parts_of, unpack_call, lambda data: call_of(lambda begin, end: data[begin:end], 1, 100)):
         with suppress(ProtocolError, RefusedError):
             read(data)
     with suppress(ProtocolError, RefusedError):

@@ -16,7 +16,6 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_ses
 from scaler.worker_manager.aws.package import end_text, installs_other, package_of
 from scaler.worker_manager.aws.resources import NO_BUCKET, delete_objects, object_keys
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, requests
-from scaler.worker_manager.aws_hpc.objects import compress
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
@@ -37,7 +36,8 @@ class BatchService:
         # SubmitJob has no client token to deduplicate repeated calls.
         self._submitting = AwsClient(config, "batch", session=session, attempts=1)
 
-    def definition(self) -> requests.Definition:
+    def definition(self) -> str:
+        """Return the ARN of the newest job definition. Raises AwsError without a suitable one."""
         name = self._config.job_definition
         named = {"jobDefinitions": [name]} if ":" in name else {"jobDefinitionName": name, "status": "ACTIVE"}
         found = self._batch.items("DescribeJobDefinitions", "jobDefinitions", **named)
@@ -58,7 +58,7 @@ class BatchService:
         if owner not in (None, requests.owner_of(self._config)):
             text = f"the job definition {name!r} was made for the worker manager {owner!r}, whose objects its jobs read"
             raise AwsError(f"{text}: give this manager another job_definition, and run {requests.SETUP}", "refused")
-        return requests.Definition.of(newest)
+        return str(newest["jobDefinitionArn"])
 
     def check_queue(self) -> None:
         name = self._config.job_queue
@@ -185,11 +185,11 @@ class SessionObjects:
             text = f"there is no bucket {self._bucket!r}: run {requests.SETUP}, or change s3_bucket"
             raise AwsError(text, "refused", "NoSuchBucket")
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Buffer) -> None:
         self._s3.call("PutObject", Bucket=self._bucket, Key=key, Body=data)
 
     def put_object(self, name: str, data: Buffer) -> None:
-        self.put(requests.object_key(self._prefix, name), compress(data))
+        self.put(requests.object_key(self._prefix, name), data)
 
     def get(self, key: str) -> bytes:
         return self._s3.read(Bucket=self._bucket, Key=key)

@@ -45,11 +45,10 @@ from scaler.worker_manager.aws_hpc.objects import (
     MAX_DATA_BYTES,
     PackedCall,
     SharedObjects,
-    decompress,
     pack_bundle,
     verified,
 )
-from scaler.worker_manager.aws_hpc.requests import Definition, call_request, job_price, minimum_seconds, owns
+from scaler.worker_manager.aws_hpc.requests import call_request, job_price, minimum_seconds, owns
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.polled import STOP_REASON
@@ -101,7 +100,7 @@ class BatchExecutor:
         self._has_updates = False
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
-        self._definition: Definition | None = None
+        self._definition = ""
         self._key = secrets.token_bytes(KEY_BYTES)
         self._shared = SharedObjects()
         self._count = 0
@@ -156,7 +155,6 @@ class BatchExecutor:
             text = f"the task and its arguments take {len(data)} bytes, more than S3 accepts in one request"
             self._fail(keys, Outcome.REJECTED, text)
             return
-        assert self._definition is not None, "start comes first"
         self._count += 1
         request, call_key = call_request(self._config, self._definition, self._session, self._count, len(keys))
         self._upload({name: block for each in batch for name, block in each.blocks.items()})
@@ -372,8 +370,8 @@ class BatchExecutor:
             raise error
         return set(found)
 
-    def _read(self, key: str, number: int, index: int) -> bytes:
-        return decompress(verified(self._key, number, index, self._objects.get(key)))
+    def _read(self, key: str, number: int, index: int) -> memoryview:
+        return verified(self._key, number, index, self._objects.get(key))
 
     def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
         for job_id, job in self._service.describe(jobs).items():

@@ -18,7 +18,7 @@ from scaler.worker.credential import take_credential
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc import requests
-from scaler.worker_manager.aws_hpc.objects import KEY_BYTES, call_of, compress, decompress, restored, signed
+from scaler.worker_manager.aws_hpc.objects import KEY_BYTES, call_of, restored, signed
 
 ATTEMPTS = 6  # nothing above this program retries
 READ_TIMEOUT_SECONDS = 60.0
@@ -40,7 +40,7 @@ def main() -> int:
         _say(f"the task cannot be read, and did not start: {error}")
         return requests.EXIT_NO_CALL
     import_from_working_directory()
-    result = compress(run_call(call))
+    result = run_call(call)
     del call
     try:
         objects.put_result(index, signed(key, spec.number, index, result))
@@ -72,7 +72,7 @@ class SpecObjects:
         return key, restored(call, self.read)
 
     def read(self, name: str) -> bytes:
-        return decompress(self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name)))
+        return self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name))
 
     def put_result(self, index: int, data: bytes) -> None:
         self._s3.call("PutObject", Bucket=self._spec.bucket, Key=self._spec.result_key(index), Body=data)

@@ -1,8 +1,7 @@
 """The objects that jobs read and write in S3. Pure.
 
 The calls of one array job are one object, from which each child reads its own. Layout, little endian: magic (8 bytes),
-number of calls (u32), end of each call (u64 each, counted from the end of this table), the calls. Each call begins with
-a byte for the compression method.
+number of calls (u32), end of each call (u64 each, counted from the end of this table), the calls.
 
 A *block* is one payload of a call: function, serializer, code, arguments, or an input. A repeated block is replaced in
 its call by a reference with the block's SHA-256, and becomes an object of the session. Jobs verify the digest, so the
@@ -14,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,10 +24,6 @@ from scaler.serialization import Buffer
 
 MAGIC = b"scalbndl"
 _HEAD = struct.Struct("<8sI")
-_PLAIN, _ZLIB = b"\0", b"\1"  # methods of compression
-_LEVEL = 1  # fast for compressible payloads, and cheap to try on the rest
-_SAMPLE_BYTES = 64 * 1024
-_WORTH = 0.9  # data that does not shrink below this share is stored uncompressed
 MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of PutObject. Source: S3 user guide.
 
 MIN_SHARED_BYTES = 1024  # smaller blocks remain in their calls
@@ -43,9 +37,8 @@ Read = Callable[[int, int], bytes]  # returns the existing bytes between two off
 
 
 def pack_bundle(calls: Sequence[bytes]) -> bytes:
-    blocks = [compress(call) for call in calls]
-    ends = list(accumulate(map(len, blocks)))
-    return b"".join([_HEAD.pack(MAGIC, len(calls)), struct.pack(f"<{len(ends)}Q", *ends), *blocks])
+    ends = list(accumulate(map(len, calls)))
+    return b"".join([_HEAD.pack(MAGIC, len(calls)), struct.pack(f"<{len(ends)}Q", *ends), *calls])
 
 
 def call_of(read: Read, index: int, first_bytes: int) -> bytes:
@@ -68,33 +61,7 @@ def call_of(read: Read, index: int, first_bytes: int) -> bytes:
         begin, end = struct.unpack("<QQ", part(_HEAD.size + 8 * (index - 1), _HEAD.size + 8 * (index + 1)))
     else:
         begin, (end,) = 0, struct.unpack("<Q", part(_HEAD.size, _HEAD.size + 8))
-    return decompress(part(base + begin, base + end))
-
-
-def compress(data: Buffer) -> bytes:
-    view = memoryview(data)
-    if len(zlib.compress(view[:_SAMPLE_BYTES], _LEVEL)) < _WORTH * min(len(view), _SAMPLE_BYTES):
-        packed = zlib.compress(view, _LEVEL)
-        if len(packed) < _WORTH * len(view):
-            return _ZLIB + packed
-    return b"".join((_PLAIN, view))
-
-
-def decompress(data: Buffer) -> bytes:
-    if data[:1] == _PLAIN:
-        return bytes(data[1:])
-    if data[:1] != _ZLIB:
-        raise ProtocolError(f"data of size {len(data)} has an unknown compression")
-    inflate = zlib.decompressobj()
-    try:
-        found = inflate.decompress(data[1:], MAX_DATA_BYTES + 1)
-    except zlib.error as error:
-        raise ProtocolError(f"data of size {len(data)} cannot be decompressed: {error}") from error
-    if len(found) > MAX_DATA_BYTES:
-        raise ProtocolError(f"data of size {len(data)} has more than {MAX_DATA_BYTES} bytes decompressed")
-    if not inflate.eof:
-        raise ProtocolError(f"data of size {len(data)} ends too early to be decompressed")
-    return found
+    return part(base + begin, base + end)
 
 
 @dataclass(frozen=True, slots=True)

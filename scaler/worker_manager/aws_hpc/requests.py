@@ -10,7 +10,6 @@ import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from scaler.config.addresses import is_loopback, local_address
 from scaler.errors import ConfigError
@@ -114,43 +113,21 @@ def object_key(keys: str, name: str) -> str:
     return f"{keys}calls/{name}"
 
 
-MODULE = "module"  # parameter of definitions, such as that of `setup`, whose command takes the module's name
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """An active job definition. takes_module: its command takes the module's name as a parameter."""
-
-    arn: str
-    takes_module: bool
-
-    @classmethod
-    def of(cls, described: Mapping[str, Any]) -> Definition:
-        command = (described.get("containerProperties") or {}).get("command") or ()
-        return cls(str(described["jobDefinitionArn"]), f"Ref::{MODULE}" in command)
-
-
-def call_request(
-    config: AwsHpcConfig, definition: Definition, session: str, number: int, size: int
-) -> tuple[Fields, str]:
-    """Return the parameters of SubmitJob for calls, and the key of their object. size: number of calls."""
+def call_request(config: AwsHpcConfig, definition: str, session: str, number: int, size: int) -> tuple[Fields, str]:
+    """Return the parameters of SubmitJob for calls, and the key of their object. definition: ARN, whose command runs
+    JOB_MODULE. size: number of calls."""
     spec = JobSpec(config.aws_region, config.s3_bucket, keys_of(config, session), number)
     variables = {JOB_SPEC_VARIABLE: spec.to_json(), HASH_SEED_VARIABLE: own_hash_seed()}
-    overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
-    given = {MODULE: JOB_MODULE} if definition.takes_module else {}
-    if not given:
-        overrides["command"] = ["python", "-P", "-m", JOB_MODULE]
     request: Fields = {
         "jobName": job_name(config, session, number),
         "jobQueue": config.job_queue,
-        "jobDefinition": definition.arn,
-        "containerOverrides": overrides,
+        "jobDefinition": definition,
+        "containerOverrides": {"environment": [{"name": key, "value": value} for key, value in variables.items()]},
         # The scheduler reruns the task of a lost host, without counting the attempt.
         "retryStrategy": {"attempts": 1},
         "timeout": {"attemptDurationSeconds": config.job_timeout_minutes * 60},
         "tags": owner_tags(config.worker_manager_id, cluster_of(config)),
         "propagateTags": True,
-        **({"parameters": given} if given else {}),
         **({"arrayProperties": {"size": size}} if size > 1 else {}),
     }
     return request, spec.call_key

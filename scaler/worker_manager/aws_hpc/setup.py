@@ -17,7 +17,7 @@ from scaler.worker_manager.aws.package import platform_of
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import ALIVE
-from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, manager_keys, owner_of
+from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, OWNER_TAG, manager_keys, owner_of
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
@@ -157,18 +157,16 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
     return {
         "type": "container",
         "platformCapabilities": ["FARGATE" if config.is_fargate else "EC2"],
-        "parameters": {MODULE: JOB_MODULE},
         "containerProperties": container,
         "propagateTags": True,
     }
 
 
 def _command(config: AwsHpcConfig) -> list[str]:
-    module = f"Ref::{MODULE}"
     if config.batch_image is not None:
-        return ["python", "-P", "-m", module]
+        return ["python", "-P", "-m", JOB_MODULE]
     package = packages.package_of(config, config.event_loop)
-    return packages.install_command(package, config.aws_region, config.s3_bucket, config.job_definition, module)
+    return packages.install_command(package, config.aws_region, config.s3_bucket, config.job_definition, JOB_MODULE)
 
 
 class Bucket(aws.BucketResource):

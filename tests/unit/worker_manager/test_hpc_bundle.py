@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
-from scaler.worker_manager.aws_hpc import objects
-from scaler.worker_manager.aws_hpc.objects import call_of, compress, decompress, pack_bundle
+from scaler.worker_manager.aws_hpc.objects import call_of, pack_bundle
 
 
 class Store:
@@ -45,13 +44,6 @@ def test_reads_a_small_bundle_whole_and_a_large_one_in_part() -> None:
     assert sum(end - begin for begin, end in large.reads) < 200_000
 
 
-def test_data_that_does_not_shrink_is_not_compressed() -> None:
-    assert compress(noise(1000)) == b"\0" + noise(1000)
-    assert len(compress(bytes(1_000_000))) < 10_000
-    mixed = bytes(64 * 1024) + noise(1_000_000)
-    assert decompress(compress(mixed)) == mixed
-
-
 @pytest.mark.parametrize(
     ("damaged", "text"),
     [
@@ -64,10 +56,3 @@ def test_data_that_does_not_shrink_is_not_compressed() -> None:
 def test_damaged_calls_are_reported_as_such(damaged: bytes, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         call_of(Store(damaged).read, 1, 1000)
-
-
-def test_rejects_data_that_would_exceed_the_object_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "MAX_DATA_BYTES", 1_000_000)
-    assert decompress(compress(bytes(1_000_000))) == bytes(1_000_000)
-    with pytest.raises(ProtocolError, match="has more than 1000000 bytes decompressed"):
-        decompress(compress(bytes(1_000_001)))

@@ -15,7 +15,6 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
 from scaler.worker_manager.aws_hpc.backend import classify_exit
 from scaler.worker_manager.aws_hpc.objects import PackedCall
 from scaler.worker_manager.aws_hpc.requests import (
-    Definition,
     JobSpec,
     call_request,
     job_name,
@@ -25,7 +24,7 @@ from scaler.worker_manager.aws_hpc.requests import (
 )
 from scaler.worker_manager.aws_hpc.tracking import batches_of
 
-DEFINITION = Definition("arn:definition:1", takes_module=False)
+DEFINITION = "arn:definition:1"
 
 
 def config(**changes: Any) -> AwsHpcConfig:
@@ -33,8 +32,8 @@ def config(**changes: Any) -> AwsHpcConfig:
     return model_of(AwsHpcConfig, {**settings, "s3_bucket": "bucket", **changes})
 
 
-def request(size: int = 1, definition: Definition = DEFINITION) -> dict[str, Any]:
-    return call_request(config(), definition, "5e55", 7, size)[0]
+def request(size: int = 1) -> dict[str, Any]:
+    return call_request(config(), DEFINITION, "5e55", 7, size)[0]
 
 
 def call(number: int, *, size: int = 10) -> PackedCall:
@@ -77,17 +76,6 @@ def test_one_call_is_a_plain_job_and_several_are_an_array() -> None:
     assert request(size=7)["arrayProperties"] == {"size": 7}
     assert request()["timeout"] == {"attemptDurationSeconds": 3600}
     assert request()["tags"] == {"scaler:manager": "burst", "scaler:cluster": "tcp://h:1"}
-
-
-def test_module_is_named_by_the_command_or_a_definition_parameter() -> None:
-    module = "scaler.worker_manager.aws_hpc.job"
-    assert request()["containerOverrides"]["command"] == ["python", "-P", "-m", module]
-    described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
-    definition = Definition.of(described)
-    assert definition == Definition("arn", takes_module=True)
-    made = request(definition=definition)
-    assert "command" not in made["containerOverrides"]
-    assert made["parameters"] == {"module": module}
 
 
 @pytest.mark.parametrize("size", [1, 2])
