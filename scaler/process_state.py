@@ -9,11 +9,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
 
 _KEPT = frozenset({signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP})  # Python ignores the first two, and `nohup` the last
-
-OnDrop = Callable[[str], object]
 
 
 def begin_afresh() -> None:
@@ -58,12 +55,11 @@ def leave_removed_directory() -> None:
             sys.stderr.write("scaler: the working directory was removed; using /\n")
 
 
-def lossy_stream(descriptor: int, on_drop: OnDrop | None = None) -> io.TextIOWrapper:
-    """Return a text stream for stdout or stderr that drops unwritable data (full disk, closed pipe). on_drop: called
-    with the reason at the first dropped bytes, and each time their number has doubled."""
+def lossy_stream(descriptor: int) -> io.TextIOWrapper:
+    """Return a text stream for stdout or stderr that drops unwritable data (full disk, closed pipe)."""
     original = sys.__stdout__ if descriptor == 1 else sys.__stderr__
     return io.TextIOWrapper(
-        io.BufferedWriter(_LossyFile(descriptor, on_drop)),  # type: ignore[type-var]
+        io.BufferedWriter(_LossyFile(descriptor, "w", closefd=False)),  # type: ignore[type-var]
         encoding=None if original is None else original.encoding,
         errors=("strict" if descriptor == 1 else "backslashreplace") if original is None else original.errors,
         line_buffering=descriptor != 1 or os.isatty(descriptor),
@@ -71,12 +67,6 @@ def lossy_stream(descriptor: int, on_drop: OnDrop | None = None) -> io.TextIOWra
 
 
 class _LossyFile(io.FileIO):
-    def __init__(self, descriptor: int, on_drop: OnDrop | None) -> None:
-        super().__init__(descriptor, "w", closefd=False)
-        self._on_drop = on_drop
-        self._dropped_bytes = 0
-        self._report_at = 1
-
     def write(self, data: io.BufferedIOBase | bytes, /) -> int:  # type: ignore[override]
         view = memoryview(data)  # type: ignore[arg-type]
         try:
@@ -84,14 +74,6 @@ class _LossyFile(io.FileIO):
                 waiting = select.poll()
                 waiting.register(self, select.POLLOUT)
                 waiting.poll()
-        except OSError as error:
-            self._drop(view.nbytes, error)
+        except OSError:
             return view.nbytes
         return count
-
-    def _drop(self, count: int, error: OSError) -> None:
-        self._dropped_bytes += count
-        if self._on_drop is not None and self._dropped_bytes >= self._report_at:
-            self._report_at = 2 * self._dropped_bytes
-            name = "stdout" if self.fileno() == 1 else "stderr"
-            self._on_drop(f"{name} cannot be written ({error.strerror}): dropped bytes={self._dropped_bytes}")

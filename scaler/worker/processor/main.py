@@ -192,7 +192,7 @@ class _Processor:
         self._printing = PrintForwarder(lambda: self.context.task_id, control.send)
         self._guard = ProcessGuard()
         self._tee = TeedStreams(self._printing.write)
-        self._restorer = StateRestorer(self._tee.add, partial(_report_record, control, "WARNING", "scaler.worker"))
+        self._restorer = StateRestorer(self._tee.add)
         self._is_spoilt = False
         """A task has changed this process, which must not run another one."""
 

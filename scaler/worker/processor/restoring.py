@@ -25,7 +25,7 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import Any, Never
 
-from scaler.process_state import OnDrop, lossy_stream
+from scaler.process_state import lossy_stream
 from scaler.worker.processor.capture import flush_streams
 
 
@@ -92,12 +92,11 @@ Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
 
 
 class StateRestorer:
-    def __init__(self, tee: Callable[[bool, Any], object], on_drop: OnDrop | None = None) -> None:
+    def __init__(self, tee: Callable[[bool, Any], object]) -> None:
         """tee: forwards the text of a new stream; receives is_stderr and the stream."""
         self.is_changed = False
         self._undo: dict[object, Callable[[], object]] = {}
         self._tee = tee
-        self._on_drop = on_drop
         self.streams = [sys.stdin, sys.stdout, sys.stderr]
         first = min(_FIRST_COPY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, first) for number in range(3)]
@@ -132,7 +131,7 @@ class StateRestorer:
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = self.streams[number]
             if stream is None or stream.closed:
-                stream = self.streams[number] = lossy_stream(number, self._on_drop)
+                stream = self.streams[number] = lossy_stream(number)
                 self._tee(number == 2, stream)
             setattr(sys, name, stream)
         sys.stdin = self.streams[0]
