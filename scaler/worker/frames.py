@@ -45,7 +45,7 @@ GRANT = b"G"
 
 
 class Descriptors(NamedTuple):
-    """Inherited by a processor: three sockets, the status page, and a file for the interpreter's crash text."""
+    """Inherited by a processor: three sockets, the status page, and a file for the text of its crash."""
 
     tasks: int
     definitions: int
@@ -77,8 +77,6 @@ class ToProcessor:
 class ToAgent(IntEnum):
     RESULTS = 1
     READY = 2
-    FAILED = 3
-    """text: reason"""
     BLOCKED = 4
     UNBLOCKED = 5
     CHANNEL = 6

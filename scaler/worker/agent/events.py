@@ -27,14 +27,13 @@ class StopRequested(NamedTuple):
 
 class ProcessorEvent(Enum):
     READY = "it accepts tasks"
-    FAILED = "it could not start, and its exit follows; text: reason"
     BLOCKED = "its running task waits for tasks of its own"
     UNBLOCKED = "its task's wait has ended, and it needs a slot to continue"
     WORN = "it must be replaced once its tasks have ended; text: reason"
     WAITS = "text: what its running task waits for besides tasks of its own; empty: it continues"
     INVALID_DATAGRAM = "it violated the protocol; text: details"
     OUT_OF_MEMORY = "it exited because the kernel killed it for lack of memory; text: as for EXITED"
-    EXITED = "it exited, after its TasksReclaimed; text: exit code or signal, and its crash text"
+    EXITED = "it exited, after its TasksReclaimed; text: its crash text, or exit code or signal"
 
 
 class ProcessorReported(NamedTuple):

@@ -73,9 +73,6 @@ class ProcessorPool(ProcessorTable):
                 processor.is_ready = True
                 self._failed_starts = 0
                 self.show_degraded("")
-            case e.ProcessorEvent.FAILED:
-                self._enter(processor, ProcessorState.ENDING, processor.since)
-                self._count_failed_start(text)
             case e.ProcessorEvent.BLOCKED:
                 if state is ProcessorState.ACTIVE:
                     self._suspend(processor, now)
@@ -316,9 +313,9 @@ class ProcessorPool(ProcessorTable):
         has_begun = processor.snapshot.begun > processor.results
         if processor.state is not ProcessorState.ENDING and processor.is_worn and not has_begun:
             self.processors_replaced += 1  # it exited on its own, because it must not run another task
+        elif processor.state is not ProcessorState.ENDING and not processor.is_ready:
+            self._count_failed_start(text)
         elif processor.state is not ProcessorState.ENDING:
-            if not processor.is_ready:
-                self._count_failed_start(text)
             task = processor.first_task if has_begun else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"
             self.log(f"processor {processor.number} died {what}: {text}", task)

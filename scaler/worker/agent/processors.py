@@ -37,7 +37,7 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 """Buffer of a socket to or from a processor. Further data waits in the agent or blocks the processor."""
 MAX_READ_PER_WAKEUP = 64
 """Datagrams read from one processor per iteration of the event loop, for fairness."""
-CRASH_TEXT_BYTES = 4096
+CRASH_TEXT_BYTES = 16 * 1024
 KILL_SECONDS = 1.0
 """Seconds that an exiting agent waits for its processors to die before it accounts for their tasks."""
 DESCRIPTORS_PER_TASK = 8
@@ -338,10 +338,11 @@ _LIBRARIES = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "plat
 
 
 def with_crash(how: str, crash: str) -> str:
-    """Return how a processor died: the location, then the user's frames. crash: faulthandler's text."""
+    """Return how a processor died: the location, then the user's frames. crash: faulthandler's text, or the reason for
+    an exit."""
     frames = [match for match in _FRAME.finditer(crash) if not match["file"].startswith(_OWN)]
     if not frames:
-        return f"{how}\n{crash}" if crash else how
+        return f"{how}\n{crash}" if crash and _SIGNAL.search(how) else crash or how
     place = next((frame for frame in frames if not frame["file"].startswith(_LIBRARIES)), frames[0])
     signal = _SIGNAL.sub(r"\1", how)
     shown = [f"  {frame[0].strip()}" for frame in frames]

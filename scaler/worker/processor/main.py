@@ -81,7 +81,7 @@ def run_processor(
             run_preload(config.preload)
         except BaseException:  # noqa: BLE001 (the agent reports any error of the hook)
             text = f"preload {config.preload} failed:\n{traceback.format_exc(limit=-20)}"
-            send(results, pack_note(Note(ToAgent.FAILED, text.encode("utf-8", "replace"))))
+            os.write(descriptors.crash_text, text.encode("utf-8", "replace"))
             return 1
     try:
         results.send(pack_note(Note(ToAgent.READY)))

@@ -429,7 +429,7 @@ def test_worker_whose_processors_cannot_start_returns_its_tasks_and_exits() -> N
     rig.step(Received(b"schedulr", m.Run([(FUNCTION, b"code")], [group])))
     for number in (1, 2, 3):
         text = "preload setup:connect failed: no such module"
-        rig.step(*[ProcessorReported(number, *each) for each in ((Event.FAILED, text), (Event.EXITED, "exit code 1"))])
+        rig.step(ProcessorReported(number, Event.EXITED, text))
     assert [message for message in rig.sent if isinstance(message, m.Drain | m.Returned)] == [
         m.Drain(f"3 processors in a row could not start: {text}"),
         m.Returned(tasks, [1, 1], [False, False]),
