@@ -122,7 +122,6 @@ class ProcessorVerb(Enum):
     KILL = "kill it"
     END = "let it exit when idle"
     GRANT = "grant it the slot that it waits for"
-    RELEASE = "free its resources after its exit"
 
 
 class ActOnProcessor(NamedTuple):

@@ -330,7 +330,6 @@ class ProcessorPool(ProcessorTable):
         del self.processors[processor.number]
         self.free_lane(processor.lane)
         self._slots_are_settled = False
-        self._act(processor, e.ProcessorVerb.RELEASE)
 
     def _watch(self, processor: PooledProcessor, now: float) -> None:
         snapshot = processor.snapshot

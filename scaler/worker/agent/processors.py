@@ -144,8 +144,6 @@ class ProcessorAgent(Agent):
             case e.ProcessorVerb.GRANT:
                 with contextlib.suppress(BlockingIOError, ConnectionError):
                     processor.results.send(frames.GRANT, socket.MSG_DONTWAIT)
-            case e.ProcessorVerb.RELEASE:
-                self._release(number)
 
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
         if is_restarted:
@@ -266,6 +264,7 @@ class ProcessorAgent(Agent):
                     event, text = e.ProcessorEvent.OUT_OF_MEMORY, f"{text}: {evidence}"
             crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
             self.take_soon(e.ProcessorReported(number, event, with_crash(text, crash)))
+            self._release(number)
 
     def _on_readable(self, number: int) -> None:
         self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))

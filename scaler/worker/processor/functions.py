@@ -183,7 +183,6 @@ class FunctionCache:
         self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
         """By ids of function, serializer, and code."""
         self._uploads = Uploads()
-        self._code_id = b""
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
 
@@ -199,13 +198,12 @@ class FunctionCache:
             for key in [key for key in self._functions if identifier in key]:
                 del self._functions[key]
             self._uploads.forget(identifier)
-            self._code_id = self._uploads.active
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's serializer and function, for one call. Raises SerializationError or ObjectLostError."""
         if spec.packages:
             self._compare(spec)
-        if spec.code_id != self._code_id:
+        if spec.code_id != self._uploads.active:
             self._use_code(spec.code_id)
         if spec.serializer_id:
             spec.serializer = load_serializer(self._parts(spec.serializer_id))
@@ -231,7 +229,6 @@ class FunctionCache:
     def _use_code(self, identifier: bytes) -> None:
         """Switch the uploaded code that tasks import. Raises SerializationError or ObjectLostError."""
         self._uploads.use(identifier, lambda: bytes(self._objects.parts(self._payload(identifier))[0]))
-        self._code_id = identifier
         for other in self.specs.values():
             if other.code_id != identifier:
                 other.function = None  # reloaded before their next task

@@ -15,11 +15,13 @@ from scaler.worker.agent.events import (
     Command,
     DispatchTasks,
     EndAgent,
+    ProcessorReported,
     ShowDegradedReason,
     TasksReclaimed,
     TimeElapsed,
     WriteLog,
 )
+from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.frames import ResultRow, Results, Snapshot, ToProcessor, pack, unpack
@@ -125,7 +127,6 @@ class FakeProcessors:
         processor.killed |= verb is Verb.KILL
         processor.ended |= verb is Verb.END
         processor.granted += verb is Verb.GRANT
-        processor.released |= verb is Verb.RELEASE
         return None
 
 
@@ -164,6 +165,9 @@ class CoreRig:
 
     def step(self, *inputs: AgentInput) -> None:
         """Step the core until no command has an answer."""
+        for item in inputs:
+            if isinstance(item, ProcessorReported) and item.event in (Event.EXITED, Event.OUT_OF_MEMORY):
+                self.hands.processors[item.number].released = True
         left: Sequence[AgentInput] = inputs
         while self.ending is None:
             answers = []
