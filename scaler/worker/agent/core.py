@@ -291,13 +291,13 @@ class AgentCore:
             text = "the worker lost contact with the scheduler and ended the task, because it must not run twice"
             self._end_running(KillReason(m.Outcome.WORKER_LOST, text), once_only=True)
         elif stage is LeaseStage.DEATH:
-            why = f"no contact with the scheduler for {self._config.death_timeout_seconds:g} s (death_timeout_seconds)"
-            self._end(1, why, is_contact_lost=True)
+            limit = f"{self._config.death_timeout_seconds:g} s (death_timeout_seconds)"
+            self._end(1, f"no contact with the scheduler at {self._config.scheduler_address} for {limit}")
 
     def _end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
         dispatched = [item for item in self.executor.queue.attempts.values() if item.executor]
         self.executor.end([item for item in dispatched if not (once_only and item.spec.wire.retries)], reason)
 
-    def _end(self, exit_code: int, text: str, *, is_contact_lost: bool = False) -> None:
+    def _end(self, exit_code: int, text: str) -> None:
         self._has_ended = True
-        self.executor.commands.append(e.EndAgent(exit_code, text, is_contact_lost))
+        self.executor.commands.append(e.EndAgent(exit_code, text))

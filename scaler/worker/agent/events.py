@@ -101,11 +101,10 @@ class WriteLog(NamedTuple):
 
 
 class EndAgent(NamedTuple):
-    """text: reason for display. is_contact_lost: the scheduler was unreachable for too long."""
+    """text: reason for display."""
 
     exit_code: int
     text: str
-    is_contact_lost: bool = False
 
 
 class DispatchTasks(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
-from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableError
+from scaler.errors import LimitError, RefusedError, ScalerError
 from scaler.host import usable_memory
 from scaler.ids import new_peer_id
 from scaler.logs import about, identify
@@ -141,7 +141,7 @@ class Agent:
             self.ended.set_exception(error)
 
     async def close(self) -> None:
-        if self._connector is not None and not isinstance(self._error, RefusedError | UnreachableError):
+        if self._connector is not None and not isinstance(self._error, RefusedError):
             # The scheduler may already have sent tasks.
             await asyncio.wait([self._welcomed], timeout=WELCOME_SECONDS)
         self._account()
@@ -180,8 +180,6 @@ class Agent:
         if not command.exit_code:
             _log.info("ending: %s", command.text)
             self.ended.set_result(0)
-        elif command.is_contact_lost and not self._welcomed.done():
-            self.fail(UnreachableError(f"{self.config.scheduler_address}: {command.text}"))
         else:
             self.fail(ScalerError(command.text))
 
