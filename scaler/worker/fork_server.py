@@ -8,8 +8,8 @@ session. If the fork server dies, the kernel kills its processors.
 Requests (agent to fork server): a processor's number, with its `Descriptors`; or 0, once a task has a client. Reports
 (fork server to agent): a processor's number with its pid after the start, and with a return code after the exit.
 
-A task with its own client may wait for other tasks and keeps its processor meanwhile. So once a task has a client, the
-fork server imports the client too: later processors share that memory and start without delay.
+A task with its own client may wait for other tasks, and keeps its processor. So once a task has a client, the fork
+server imports the client: later processors share that memory and start without delay.
 """
 
 from __future__ import annotations

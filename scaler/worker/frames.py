@@ -55,7 +55,7 @@ class Descriptors(NamedTuple):
 
 
 class ToProcessor:
-    """Kinds on the task socket (TASK, GPU_TASK) and the definition socket (all others), with their values. Plain
+    """Kinds on the task socket (TASK, GPU_TASK) and the definition socket (the rest), with their values. Plain
     integers, which marshal handles fastest. The end of the task socket ends the processor."""
 
     TASK = 1

@@ -78,7 +78,7 @@ class Store(NamedTuple):
 
 
 class StoreChanged(NamedTuple):
-    """store: None while the store is being located. No task starts meanwhile."""
+    """store: None while the store is being located. No task starts before it is known."""
 
     store: Store | None
 
