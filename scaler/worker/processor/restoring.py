@@ -102,22 +102,23 @@ class StateRestorer:
         self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, first) for number in range(3)]
         self._note(os, "chdir", self._directory)
         self._note(os, "fchdir", self._directory)
-        self._note(os, "umask", _umask)
+        self._note(os, "umask", partial(_exchanged, os.umask, 0o777))
         self._note(os, "putenv", _variable)
         self._note(os, "unsetenv", _variable)
         self._note(os, "close", self._standard_descriptor)
         self._note(os, "closerange", self._standard_descriptor)
         self._note(os, "dup2", lambda _, number=0, *__: self._standard_descriptor(number))
         self._note(signal, "signal", _handler)
-        self._note(signal, "pthread_sigmask", _mask)
-        self._note(signal, "set_wakeup_fd", _wakeup)
+        self._note(signal, "pthread_sigmask", partial(_mask, signal.pthread_sigmask))
+        self._note(signal, "set_wakeup_fd", partial(_exchanged, signal.set_wakeup_fd, -1))
         self._note(signal, "alarm", lambda *_: _timer(signal.ITIMER_REAL))
         self._note(signal, "setitimer", lambda which=signal.ITIMER_REAL, *_: _timer(which))
-        self._note(sys, "setrecursionlimit", lambda *_: _value(sys.setrecursionlimit, sys.getrecursionlimit()))
-        self._note(socket, "setdefaulttimeout", lambda *_: _value(socket.setdefaulttimeout, socket.getdefaulttimeout()))
+        self._note(sys, "setrecursionlimit", partial(_value, sys.setrecursionlimit, sys.getrecursionlimit))
+        self._note(socket, "setdefaulttimeout", partial(_value, socket.setdefaulttimeout, socket.getdefaulttimeout))
         for name in ("filterwarnings", "simplefilter", "resetwarnings"):
             self._note(warnings, name, _filters)
-        self._note(locale, "setlocale", _locale)
+        all_of_locale = partial(locale.setlocale, locale.LC_ALL)
+        self._note(locale, "setlocale", partial(_value, all_of_locale, all_of_locale))
 
     def restore(self) -> None:
         undo, self._undo = self._undo, {}
@@ -175,7 +176,18 @@ class StateRestorer:
             os.dup2(copy, number)
 
 
-def _value(change: Callable[[Any], object], before: object) -> tuple[object, Callable[[], object]]:
+def _value(
+    change: Callable[[Any], object], get: Callable[[], object], *_: object, **__: object
+) -> tuple[object, Callable[[], object]]:
+    return change, partial(change, get())
+
+
+def _exchanged(
+    change: Callable[[Any], Any], neutral: int, *_: object, **__: object
+) -> tuple[object, Callable[[], object]]:
+    """Like `_value`, for a function that returns the previous value."""
+    before = change(neutral)
+    change(before)
     return change, partial(change, before)
 
 
@@ -186,18 +198,6 @@ def _is_importing() -> bool:
             return True
         frame = caller
     return False
-
-
-def _locale(_category: int, wanted: object = None) -> tuple[object, Callable[[], object]] | None:
-    change = locale.setlocale.__wrapped__  # type: ignore[attr-defined]
-    return None if wanted is None else ("locale", partial(change, locale.LC_ALL, change(locale.LC_ALL)))
-
-
-def _umask(*_: object) -> tuple[object, Callable[[], object]]:
-    change = os.umask.__wrapped__  # type: ignore[attr-defined]
-    before = change(0o777)
-    change(before)
-    return "umask", partial(change, before)
 
 
 def _variable(name: str | bytes, *_: object) -> tuple[object, Callable[[], object]]:
@@ -222,18 +222,10 @@ def _handler(number: int, *_: object) -> tuple[object, Callable[[], object]] | N
     return ("signal", number), restore
 
 
-def _wakeup(*_: object, **__: object) -> tuple[object, Callable[[], object]]:
-    change = signal.set_wakeup_fd.__wrapped__  # type: ignore[attr-defined]
-    before = change(-1)
-    change(before)
-    return "wakeup", partial(change, before)
-
-
-def _mask(*_: object) -> tuple[object, Callable[[], object]] | None:
+def _mask(change: Callable[..., Any], *_: object) -> tuple[object, Callable[[], object]] | None:
     # Masks are per thread. `current_thread` would register a thread unknown to `threading`.
     if threading.get_ident() != threading.main_thread().ident:
         return None
-    change = signal.pthread_sigmask.__wrapped__  # type: ignore[attr-defined]
     return "mask", partial(change, signal.SIG_SETMASK, change(signal.SIG_BLOCK, ()))
 
 
