@@ -508,7 +508,6 @@ class ConnectionRow(NamedTuple):
     address: str = ""
     trouble: Annotated[str, Column(help="Why the scheduler is not connected")] = ""
     incarnation: str = ""
-    restarts: int = 0
     age_seconds: Annotated[float | None, _AGE] = None
     interval_seconds: float = 0.0
     task_rows: Annotated[int, Column(help="Number of recent tasks that a page lists")] = 0

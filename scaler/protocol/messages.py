@@ -690,13 +690,13 @@ class ProcessorStatus:
 
 @dataclass(slots=True)
 class FunctionUse:
-    """Memory used by tasks of one function name on a worker since its start. Memory is that of the whole processor,
-    sampled twice a second."""
+    """Memory used by tasks of one function name on a worker since the previous report. Memory is that of the whole
+    processor, sampled twice a second."""
 
     function: str
     samples: f.Count64  # taken while its tasks ran, or after only its tasks had run
     mean_bytes: f.Count64  # mean resident memory in the samples
-    peak_bytes: f.Count64  # peak resident memory
+    peak_bytes: f.Count64  # peak resident memory, since the worker's start
 
 
 @message(21, to_scheduler=(WORKER,), sequenced=False)

@@ -535,12 +535,12 @@ struct ProcessorStatus {
 }
 
 struct FunctionUse {
-  # Memory used by tasks of one function name on a worker since its start. Memory is that of the whole processor,
-  # sampled twice a second.
+  # Memory used by tasks of one function name on a worker since the previous report. Memory is that of the whole
+  # processor, sampled twice a second.
   function @0 :Text;
   samples @1 :UInt64;            # taken while its tasks ran, or after only its tasks had run
   meanBytes @2 :UInt64;          # mean resident memory in the samples
-  peakBytes @3 :UInt64;          # peak resident memory
+  peakBytes @3 :UInt64;          # peak resident memory, since the worker's start
 }
 
 struct WorkerHeartbeat {

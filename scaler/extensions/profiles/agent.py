@@ -27,7 +27,6 @@ class MemorySampler:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
         agent.on_heartbeat.append(self._usage.complete)
-        agent.on_session.append(lambda _welcome: self._usage.report_all())
         agent.on_close.append(lambda: self._timer.cancel())  # noqa: PLW0108 (the timer changes)
 
     def _sample(self) -> None:

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import ID_BYTES, owner_of
 from scaler.monitor.messages import Profiled, ReadProfile
 from scaler.protocol.messages import FunctionUse, TasksProfiled, WorkerHeartbeat
 from scaler.scheduler.additions import Additions, Reader
-from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.stack_profile import StackProfile, read_json
 
@@ -29,36 +27,15 @@ class FunctionMemory:
     samples: int = 0
     total_bytes: int = 0
     peak_bytes: int = 0
-    present: dict[bytes, FunctionUse] = field(default_factory=dict)
 
     @property
     def mean_bytes(self) -> int:
         return round(self.total_bytes / self.samples) if self.samples else 0
 
-    def take(self, worker: bytes, use: FunctionUse) -> None:
-        before = self.present.get(worker)
-        samples, total = (before.samples, before.samples * before.mean_bytes) if before is not None else (0, 0)
-        self.samples += max(0, use.samples - samples)
-        self.total_bytes += max(0, use.samples * use.mean_bytes - total)
+    def take(self, use: FunctionUse) -> None:
+        self.samples += use.samples
+        self.total_bytes += use.samples * use.mean_bytes
         self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
-        self.present[worker] = use
-
-
-class FunctionMemories:
-    def __init__(self) -> None:
-        self.functions: OrderedDict[str, FunctionMemory] = OrderedDict()
-
-    def take(self, worker: bytes, uses: Iterable[FunctionUse]) -> None:
-        for use in uses:
-            memory = self.functions.setdefault(use.function, FunctionMemory())
-            self.functions.move_to_end(use.function)
-            memory.take(worker, use)
-        while len(self.functions) > MAX_MEMORY_FUNCTIONS:
-            self.functions.popitem(last=False)
-
-    def leave(self, worker: bytes) -> None:
-        for memory in self.functions.values():
-            memory.present.pop(worker, None)
 
 
 MAX_FUNCTIONS = 256
@@ -75,35 +52,36 @@ MAX_NAME = 200
 class Profiles(SchedulerPart):
     """Profiles of functions by key and name, and of tasks by id, least recently used first."""
 
-    changes = (Incident,)
     messages = (TasksProfiled, WorkerHeartbeat)
     questions = (ReadProfile,)
 
     def __init__(self, _config: object = None) -> None:
         self.dropped = 0
         """Reports that were rejected by the rate limit or could not be read."""
-        self.memories = FunctionMemories()
+        self._memories: OrderedDict[str, FunctionMemory] = OrderedDict()
+        """By function, least recently used first."""
         self._functions: OrderedDict[tuple[str, str], StackProfile] = OrderedDict()
         self._tasks: OrderedDict[bytes, tuple[str, StackProfile]] = OrderedDict()
         self._left = REPORTS_PER_SECOND * MAX_SAVED_SECONDS
         self._refilled_at = 0.0
 
-    def on_changes(self, changes: Sequence[Incident], _now: Now) -> Iterable[Command]:
-        for change in changes:
-            if change.kind in ("left", "lost") and "worker" in change.ids:
-                self.memories.leave(bytes.fromhex(change.ids["worker"]))
-        return ()
-
     def on_message(
-        self, peer: PeerRecord, message: TasksProfiled | WorkerHeartbeat, state: ClusterState
+        self, _peer: PeerRecord, message: TasksProfiled | WorkerHeartbeat, state: ClusterState
     ) -> Iterable[Command]:
         if isinstance(message, WorkerHeartbeat):
-            self.memories.take(peer.id, message.functions)
+            self._add_memory(message.functions)
             return ()
         key = state.accounts.owners.get(owner_of(message.task))
         if key is not None:
             self.add(message.task, key, message.document, state.now)
         return ()
+
+    def _add_memory(self, uses: Iterable[FunctionUse]) -> None:
+        for use in uses:
+            self._memories.setdefault(use.function, FunctionMemory()).take(use)
+            self._memories.move_to_end(use.function)
+        while len(self._memories) > MAX_MEMORY_FUNCTIONS:
+            self._memories.popitem(last=False)
 
     def add(self, task: bytes, key: str, document: bytes, now: float) -> None:
         """Merge a worker's report about a task, or about several tasks of its function. key: the owner's key."""
@@ -171,7 +149,7 @@ class Profiles(SchedulerPart):
         return Profiled(task, question.search, json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
 
     def add_to_status(self, reader: Reader) -> Additions:
-        functions = self.memories.functions if reader.sees_all else {}
+        functions = self._memories if reader.sees_all else {}
         columns = {
             name: {"memory_peak_bytes": memory.peak_bytes, "memory_mean_bytes": memory.mean_bytes}
             for name, memory in functions.items()

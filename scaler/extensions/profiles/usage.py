@@ -34,9 +34,10 @@ class _Memory:
     total_bytes: int = 0
     peak_bytes: int = 0
 
-    def figures(self) -> tuple[int, int, int]:
-        """Samples, mean, and peak."""
-        return self.samples, round(self.total_bytes / self.samples) if self.samples else 0, self.peak_bytes
+    def taken(self) -> tuple[int, int, int]:
+        """Return samples, mean, and peak. Later samples count anew."""
+        samples, total_bytes, self.samples, self.total_bytes = self.samples, self.total_bytes, 0, 0
+        return samples, round(total_bytes / samples) if samples else 0, self.peak_bytes
 
 
 class MemoryUsage:
@@ -68,10 +69,7 @@ class MemoryUsage:
         names = list(self._changed)[:MAX_REPORTED]
         for name in names:
             del self._changed[name]
-        return [FunctionUse(name, *self._functions[name].figures()) for name in names]
-
-    def report_all(self) -> None:
-        self._changed = dict.fromkeys(reversed(self._functions))
+        return [FunctionUse(name, *self._functions[name].taken()) for name in names]
 
     def _take(self, number: int, sample: ProcessorSample) -> None:
         used = {*sample.ended, sample.running} - {""}

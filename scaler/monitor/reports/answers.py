@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from scaler.ids import ID_BYTES
 from scaler.monitor.messages import ClusterRead, ReadCluster
@@ -20,13 +19,9 @@ from scaler.monitor.reports.status import Sees, ServerStatus, every_key, status
 from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
 from scaler.protocol.messages import Inquiry, Message, Reply, Role, Unanswered
-from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.server import SchedulerServer
-
-ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {}
-
 
 ANSWERING_SECONDS = 0.002
 """Time for answers per iteration of the loop; the last answer may exceed it."""
@@ -68,7 +63,6 @@ class Answers:
         self._frame = frame
         self._events = events
         self._server_status = server_status
-        self._answerers = {**ANSWERERS, **frame.rooms.answerers}
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
         """By key and peer, next in turn first."""
         self._is_due = False
@@ -117,8 +111,8 @@ class Answers:
                 past = self._events.past(state, time.time(), sees)
                 present = status(state, self._server_status(False), sees)
                 asker.answer(question, ClusterRead(present, past.document()))
-            case _ if type(question) in self._answerers:
-                found = self._answerers[type(question)](question, client, state)
+            case _ if type(question) in self._frame.rooms.answerers:
+                found = self._frame.rooms.answerers[type(question)](question, client, state)
                 if isinstance(found, Perform):
                     self._frame.performers.answer(found, partial(asker.answer, question))
                 else:

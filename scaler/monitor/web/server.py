@@ -104,7 +104,6 @@ class WebApp:
         self._loop = asyncio.get_running_loop()
         self._status = monitor.model.status
         self._updated_at = self._loop.time() if self._status.at else None
-        self._restarts = 0
         self._connected = False
         encoder = DeltaEncoder(monitor.model, self.connection, TASK_ROWS)
         self.broadcast = Broadcast(encoder, BROADCAST_SECONDS)
@@ -128,10 +127,9 @@ class WebApp:
                 _log.info("connected to the scheduler at %s", self._monitor.address)
             else:
                 _log.warning("%s; the page shows the last state", self._monitor.last_error)
-        before, self._status = self._status, self._monitor.model.status
-        if self._status is not before:
+        if self._status is not self._monitor.model.status:
+            self._status = self._monitor.model.status
             self._updated_at = self._loop.time()
-            self._restarts += bool(before.incarnation) and self._status.incarnation != before.incarnation
         self.broadcast.changed()
 
     def close(self) -> None:
@@ -144,7 +142,6 @@ class WebApp:
             address=self._monitor.address,
             trouble=self._monitor.last_error,
             incarnation=str(incarnation) if incarnation else "",  # JavaScript has no integers of this size
-            restarts=self._restarts,
             age_seconds=None if self._updated_at is None else self._loop.time() - self._updated_at,
             interval_seconds=BROADCAST_SECONDS,
             task_rows=TASK_ROWS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.extensions.profiles.core import FunctionMemories, FunctionMemory, Profiles
+from scaler.extensions.profiles.core import FunctionMemory, Profiles
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
@@ -16,17 +16,13 @@ def beat(*uses: FunctionUse) -> WorkerHeartbeat:
     return WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, functions=list(uses), rss_mean_bytes=5, rss_peak_bytes=7)
 
 
-def memory_of(usage: FunctionMemories, function: str = "f") -> FunctionMemory:
-    return usage.functions[function]
-
-
 def test_mean_covers_all_samples_and_peak_is_the_largest() -> None:
-    usage = FunctionMemories()
-    usage.take(b"a", [FunctionUse("f", 10, 100, 500)])
-    usage.take(b"b", [FunctionUse("f", 30, 200, 300)])
-    assert (memory_of(usage).mean_bytes, memory_of(usage).peak_bytes) == (175, 500)
-    usage.take(b"a", [FunctionUse("f", 20, 100, 600)])  # ten more samples
-    assert (memory_of(usage).samples, memory_of(usage).mean_bytes, memory_of(usage).peak_bytes) == (50, 160, 600)
+    memory = FunctionMemory()
+    memory.take(FunctionUse("f", 10, 100, 500))
+    memory.take(FunctionUse("f", 30, 200, 300))
+    assert (memory.mean_bytes, memory.peak_bytes) == (175, 500)
+    memory.take(FunctionUse("f", 10, 100, 600))
+    assert (memory.samples, memory.mean_bytes, memory.peak_bytes) == (50, 160, 600)
 
 
 def test_function_and_worker_rows_have_their_memory() -> None:

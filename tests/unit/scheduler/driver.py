@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from scaler.config.servers import SchedulerConfig
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
-from scaler.monitor.reports.answers import ANSWERERS
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, Opened, Received, Resumed, TryAgain
 from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
@@ -122,10 +121,7 @@ class Cluster(SchedulerPart):
         policy = policy or NoScaling()
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
-        self.rooms = Rooms(
-            [self, *built_in(*self.extensions), *(make() for make in self.parts)],
-            ANSWERERS,
-        )
+        self.rooms = Rooms([self, *built_in(*self.extensions), *(make() for make in self.parts)])
         self.scaling = make_scaling(policy.allocation)
         self.core = SchedulerCore(config, self.now, self.scaling, rooms=self.rooms)
         self.state = self.core.state
