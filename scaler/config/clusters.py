@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from scaler.config.addresses import local_address, port_of
+from scaler.config.addresses import local_address, split_tcp
 from scaler.config.load import Sources, resolve
 from scaler.config.monitors import WebUiConfig
 from scaler.config.servers import ExtensionNames, ObjectStorageServerConfig, SchedulerConfig, scheduler_model
@@ -35,7 +35,9 @@ class LauncherConfig:
         if twice:
             raise ConfigError(f"two worker managers have the same worker_manager_id: {', '.join(map(repr, twice))}")
         for key in ("bind_address", "monitor_address"):
-            if port_of(address := getattr(self.scheduler, key)) == 0:
+            address = getattr(self.scheduler, key)
+            found = split_tcp(address)
+            if found is not None and found[1] == 0:
                 raise ConfigError(
                     f"scheduler.{key}: {address}: give a fixed port, not 0 (any free port), so that peers can find it"
                 )

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Annotated, Any, Self, cast
 
 from scaler.config import values as v
-from scaler.config.addresses import monitor_address_beside
+from scaler.config.addresses import MONITOR_PORT_OFFSET, beside
 from scaler.config.compatibility import OF_OBJECT_STORAGE_ADDRESS, OF_POLICY_CONTENT, OF_SCHEDULER_ADDRESS
 from scaler.config.setting import LoggingConfig, Setting, SettingsModel
 from scaler.host import default_memory_limit_bytes
@@ -161,7 +161,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
 
     def __post_init__(self) -> None:
         if not self.monitor_address:
-            self.default("monitor_address", monitor_address_beside(self.bind_address))
+            self.default("monitor_address", beside(self.bind_address, MONITOR_PORT_OFFSET, ".monitor"))
         self.default("advertised_object_storage_address", self.object_storage_address)
         super().__post_init__()
 

@@ -12,13 +12,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
-from scaler.config.addresses import MAX_PORT, check_address, is_loopback, local_address
+from scaler.config.addresses import ANY_HOST, WILDCARDS, check_address, is_loopback, local_address, split_tcp
 from scaler.errors import UsageError
 from scaler.processes import PARENT_PID_VARIABLE
 
-_TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
-_ANY = "0.0.0.0"  # noqa: S104 (compared with, not bound)
-_WILDCARDS = ("*", _ANY, "[::]", "::")
 _NOT_HERE = "this host has no such address or name; 127.0.0.1 accepts connections from this host only"
 _CANNOT_BIND = {
     errno.EADDRNOTAVAIL: _NOT_HERE,
@@ -32,18 +29,12 @@ _LISTENS = "0A"
 _COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
 
 
-def split_tcp(address: str) -> tuple[str, int] | None:
-    """Return host (IPv6 literals in brackets) and port, or None for ipc. Raises UsageError for a malformed address."""
-    found = _TCP.fullmatch(check_address(address))
-    return (found["host"], int(found["port"])) if found else None
-
-
 def addresses_here(bound: str) -> list[str]:
     """Return all addresses at which local processes may reach a server (several for a wildcard)."""
     found = split_tcp(bound)
-    if found is None or found[0] not in _WILDCARDS:
+    if found is None or found[0] not in WILDCARDS:
         return [bound]
-    hosts = [host for host in (*_own_hosts(), "[::1]") if ":" not in host or found[0] != _ANY]
+    hosts = [host for host in (*_own_hosts(), "[::1]") if ":" not in host or found[0] != ANY_HOST]
     return [local_address(bound), *(f"tcp://{host}:{found[1]}" for host in (*hosts, socket.gethostname()))]
 
 
@@ -66,22 +57,9 @@ def needs_ipv6(address: str) -> bool:
     return families == {socket.AF_INET6}
 
 
-def beside(address: str, ports: int, suffix: str) -> str:
-    """Return the address `ports` higher, or an ipc path with a suffix. Port 0 stays 0. Raises UsageError."""
-    found = split_tcp(address)
-    if found is None:
-        return check_address(address + suffix)
-    host, port = found
-    if port == 0:
-        return address
-    if port + ports > MAX_PORT:
-        raise UsageError(f"{address} needs port {port + ports} too, which does not exist: choose a smaller port")
-    return f"tcp://{host}:{port + ports}"
-
-
 def check_not_in_use(address: str) -> None:
     """Raise UsageError for a malformed ipc path, or one in use, which ZeroMQ would hijack. Accepts a dead socket."""
-    if split_tcp(address) is not None:
+    if split_tcp(check_address(address)) is not None:
         return
     path = Path(address.removeprefix("ipc://"))
     try:
@@ -131,16 +109,13 @@ def cannot_bind(address: str, error_number: int) -> str:
     return f"cannot listen on {address}: {_CANNOT_BIND.get(error_number) or os.strerror(error_number)}"
 
 
-def component_of(command: Sequence[str]) -> str | None:
-    for module in _COMPONENT_MODULES:
-        if module in command[:-1]:
-            return _plain(command[command.index(module) + 1])
-    script = next((PurePath(word).name for word in command[:2] if PurePath(word).name.startswith("scaler_")), None)
-    return None if script is None else _plain(script)
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix("scaler_").replace("-", " ").replace("_", " ")
+def _component_of(command: Sequence[str]) -> str:
+    """Return the component that this command starts; empty: none."""
+    for number, word in enumerate(command):
+        name = PurePath(word).name
+        if (number < 2 and name.startswith("scaler_")) or (number and command[number - 1] in _COMPONENT_MODULES):
+            return re.sub("[-_]", " ", name.removeprefix("scaler_"))
+    return ""
 
 
 def is_orphaned(address: str) -> bool:
@@ -161,7 +136,7 @@ def _port_owner(address: str) -> str:
         if process is not None:
             if int(process.name) == os.getpid():
                 return "this process itself"
-            component = component_of(os.fsdecode((process / "cmdline").read_bytes()).split("\0"))
+            component = _component_of(os.fsdecode((process / "cmdline").read_bytes()).split("\0"))
             if component:
                 return f"scaler's {component} (pid {process.name})"
             return f"another program ({(process / 'comm').read_text().strip()}, pid {process.name})"
@@ -186,12 +161,12 @@ def _listening_inodes(address: str) -> Iterator[str]:
                 yield row[6]
         return
     host = found[0].strip("[]")
-    is_literal = host not in _WILDCARDS and (":" in host or host.replace(".", "").isdigit())
+    is_literal = found[0] not in WILDCARDS and (":" in host or host.replace(".", "").isdigit())
     for row in _table("tcp") + _table("tcp6"):
         at, _, port = row[1].partition(":")
         words = [bytes.fromhex(at[start : start + 8])[::-1] for start in range(0, len(at), 8)]
         ip = socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
-        if row[3] == _LISTENS and int(port, 16) == found[1] and (ip in {host, *_WILDCARDS} or not is_literal):
+        if row[3] == _LISTENS and int(port, 16) == found[1] and (ip in {host, ANY_HOST, "::"} or not is_literal):
             yield row[9]
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from scaler.component import Component, run_component
+from scaler.config.addresses import beside
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SecurityConfig, SpillConfig
 from scaler.errors import UsageError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import is_cached, new_peer_id
 from scaler.net.access import Access
-from scaler.net.address import beside
 from scaler.net.connection import Identity, Opened, Received
 from scaler.net.connector import LoopThread
 from scaler.net.keys import PeerKeys

@@ -12,11 +12,11 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.supervisor import ReservedPorts
+from scaler.config.addresses import beside
 from scaler.errors import LimitError, TaskRejectedError
 from scaler.journal.journal import SEGMENT_BYTES
 from scaler.monitor.cluster_rows import Status
 from scaler.monitor.connection import MonitorConnection
-from scaler.net.address import beside
 from tests.integration.launcher_rig import Launcher, launched, write_stack
 from tests.waiting import soon, until, wait_for_file
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
+from scaler.config.addresses import beside
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError
 from scaler.ids import IdFactory, content_id, result_id
 from scaler.net.access import Access
-from scaler.net.address import beside
 from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello

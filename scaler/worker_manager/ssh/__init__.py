@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from scaler.config.addresses import MAX_PORT, is_loopback, port_of
+from scaler.config.addresses import MAX_PORT, is_loopback, split_tcp
 from scaler.config.setting import Setting
 from scaler.config.values import MAX_COUNT, Check, CountOrNone, Limit, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
@@ -115,7 +115,7 @@ class SshConfig(WorkerManagerConfig):
 
     def check(self) -> None:
         super().check()
-        if port_of(self.worker_scheduler_address) is None:
+        if split_tcp(self.worker_scheduler_address) is None:
             raise ValueError(
                 f"the scheduler is at {self.worker_scheduler_address}, which other machines cannot reach, even "
                 "through ssh: give it an address such as tcp://127.0.0.1:8516"

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from scaler.backoff import Backoff
-from scaler.config.addresses import is_loopback, local_address
+from scaler.config.addresses import beside, is_loopback, local_address
 from scaler.errors import UsageError
-from scaler.net.address import beside
 from scaler.net.local import has_local_listener
 from scaler.net.versions import python_version
 from scaler.protocol.messages import UnitState

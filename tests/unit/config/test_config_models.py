@@ -33,7 +33,7 @@ def test_monitors_are_served_two_ports_above_the_scheduler() -> None:
 
 
 def test_scheduler_on_the_last_port_needs_an_explicit_monitor_address() -> None:
-    with pytest.raises(UsageError, match="set monitor_address"):
+    with pytest.raises(UsageError, match="65537"):
         SchedulerConfig(bind_address="tcp://127.0.0.1:65535")
 
 

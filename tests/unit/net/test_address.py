@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from scaler.config.addresses import reached
+from scaler.config.addresses import beside, check_address, reached, split_tcp
 from scaler.errors import UsageError
-from scaler.net.address import addresses_here, beside, own_address, split_tcp
+from scaler.net.address import addresses_here, own_address
 
 
 def test_tcp_address_has_a_host_and_a_port() -> None:
@@ -21,7 +21,7 @@ def test_tcp_address_has_a_host_and_a_port() -> None:
 @pytest.mark.parametrize("text", ["", "http://x:1", "tcp://x", "tcp://x:70000", "ipc://", "ipc://" + "x" * 108])
 def test_rejects_malformed_addresses(text: str) -> None:
     with pytest.raises(UsageError):
-        split_tcp(text)
+        check_address(text)
 
 
 @pytest.mark.parametrize("bound", ["tcp://0.0.0.0:80", "tcp://*:80", "tcp://[::]:80"])
