@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import logging
 import os
 import socket as sockets
@@ -26,14 +25,13 @@ from scaler.net.packing import expanded, packing
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_transport import (
     LAST,
+    Authenticator,
+    Context,
     Outgoing,
     ZmqEnd,
-    acquire_context,
-    authenticator_of,
     checked,
     is_readable,
     receive_envelope,
-    release_context,
 )
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES
 from scaler.protocol.session import Envelope, OutboxLimits
@@ -66,7 +64,6 @@ HAS_A_KEY = (
     "its handshake failed: it uses keys, but this server runs with insecure_no_auth, which the peer must set as well; "
     "or it is not a scaler peer"
 )
-_domains = itertools.count()
 
 
 class ZmqLink:
@@ -147,8 +144,8 @@ class ZmqListener(ZmqEnd):
 
     def __init__(self, addresses: Iterable[str], wakeups: Wakeups, keys: ServerKeys | None, compression: str) -> None:
         """Bind to all addresses, or raise UsageError with none bound. keys: None admits every peer, unencrypted."""
-        context = acquire_context()
-        super().__init__(context, zmq.ROUTER, wakeups)
+        self._context: Context = zmq.Context()
+        super().__init__(self._context, zmq.ROUTER, wakeups)
         self._keys = keys
         self.compression = compression
         self.is_encrypted = keys is not None
@@ -157,14 +154,11 @@ class ZmqListener(ZmqEnd):
         self._is_explained = False
         """The next reported end was not caused by invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()
-        self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
-            self._authenticator = authenticator_of(context)
-            self._authenticator.add(self._domain, keys)
+            Authenticator(self._context, keys)
             self._socket.curve_server = 1
             self._socket.curve_publickey = keys.pair.public.encode()
             self._socket.curve_secretkey = keys.pair.secret.encode()
-            self._socket.zap_domain = self._domain
         self._links: dict[int, ZmqLink] = {}  # by descriptor
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
@@ -277,9 +271,7 @@ class ZmqListener(ZmqEnd):
         for file in self._files:
             file.remove()
         self._close(linger_seconds)
-        if self._keys is not None:
-            self._authenticator.remove(self._domain)
-        release_context()
+        self._context.term()
 
     def _read_one(self) -> int:
         route = self._socket.recv(LAST)
