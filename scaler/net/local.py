@@ -20,7 +20,7 @@ import sys
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 from scaler.config.addresses import dialled
@@ -141,8 +141,9 @@ class LocalTransport:
         self._socket = connection
         self._watcher = watcher
         self._head = b""
-        self._partial: Generator[memoryview, int, t.EnvelopeReceived] | None = None
-        self._space = memoryview(b"")
+        self._partial = bytearray()
+        """An incomplete envelope, with room for all of it; empty: none."""
+        self._filled = 0
         self._memory = memory or PartialBytes()
         self._taken_bytes = 0
         self._is_limited = memory is not None
@@ -161,20 +162,19 @@ class LocalTransport:
         partial = self._partial
         reason = "the connection broke"
         try:
-            if partial is None:
+            if not partial:
                 data, ancillary, flags, _ = self._socket.recvmsg(READ_BYTES, _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
                 if ancillary or flags & _TRUNCATED:
                     self._passed.append(_descriptors_in(ancillary))
                 if data:
                     self._split(self._head + data if self._head else data, inputs)
                     return
-            elif count := self._socket.recv_into(self._space):
-                self._space = partial.send(count)
+            elif count := self._socket.recv_into(memoryview(partial)[self._filled :]):
+                self._filled += count
+                if self._filled == len(partial):
+                    self._forget_partial()
+                    self._split(memoryview(partial).toreadonly(), inputs)
                 return
-        except StopIteration as whole:
-            self._forget_partial()
-            inputs.append(whole.value)
-            return
         except BlockingIOError:
             return
         except OSError:
@@ -185,7 +185,7 @@ class LocalTransport:
         inputs.append(t.LinkLost(self, reason))
         self.cut()
 
-    def _split(self, data: bytes, inputs: list[t.Input]) -> None:
+    def _split(self, data: bytes | memoryview, inputs: list[t.Input]) -> None:
         at, size = 0, len(data)
         while size - at >= _HEAD.size:
             body_bytes, attachment_count, descriptor_count, header = _HEAD.unpack_from(data, at)
@@ -210,41 +210,25 @@ class LocalTransport:
                 begin += layout.size
                 if sum(sizes) > MAX_ATTACHED_BYTES:
                     raise ProtocolError(f"attachments of size {sum(sizes)}")
+            end = begin + body_bytes + sum(sizes)
+            if end > size:
+                self._head = b""
+                self._memory.take(end - begin)
+                self._taken_bytes = end - begin
+                self._partial, self._filled = bytearray(end - at), size - at
+                self._partial[: self._filled] = data[at:]
+                return
             descriptors = self._claim(descriptor_count) if descriptor_count else ()
             at = begin + body_bytes
-            if at + sum(sizes) > size:
-                self._head = b""
-                self._memory.take(body_bytes + sum(sizes))
-                self._taken_bytes = body_bytes + sum(sizes)
-                self._partial = self._assemble(header, (body_bytes, *sizes), descriptors, memoryview(data)[begin:])
-                self._space = next(self._partial)
-                return
-            body = data[begin:at]
+            body = bytes(data[begin:at])
             attachments = []
             for length in sizes:
                 attachments.append(memoryview(data[at : at + length]))
                 at += length
             inputs.append(t.EnvelopeReceived(self, header, body, attachments or (), descriptors))
-        self._head = data[at:]
+        self._head = bytes(data[at:])
         if len(self._passed) > 1:
             raise ProtocolError("descriptors without an envelope")
-
-    def _assemble(
-        self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
-    ) -> Generator[memoryview, int, t.EnvelopeReceived]:
-        """Yield memory for the next bytes, frame by frame, and receive the number read. Return the envelope."""
-        frames = []
-        for size in sizes:
-            frame = bytearray(size)
-            frames.append(frame)
-            filled = min(size, len(begin))
-            frame[:filled] = begin[:filled]
-            begin = begin[filled:]
-            while filled < size:
-                filled += yield memoryview(frame)[filled:]
-        body, *attachments = frames
-        views = [memoryview(attachment).toreadonly() for attachment in attachments]
-        return t.EnvelopeReceived(self, header, bytes(body), views or (), descriptors)
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
         """Return the descriptors of an envelope; none if the kernel dropped some for lack of space."""
@@ -306,8 +290,7 @@ class LocalTransport:
         self._forget_partial()
 
     def _forget_partial(self) -> None:
-        self._partial = None
-        self._space = memoryview(b"")
+        self._partial = bytearray()
         self._memory.give_back(self._taken_bytes)
         self._taken_bytes = 0
 
