@@ -33,7 +33,7 @@ class Explain(Inquiry):
 @message(35, from_scheduler=(*CLIENTS, MONITOR))
 class Explained(Reply):
     task: f.Id
-    text: f.Display  # display text
+    text: str  # display text
 
 
 @message(36, to_scheduler=(*CLIENTS, MONITOR))
@@ -66,7 +66,7 @@ class FailedTask(Reply):
     task: f.Id
     functions: Functions  # its function and serializer
     runs: list[RunGroup]  # one, with only this task; none if it cannot be replayed
-    text: f.Display = ""  # why it cannot run again, display text
+    text: str = ""  # why it cannot run again, display text
 
 
 @message(51, to_scheduler=(*CLIENTS, MONITOR))

@@ -61,7 +61,7 @@ class StorageReply(Message):
 
     request: f.Count64
     result: StorageResult
-    text: f.Display = ""  # display text, or empty
+    text: str = ""  # display text, or empty
     parts: f.PartSizes = field(default_factory=list)  # sizes of the object's parts
     offset: f.Count64 = 0  # offset of this reply's attachments
     shared: bool = False  # no attachments: the descriptor of the object's memory accompanies the message
@@ -76,7 +76,7 @@ class StorageStatus(Message):
     waiting_gets: f.Count64
     spilled_bytes: f.Count64 = 0  # of objects in spill_directory
     state_bytes: f.Count64 = 0  # disk usage of state_directory
-    disk_failure: f.Display = ""  # why state_directory rejects objects, or empty
+    disk_failure: str = ""  # why state_directory rejects objects, or empty
     hits: f.Count64 = 0  # as in StoreReport
     misses: f.Count64 = 0
 
@@ -154,7 +154,7 @@ class ObjectsUnavailable(Message):
     """Names wanted objects that no store holds."""
 
     ids: f.Ids
-    host: f.Display = ""  # the lost host that held the only copies, or empty
+    host: str = ""  # the lost host that held the only copies, or empty
 
 
 @message(79, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
@@ -173,8 +173,8 @@ class StoreAddress:
 
     number: f.Count32
     peer: f.PeerId  # its peer id at the scheduler
-    address: f.Display
-    public_key: f.Display
+    address: str
+    public_key: str
     backend_key: bytes = field(default=b"", repr=False)  # key of UseBackend; for the backend only
 
 
@@ -190,7 +190,7 @@ class StoresChanged(Message):
 class UseBackend(Message):
     """Backend of the object storage, for all stores. First message of each of its sessions."""
 
-    url: f.Display  # URL of this run's folder
+    url: str  # URL of this run's folder
     key: bytes = field(repr=False)  # verifies its content
 
 

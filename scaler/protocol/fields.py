@@ -33,7 +33,7 @@ RAGGED_PER_ROW = 8
 """Entries of ragged columns, such as references, that count as one row."""
 
 MAX_DISPLAY_CHARACTERS = 8_192
-"""Maximum length of a display text. Longer texts are truncated."""
+"""Maximum length of a text. Longer ones are truncated."""
 
 WORD_BYTES = 8
 BYTES, U16, U32, U64, STRUCTS = 2, 3, 4, 5, 7
@@ -181,9 +181,6 @@ class FieldCodec:
     wire: str = ""
     note: str = ""
 
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [(name, self.wire, self.note)]
-
 
 @dataclass(eq=False)
 class Scalar(FieldCodec):
@@ -240,10 +237,10 @@ def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
 
 
 class Text(Data):
-    """UTF-8 text with a trailing zero byte. Text with unprintable characters is escaped and truncated when read."""
+    """UTF-8 text with a trailing zero byte, truncated on both sides. Unprintable characters are escaped when read."""
 
     def write(self, value: str, to: Writer) -> None:
-        data = value.encode() + b"\0" if value else b""
+        data = value[:MAX_DISPLAY_CHARACTERS].encode() + b"\0" if value else b""
         to.add_list(BYTES, len(data), (data,))
 
     def read(self, frame: Frame, links: Links, _count: int) -> str:
@@ -254,18 +251,8 @@ class Text(Data):
         data = frame.body[start : start + length]
         if data[-1:] != b"\0":
             raise ValueError("a text does not end with a zero byte")
-        text = data[:-1].decode()
-        return text if text.isprintable() else escaped_lines(text[:MAX_DISPLAY_CHARACTERS])
-
-
-class DisplayText(Text):
-    """Display text, truncated on both sides."""
-
-    def write(self, value: str, to: Writer) -> None:
-        super().write(value[:MAX_DISPLAY_CHARACTERS], to)
-
-    def read(self, frame: Frame, links: Links, count: int) -> str:
-        return super().read(frame, links, count)[:MAX_DISPLAY_CHARACTERS]
+        text = data[:-1].decode()[:MAX_DISPLAY_CHARACTERS]
+        return text if text.isprintable() else escaped_lines(text)[:MAX_DISPLAY_CHARACTERS]
 
 
 def join_ids(ids: Sequence[bytes]) -> bytes:
@@ -294,7 +281,7 @@ class Numbers(PointerField):
     """Unsigned integers. In a column, one for each row.
 
     allowed: valid numbers; empty: all. is_optional: a column may be empty. is_usual: the single-task fast path expects
-    an optional column to be filled. saturates: clamps numbers that are too large. make: type of the entries.
+    an optional column to be filled. saturates: clamps numbers that are too large.
     """
 
     allowed: Sequence[int] = ()
@@ -303,7 +290,6 @@ class Numbers(PointerField):
     is_optional: bool = False
     is_usual: bool = False
     saturates: bool = False
-    make: type[int] = int
 
     def __post_init__(self) -> None:
         self.size = _SIZES[self.wire]
@@ -351,7 +337,7 @@ class Numbers(PointerField):
         else:
             value = struct.unpack_from(f"<{found}{self.code}", frame.body, start)
         self._check(value)
-        return list(value) if self.make is int else list(map(self.make, value))
+        return list(value)
 
 
 PAYLOAD_SIZES = Numbers("List(UInt32)", "in bytes")
@@ -362,9 +348,6 @@ class PayloadColumn(PointerField):
     """One payload per row: a column of sizes, then all bytes concatenated."""
 
     pointers = 2
-
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [*PAYLOAD_SIZES.wires(name.removesuffix("s") + "Sizes"), *super().wires(name)]
 
     def write(self, value: Sequence[bytes], to: Writer) -> None:
         sizes = list(map(len, value))
@@ -386,24 +369,21 @@ class Ragged(PointerField):
 
     def __init__(self, entries: PointerField) -> None:
         super().__init__()
-        self._entries = entries
+        self.entries = entries
         self.pointers = 1 + entries.pointers
-
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [*ROW_COUNTS.wires(name.removesuffix("s") + "Counts"), *self._entries.wires(name)]
 
     def write(self, value: Sequence[Sequence[bytes]], to: Writer) -> None:
         ROW_COUNTS.write(list(map(len, value)), to)
         entries = list(chain.from_iterable(value))
         rows, to.count = to.count, len(entries)
-        self._entries.write(entries, to)
+        self.entries.write(entries, to)
         to.count = rows
 
     def read(self, frame: Frame, links: Links, count: int) -> list[tuple[bytes, ...]]:
         counts = ROW_COUNTS.read(frame, links, count)
         total = sum(counts)
         frame.spend_rows(total / RAGGED_PER_ROW)
-        found = self._entries.read(frame, links, total)
+        found = self.entries.read(frame, links, total)
         if len(found) != total:
             raise ValueError(f"a list of length {len(found)} does not fit the rows: {total}")
         entries = iter(found)
@@ -475,7 +455,6 @@ def _amount(name: str, amount: float | None) -> float:
     return float(amount)
 
 
-Display = Annotated[str, DisplayText("Text")]
 Count32 = Annotated[int, Scalar("UInt32")]
 Count64 = Annotated[int, Scalar("UInt64")]
 Signed64 = Annotated[int, Scalar("Int64")]
@@ -495,7 +474,7 @@ PeerId = Annotated[bytes, id_field("a peer id", PEER_ID_BYTES)]
 OptionalPeerId = Annotated[bytes, id_field("a peer id", PEER_ID_BYTES, may_be_empty=True)]
 Ids = Annotated[list[bytes], ID_COLUMN]
 Attempts = Annotated[list[int], Numbers("List(UInt16)", f"from 1 to {MAX_ATTEMPT}", range(1, MAX_ATTEMPT + 1))]
-Flags = Annotated[list[bool], Numbers("List(UInt8)", "0 or 1", bytes((0, 1)), make=bool)]
+Flags = Annotated[list[bool], Numbers("List(UInt8)", "0 or 1", bytes((0, 1)))]
 Durations = Annotated[list[int], Numbers("List(UInt64)", "microseconds", saturates=True)]
 _PROFILE = Numbers("List(UInt64)", "empty when no task of the batch has it", is_optional=True, saturates=True)
 Profile = Annotated[list[int], _PROFILE]

@@ -305,14 +305,14 @@ class RetryDelay(NamedTuple):
 
 
 class TaskTag(NamedTuple):
-    text: f.Display
+    text: str
 
 
 class ImportedPackage(NamedTuple):
     """Package imported by a function, with the client's version."""
 
-    module: f.Display
-    version: f.Display
+    module: str
+    version: str
 
 
 Packages = Annotated[
@@ -326,8 +326,8 @@ TaskTags = Annotated[tuple[str, ...], f.list_of_values(TaskTag, tuple)]
 class ClientDetails:
     """Details of a client."""
 
-    name: f.Display = ""  # display text
-    session: f.Display = ""  # name of its durable session, or empty
+    name: str = ""  # display text
+    session: str = ""  # name of its durable session, or empty
 
 
 @dataclass(slots=True)
@@ -340,7 +340,7 @@ class WorkerDetails:
     queue_size: f.Count32  # maximum tasks queued behind each slot
     capabilities: Offers
     memory_bytes: f.Count64 = 0  # memory for its tasks; 0: unknown
-    memory_pool: f.Display = ""  # workers of a host with equal values share memory; empty: not shared
+    memory_pool: str = ""  # workers of a host with equal values share memory; empty: not shared
     death_timeout_seconds: f.Seconds = 0.0  # exits after idling this long without its manager; 0: never
 
 
@@ -373,8 +373,8 @@ class ManagerDetails(UnitFacts):
 class StoreDetails:
     """Details of a host's object store."""
 
-    address: f.Display  # address for other stores; empty: unreachable
-    public_key: f.Display  # key of its connections with other stores; empty without authentication
+    address: str  # address for other stores; empty: unreachable
+    public_key: str  # key of its connections with other stores; empty without authentication
     limit_bytes: f.Limit  # memory for objects
 
 
@@ -396,14 +396,14 @@ class Hello(Message):
     role: Role
     resume: bool  # this session has been connected to the server before
     protocol_version: f.Count32
-    scaler_version: f.Display
-    python_version: f.Display  # such as 3.11.7; a peer in another language leaves it empty
-    cloudpickle_version: f.Display
-    hostname: f.Display
+    scaler_version: str
+    python_version: str  # such as 3.11.7; a peer in another language leaves it empty
+    cloudpickle_version: str
+    hostname: str
     pid: f.Count32
     details: Details = None
     owner_token: f.OptionalId = field(default=b"", repr=False)  # of Welcome, to the object storage
-    compression: f.Display = ""  # supported compression of frames: zstd; empty: none
+    compression: str = ""  # supported compression of frames: zstd; empty: none
 
 
 def wrong_details(server: Server, hello: Hello) -> str:
@@ -427,8 +427,8 @@ class Welcome(Message):
     max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
     owner_token: f.OptionalId = field(default=b"", repr=False)
     """Proves to the object storage that the peer id belongs to the client; empty without keys."""
-    compression: f.Display = ""  # the Hello's, if both sides support it; otherwise empty
-    tables: f.Display = ""  # names of the tables that ReadTable reads, separated by blanks
+    compression: str = ""  # the Hello's, if both sides support it; otherwise empty
+    tables: str = ""  # names of the tables that ReadTable reads, separated by blanks
 
 
 class RefusalReason(StrEnum):
@@ -448,7 +448,7 @@ class Refused(Message):
     """Ends the connection."""
 
     reason: RefusalReason
-    text: f.Display  # display text; names both sides
+    text: str  # display text; names both sides
 
 
 @message(
@@ -457,7 +457,7 @@ class Refused(Message):
 class Goodbye(Message):
     """Closes the session from either side. The receiver drops it immediately."""
 
-    text: f.Display = ""  # close reason, display text
+    text: str = ""  # close reason, display text
 
 
 @message(
@@ -483,7 +483,7 @@ class Spec:
     profiling: bool = False
     stream_output: bool = False
     deliver: bool = True  # false: the client needs only the outcome of a success (inner nodes of a graph)
-    name: f.Display = ""  # display text: the function's qualified name, unless the user gave one
+    name: str = ""  # display text: the function's qualified name, unless the user gave one
     parent: f.OptionalId = b""  # task that submitted these, or empty
     expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function is measured; 0: none
     call: f.Count64 = 0  # number of the client's call, such as a map; 0: single submits
@@ -685,7 +685,7 @@ class ProcessorStatus:
     running: f.OptionalId = b""  # the running task, or empty
     running_seconds: f.Seconds = 0.0
     lane: f.Count32 = 0  # as in Done
-    waits_for: f.Display = ""  # "waits for ...", other than nested tasks; empty: nothing
+    waits_for: str = ""  # "waits for ...", other than nested tasks; empty: nothing
 
 
 @dataclass(slots=True)
@@ -712,7 +712,7 @@ class WorkerHeartbeat(Message):
     unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
     memory_kills: f.Count32 = 0  # processors terminated for their memory since the start
     processors_replaced: f.Count32 = 0  # processors replaced between tasks since the start
-    degraded_reason: f.Display = ""  # why tasks cannot run there, or empty
+    degraded_reason: str = ""  # why tasks cannot run there, or empty
     dispatch_seconds: f.Seconds = 0.0  # delay until a task begins at its service; 0: not measured
     paid_seconds: f.Seconds = 0.0  # charged time of its tasks at a service, since its start
     paid_tasks: f.Count32 = 0  # tasks running at the service now
@@ -746,7 +746,7 @@ class Drain(Message):
     """From the scheduler: start no new tasks, return unstarted ones, exit when idle. From a worker: a signal or notice
     asked it to exit. The scheduler answers with a Drain, its last message."""
 
-    text: f.Display  # reason, display text
+    text: str  # reason, display text
 
 
 @message(25, to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
@@ -773,14 +773,14 @@ class ShutdownCluster(Inquiry):
 @message(28, from_scheduler=CLIENTS)
 class ShutdownReply(Reply):
     accepted: bool
-    text: f.Display  # display text
+    text: str  # display text
 
 
 @message(29, from_scheduler=(WORKER, MANAGER))
 class Shutdown(Message):
     """The cluster shuts down: stop all running work, and exit."""
 
-    text: f.Display  # reason, display text
+    text: str  # reason, display text
 
 
 class UnitState(StrEnum):
@@ -802,7 +802,7 @@ class UnitStatus:
     state: UnitState
     slots: f.Count32
     age_seconds: f.Seconds
-    reason: f.Display = ""  # display text, or empty
+    reason: str = ""  # display text, or empty
     remaining_seconds: f.Seconds = 0.0  # until its time limit; 0: no known limit
 
 
@@ -812,14 +812,14 @@ class ManagerStatus(Message):
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     units: list[UnitStatus]
-    degraded_reason: f.Display = ""  # why the manager cannot start units, display text, or empty
+    degraded_reason: str = ""  # why the manager cannot start units, display text, or empty
 
 
 @message(31, from_scheduler=(MANAGER,))
 class Desired(Message):
     units: f.Count32  # number of units, excluding draining ones
     drained: UnitIds  # ids of units without work, which may be stopped
-    reason: f.Display  # display text
+    reason: str  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
     draining: f.Count32 = 0  # additional units that get no new tasks but still run some
     left: UnitIds = field(default_factory=list)  # ids of units whose worker has disconnected since the last Desired
@@ -841,7 +841,7 @@ class ForgetOwner(Message):
 class Notice(Message):
     """Advice for a client's user, sent once."""
 
-    text: f.Display  # display text
+    text: str  # display text
 
 
 @message(47, to_scheduler=(WORKER,))
@@ -849,8 +849,8 @@ class PackagesDiffer(Message):
     """Packages of the worker differ from the client's, or are missing."""
 
     task: f.Id
-    function: f.Display  # display text: its name
-    text: f.Display  # display text: the packages, with both versions
+    function: str  # display text: its name
+    text: str  # display text: the packages, with both versions
 
 
 @message(48, from_scheduler=(WORKER,))
@@ -871,7 +871,7 @@ class ObjectsRestored(Message):
 
     ids: f.Ids
     lost: f.Ids
-    text: f.Display = ""  # why the objects are lost, display text
+    text: str = ""  # why the objects are lost, display text
 
 
 @message(57, to_scheduler=CLIENTS)
@@ -885,10 +885,10 @@ class SessionRow:
     """One durable session."""
 
     id: f.PeerId  # prefix of its task ids
-    name: f.Display
-    key: f.Display  # name of its key
+    name: str
+    key: str  # name of its key
     attached: bool  # a client is using it
-    client: f.Display  # host and pid of its current or last client
+    client: str  # host and pid of its current or last client
     unfinished: f.Count64
     ended: f.Count64
     failed: f.Count64
@@ -950,7 +950,7 @@ class EndSession(Inquiry):
 class SessionEnded(Reply):
     session: f.PeerId
     cancelled: f.Count64
-    error: f.Display = ""  # reason of a failure, or empty
+    error: str = ""  # reason of a failure, or empty
 
 
 @message(67, to_scheduler=(WORKER,), batch=True)
@@ -989,8 +989,8 @@ class CallReport:
     """Progress of a call of a client. items: 0 while unknown."""
 
     number: f.Count64  # as in Spec.call
-    verb: f.Display  # the method of the client: map, get, ...
-    name: f.Display  # of the function, or of the graph
+    verb: str  # the method of the client: map, get, ...
+    name: str  # of the function, or of the graph
     items: f.Count64 = 0  # in all
     has_chunks: bool = False  # its tasks are chunks, and the following columns count items
     sent: f.Count64 = 0  # submitted items
@@ -1019,9 +1019,9 @@ class LogLine:
     """A record of a worker's own log."""
 
     unix_seconds: f.Clock  # by the worker's wall clock
-    level: f.Display  # its name, such as WARNING
-    logger: f.Display
-    text: f.Display
+    level: str  # its name, such as WARNING
+    logger: str
+    text: str
     task: f.OptionalId = b""  # task that the record concerns
 
 
@@ -1044,14 +1044,14 @@ class RestartWorkers(Inquiry):
 @message(97, from_scheduler=CLIENTS)
 class WorkersRestarted(Reply):
     workers: PeerIds  # workers that will exit
-    refused: f.Display  # reason of a rejection, display text; empty if accepted
+    refused: str  # reason of a rejection, display text; empty if accepted
 
 
 @message(100, from_scheduler=(*CLIENTS, MONITOR))
 class Unanswered(Reply):
     """Rejects a question to the scheduler."""
 
-    text: f.Display  # reason
+    text: str  # reason
 
 
 @message(101, to_scheduler=(*CLIENTS, MONITOR))

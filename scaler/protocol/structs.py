@@ -130,21 +130,18 @@ class OptionalStruct(PointerField):
 
     def __init__(self, types: Sequence[type[Any]]) -> None:
         super().__init__()
-        self._fields = {of: StructField(of) for of in types if of is not NoneType}
-        self.pointers = len(self._fields)
-
-    def wires(self, _name: str) -> list[tuple[str, str, str]]:
-        return [(of.__name__[0].lower() + of.__name__[1:], of.__name__, "or not set") for of in self._fields]
+        self.options = {of: StructField(of) for of in types if of is not NoneType}
+        self.pointers = len(self.options)
 
     def write(self, value: Any, to: Writer) -> None:
-        for of, field in self._fields.items():
+        for of, field in self.options.items():
             if type(value) is of:
                 field.write(value, to)
             else:
                 to.add(0, 0)
 
     def read(self, frame: Frame, links: Links, count: int) -> Any:
-        found = [(field, link) for field, link in zip(self._fields.values(), links, strict=False) if link[0]]
+        found = [(field, link) for field, link in zip(self.options.values(), links, strict=False) if link[0]]
         if len(found) > 1:
             raise ValueError(f"{len(found)} of them are set")
         return found[0][0].read(frame, iter([found[0][1]]), count) if found else None

@@ -48,10 +48,7 @@ class Sampler:
             if isinstance(mark, f.PartList):
                 return self._parts(mark)
             if isinstance(mark, f.Numbers):
-                ones: list[Any] = [mark.make(1)] * self.rows
-                return ones
-            if isinstance(mark, f.Text):
-                return self.text
+                return [1] * self.rows
             # An id's note begins with its length.
             return (self.peer if mark.note.startswith("8 ") else self.id()) if isinstance(mark, f.Data) else 1
         if isinstance(hint, UnionType):

@@ -14,9 +14,18 @@ from scaler.monitor import messages as monitor_messages
 from scaler.object_storage import messages as storage_messages
 from scaler.protocol import messages
 from scaler.protocol.codec import MIN_TRAVERSAL_WORDS
-from scaler.protocol.fields import MAX_ENTRIES, MAX_ROWS, MAX_SECONDS
+from scaler.protocol.fields import (
+    MAX_ENTRIES,
+    MAX_ROWS,
+    MAX_SECONDS,
+    PAYLOAD_SIZES,
+    ROW_COUNTS,
+    FieldCodec,
+    PayloadColumn,
+    Ragged,
+)
 from scaler.protocol.messages import BATCHES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MAY_ANSWER, MAY_SEND, MESSAGES, Server
-from scaler.protocol.structs import struct_codec
+from scaler.protocol.structs import OptionalStruct, struct_codec
 
 _WIDTH = 120
 _BASES = messages.Message, messages.Inquiry, messages.Reply, messages.IdList, messages.UnitFacts
@@ -99,14 +108,28 @@ def _enum(of: type[Enum], about: str, comments: dict[str, str]) -> Iterator[str]
     yield "}"
 
 
+def wires(field: FieldCodec, name: str) -> list[tuple[str, str, str]]:
+    """Return the name, type, and note of each field in the schema that stands for a field of a declaration."""
+    match field:
+        case OptionalStruct():
+            return [(of.__name__[0].lower() + of.__name__[1:], of.__name__, "or not set") for of in field.options]
+        case PayloadColumn():
+            sizes = wires(PAYLOAD_SIZES, name.removesuffix("s") + "Sizes")
+        case Ragged():
+            return [*wires(ROW_COUNTS, name.removesuffix("s") + "Counts"), *wires(field.entries, name)]
+        case _:
+            sizes = []
+    return [*sizes, (name, field.wire, field.note)]
+
+
 def _struct(of: type, about: str, comments: dict[str, str]) -> Iterator[str]:
     yield f"struct {of.__name__} {{"
     yield from _comment(f"{about}{_routes(of)}".strip())
     number = 0
     for name, field in struct_codec(of).fields.items():
-        wires = field.wires(_camel(NAMES_IN_SCHEMA.get(name, name)))
-        for wire, kind, note in wires:
-            comment = comments.get(name, "").rstrip(".") if wire == wires[-1][0] else ""
+        found = wires(field, _camel(NAMES_IN_SCHEMA.get(name, name)))
+        for wire, kind, note in found:
+            comment = comments.get(name, "").rstrip(".") if wire == found[-1][0] else ""
             yield from _field(wire, number, f" :{kind}", "; ".join(filter(None, (comment, note))))
             number += 1
     yield "}"

@@ -24,7 +24,7 @@ from scaler.plugins import extensions
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
 from scaler.protocol.structs import StructCodec, struct_codec
-from tests.unit.protocol.schema import NAMES_IN_SCHEMA, schema
+from tests.unit.protocol.schema import NAMES_IN_SCHEMA, schema, wires
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
 OF_EXTENSIONS = [
@@ -103,8 +103,8 @@ def added(released: set[str]) -> Iterator[tuple[StructCodec, str]]:
         codec = struct_codec({**vars(monitor_messages), **vars(storage_messages), **vars(m)}[name])
         for each, field in codec.fields.items():
             words = NAMES_IN_SCHEMA.get(each, each).split("_")
-            wires = {wire for wire, _, _ in field.wires("".join(map(str.title, words)))}
-            if not any(f"struct {name} has {wire[0].lower()}{wire[1:]} " in "\n".join(released) for wire in wires):
+            found = {wire for wire, _, _ in wires(field, "".join(map(str.title, words)))}
+            if not any(f"struct {name} has {wire[0].lower()}{wire[1:]} " in "\n".join(released) for wire in found):
                 yield codec, each
 
 
