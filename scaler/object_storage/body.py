@@ -32,15 +32,6 @@ class Memory(Protocol):
         """Return the bytes as message frames."""
 
 
-class PartialObject(Protocol):
-    @property
-    def parts(self) -> list[int]:
-        """Sizes of the object's parts."""
-
-    def frames(self, offset: int, size: int) -> list[memoryview] | None:
-        """Return a range as message frames; None if some of it has not arrived."""
-
-
 @dataclass(slots=True, eq=False)
 class Segment:
     """A file on disk with several bodies. bodies: number still in use; at 0, the space is freed."""

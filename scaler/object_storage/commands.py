@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from scaler.net.connection import ListenerEvent, Received
 from scaler.object_storage.body import Body, Memory
+from scaler.object_storage.exchange import ChunkRun
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.protocol.messages import Message
 
@@ -55,33 +56,33 @@ class ObjectNotPersisted(NamedTuple):
     requests: Sequence[tuple[bytes, int]]
 
 
-class FetchObject(NamedTuple):
-    """Fetch an object from another store. Answered by ObjectFetched or ObjectNotFetched."""
-
-    id: bytes
+class SendToScheduler(NamedTuple):
+    message: Message
 
 
-class StopFetching(NamedTuple):
-    id: bytes
+class RunCame(NamedTuple):
+    """All chunks of a run have arrived. size_bytes: size of the whole object."""
 
-
-class ReportDropped(NamedTuple):
-    ids: list[bytes]
-
-
-class ReportPut(NamedTuple):
-    id: bytes
+    run: ChunkRun
     size_bytes: int
 
 
-class ObjectFetched(NamedTuple):
-    id: bytes
-    body: Body
+class RunFailed(NamedTuple):
+    """A run could not be fetched. is_unreachable: this host cannot connect to the source."""
+
+    run: ChunkRun
+    is_unreachable: bool
 
 
-class ObjectNotFetched(NamedTuple):
+class FetchFailed(NamedTuple):
+    """This store cannot take an object, for example because it has no room."""
+
     id: bytes
     text: str
+
+
+class SchedulerOpened(NamedTuple):
+    """The scheduler has no state of this host's store."""
 
 
 class WriteToBackend(NamedTuple):
@@ -97,12 +98,32 @@ class ForgetInBackend(NamedTuple):
 
 
 class WrittenToBackend(NamedTuple):
-    """The backend has these objects, so memory may drop them."""
+    """The backend has these (id, size), so memory may drop them."""
 
-    ids: list[bytes]
+    rows: list[tuple[bytes, int]]
 
 
-StorageInput = ListenerEvent | ObjectNotPersisted | BodiesMoved | ObjectFetched | ObjectNotFetched | WrittenToBackend
-ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
-ForShell = SendToPeer | ExpirePeer | PersistObject | ForgetPersisted | WriteToBackend | ForgetInBackend | SpillBodies
-StorageCommand = ForShell | ToExchange
+StorageInput = (
+    ListenerEvent
+    | Message
+    | ObjectNotPersisted
+    | BodiesMoved
+    | RunCame
+    | RunFailed
+    | FetchFailed
+    | SchedulerOpened
+    | WrittenToBackend
+)
+"""A message: from the scheduler of a host's store."""
+StorageCommand = (
+    SendToPeer
+    | SendToScheduler
+    | ExpirePeer
+    | PersistObject
+    | ForgetPersisted
+    | WriteToBackend
+    | ForgetInBackend
+    | SpillBodies
+    | ChunkRun
+)
+"""A run: get its chunks; answered by RunCame, RunFailed, or FetchFailed."""

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from scaler.ids import cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import LOCAL, Broken, Closed, Opened, Received, Resumed
 from scaler.object_storage import commands as c
-from scaler.object_storage.body import Body, PartialObject
+from scaler.object_storage.body import Body
+from scaler.object_storage.exchange import ChunkRun, Exchange, PartialObject
 from scaler.object_storage.messages import (
     CopyObjects,
+    FetchChunks,
     GetObject,
+    ObjectsUnavailable,
     PutObject,
+    SoleCopies,
     StatStorage,
     StorageReply,
     StorageResult,
     StorageStatus,
+    StoresChanged,
 )
 from scaler.object_storage.objects import DONE, Answer, ResultCache, StorageTable
 from scaler.object_storage.sending import BodySender, StoragePeer, WaitingGet
@@ -43,6 +48,8 @@ MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
 MAX_PUT_WAIT_SECONDS = 60.0
 """Maximum wait of a put while bodies are being spilled to disk."""
 PUT_POLL_SECONDS = 0.25
+UNAVAILABLE = "no store has it"
+LOST = "its only copy was lost with host {}"
 NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
@@ -97,20 +104,15 @@ class StorageCore:
         self._commands: list[c.StorageCommand] = []
         self._is_durable = is_durable
         self._cached = ResultCache(limits.cache_bytes)
-        self.fetches = False
+        self.can_fetch = False
         """True if missing objects can be fetched from other stores."""
-        self.has_backend = False
-        """Also write objects of at least LARGE_BYTES to a backend."""
-        self.reports = False
+        self.backend_held: Callable[[], list[tuple[bytes, int]]] | None = None
+        """Returns (id, size) of the objects in the backend, to which objects of at least LARGE_BYTES are written."""
         self.hits = self.misses = 0
         """Gets of local readers: found here, and not found here."""
-        self._fetched: dict[bytes, int] = {}
-        """Objects being fetched, with the memory reserved for each."""
-        self._kept: dict[bytes, int] = {}
-        """Sizes of objects that are fetched even without readers and then kept like put objects."""
-        self._wanted_room: dict[bytes, int] = {}
-        """Objects whose fetch waits for spilling, with the memory that each needs."""
-        self._partial: dict[bytes, PartialObject] = {}
+        self.exchange = Exchange()
+        self._delayed: list[ChunkRun] = []
+        """Runs to get as soon as there is room."""
         self._copies: OrderedDict[bytes, None] = OrderedDict()
         """LRU of objects that other stores also have."""
 
@@ -130,8 +132,10 @@ class StorageCore:
         for item in inputs:
             self._take(item, clock, now)
         self._miss(self.objects.take_expired(now), "it was not uploaded before the deadline")
-        if self._fetched:
+        if self.exchange.fetches:
             self._stop_fetches()
+        if self._delayed:
+            self._begin_runs()
         self.objects.drop_stalled(clock - UPLOAD_SECONDS)
         self._expire_peers(clock)
         if self._waiting_puts:
@@ -147,6 +151,7 @@ class StorageCore:
         damaged = self.objects.take_damaged()
         self._forget_persisted(damaged)
         self._cached.dropped(damaged)
+        self._commands += map(c.SendToScheduler, self.exchange.take_messages(now, is_awaited=self.can_fetch))
         commands, self._commands = self._commands, []
         has_sent = any(isinstance(command, c.SendToPeer) for command in commands)
         self._poll_seconds = SHORTEST_POLL_SECONDS if has_sent else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)
@@ -156,6 +161,7 @@ class StorageCore:
             now + self._poll_seconds if self._sender else math.inf,
             now + PUT_POLL_SECONDS if self._waiting_puts else math.inf,
             now + ENDED_PROCESSOR_SECONDS if self._broken else math.inf,
+            self.exchange.report_at,
         )
         return commands
 
@@ -170,6 +176,8 @@ class StorageCore:
                 self._peers[name] = StoragePeer(name, hello.role, identity, clock)
                 if hello.role is m.Role.CLIENT and identity.has_key:
                     self._owner_keys[name] = self._owner_keys[cache_owner(identity.key)] = identity.key
+                if hello.role is m.Role.SCHEDULER:
+                    self._scheduler_opened(LARGE_BYTES)
             case Resumed(name) | Broken(name):
                 peer = self._seen(name, clock)
                 if peer is not None:
@@ -183,32 +191,33 @@ class StorageCore:
                 self._not_persisted(item)
             case BodiesMoved():
                 self.objects.moved(item, now)
-            case c.ObjectFetched() | c.ObjectNotFetched() | c.WrittenToBackend():
-                self._take_transfer(item)
+            case m.Message():
+                self._hear(item)
+            case c.SchedulerOpened() | c.WrittenToBackend() | c.RunCame() | c.RunFailed() | c.FetchFailed():
+                self._take_exchanged(item)
             case _:
                 assert_never(item)
 
-    def _take_transfer(self, item: c.ObjectFetched | c.ObjectNotFetched | c.WrittenToBackend) -> None:
+    def _take_exchanged(
+        self, item: c.SchedulerOpened | c.WrittenToBackend | c.RunCame | c.RunFailed | c.FetchFailed
+    ) -> None:
         match item:
-            case c.ObjectFetched(object_id, body):
-                self._end_fetch(object_id)
-                if self.objects.body(object_id) is None and self._make_room(body.size_bytes):
-                    self.objects.store(object_id, body)
-                    self._copies[object_id] = None
-                    if object_id in self._kept:
-                        self._keep(object_id, body)
-                    self._serve_waiting(object_id)
-                if self.objects.body(object_id) is None:
-                    self._miss(self.objects.take_gets(object_id), "it arrived, but there is no room for it")
-                    self._commands.append(c.ReportDropped([object_id]))
-                self._kept.pop(object_id, None)
-            case c.ObjectNotFetched(object_id, text):
-                self._kept.pop(object_id, None)
-                self._end_fetch(object_id)
-                self._miss(self.objects.take_gets(object_id), text)
-            case c.WrittenToBackend(ids):
+            case c.SchedulerOpened():
+                self._scheduler_opened(0)
+            case c.WrittenToBackend(rows):
+                self.exchange.written(rows)
                 if not self._is_durable:  # the disk keeps only objects that are in memory
-                    self._copies.update((each, None) for each in ids if self.objects.body(each) is not None)
+                    self._copies.update((each, None) for each, _ in rows if self.objects.body(each) is not None)
+            case c.RunCame(run, size_bytes):
+                if self.exchange.is_active(run) and self.exchange.came(run, size_bytes):
+                    self._fetched(run.id)
+            case c.RunFailed(run, is_unreachable):
+                if self.exchange.is_active(run):
+                    self.exchange.failed(run, is_unreachable=is_unreachable)
+            case c.FetchFailed(object_id, text):
+                if object_id in self.exchange.fetches:
+                    self.exchange.unwant(object_id)
+                    self._end_fetch(object_id, text)
             case _:
                 assert_never(item)
 
@@ -221,29 +230,48 @@ class StorageCore:
                     self._put(peer, put, event)
             case GetObject() as get:
                 self._get(peer, get, now)
+            case StatStorage(request):
+                self._commands.append(c.SendToPeer(peer.id, self._status(request)))
+            case message:
+                self._hear(message)
+
+    def _hear(self, message: m.Message) -> None:
+        """Take a message of the scheduler, or one that only shows that its sender is alive."""
+        match message:
             case m.ForgetObjects(object_ids):
                 self._forget(object_ids)
             case m.ForgetOwner(owner):
                 self._forget(self.objects.owned_by(owner), owner)
-            case CopyObjects() as wanted:
-                self._copy(wanted)
-            case StatStorage(request):
-                self._commands.append(c.SendToPeer(peer.id, self._status(request)))
+            case CopyObjects():
+                self._copy(message)
+            case SoleCopies(object_ids):
+                for object_id in object_ids:
+                    self._copies.pop(object_id, None)
+            case StoresChanged():
+                self.can_fetch = True
+                self.exchange.stores_changed(message)
+            case FetchChunks():
+                self._delayed += self.exchange.assigned(message)
+            case ObjectsUnavailable(object_ids, host):
+                for object_id in object_ids:
+                    self._end_fetch(object_id, LOST.format(host) if host else UNAVAILABLE)
             case _:
-                pass  # other messages, such as heartbeats, only show that the peer is alive
+                pass
 
     def _forget(self, object_ids: list[bytes], owner: bytes = b"") -> None:
         """Drop released objects, or all objects of an owner, which may be put again if the owner returns."""
         drop = self.objects.drop if owner else self.objects.forget
         self._forget_persisted(object_ids)
-        if self.has_backend and (object_ids or owner):
+        self.exchange.forgotten(object_ids)
+        if self.backend_held is not None and (object_ids or owner):
             self._commands.append(c.ForgetInBackend(object_ids, owner))
         for object_id in object_ids:
-            self._kept.pop(object_id, None)
+            self._do_not_keep(object_id)
             self._copies.pop(object_id, None)
             self._miss(drop(object_id), "it was forgotten")
-        if owner:
-            self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
+        for object_id in self.exchange.fetches if owner else ():
+            if owner_of(object_id) == owner:
+                self._do_not_keep(object_id)
         if owner and owner not in self._peers:
             self._owner_keys.pop(owner, None)
 
@@ -260,7 +288,7 @@ class StorageCore:
             self._answer(peer, put.request, (StorageResult.UNSHARED, "its memory descriptor is missing"))
             return
         answer = self.objects.put(peer, put, event.attachments, memory)
-        is_needed = self._is_durable or self.reports or self.has_backend or is_cached(put.id)
+        is_needed = self._is_durable or self.exchange.is_open or self.backend_held is not None or is_cached(put.id)
         body = self.objects.body(put.id) if answer is DONE and is_needed else None
         if body is None:
             self._answer(peer, put.request, answer)
@@ -270,9 +298,9 @@ class StorageCore:
 
     def _stored(self, peer: StoragePeer, put: PutObject, body: Body) -> None:
         may_go, is_large, is_of_store = is_cached(put.id), body.size_bytes >= LARGE_BYTES, peer.role is m.Role.STORE
-        if self.reports and (is_of_store or (is_large and not is_result(put.id))):
-            self._commands.append(c.ReportPut(put.id, body.size_bytes))
-        if self.has_backend and is_large and not may_go:
+        if is_of_store or (is_large and not is_result(put.id)):
+            self.exchange.put(put.id, body.size_bytes)
+        if self.backend_held is not None and is_large and not may_go:
             self._commands.append(c.WriteToBackend(put.id, body))
         if may_go and not self._cache(put.id, body):
             self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
@@ -288,8 +316,7 @@ class StorageCore:
         for each in evicted:
             self._miss(self.objects.drop(each), "it was evicted from the cache")
         self._forget_persisted(evicted)
-        if evicted and self.reports:
-            self._commands.append(c.ReportDropped(evicted))
+        self.exchange.dropped(evicted)
         return object_id not in evicted
 
     def _forget_persisted(self, ids: list[bytes]) -> None:
@@ -298,8 +325,7 @@ class StorageCore:
 
     def _not_persisted(self, lost: c.ObjectNotPersisted) -> None:
         self._miss(self.objects.drop(lost.id), lost.text)
-        if self.fetches:
-            self._commands.append(c.ReportDropped([lost.id]))
+        self.exchange.dropped([lost.id])
         for peer, request in lost.requests:
             reply = StorageReply(request, StorageResult.UNWRITABLE, lost.text)
             self._commands.append(c.SendToPeer(peer, reply))
@@ -330,7 +356,7 @@ class StorageCore:
 
     def _most_wanted_bytes(self) -> int:
         waiting = (sum(each.first.parts) for each in self._waiting_puts.values())
-        return max((0, *waiting, *self._wanted_room.values()))
+        return max((0, *waiting, *(run.size_bytes for run in self._delayed)))
 
     def _end_wait(self, peer: StoragePeer, object_id: bytes) -> None:
         waiting = self._waiting_puts.pop((peer, object_id))
@@ -352,15 +378,15 @@ class StorageCore:
                 self._copies.move_to_end(message.id)
             self._commands += self._sender.add(peer, message, body)
             return
-        elif peer.role is m.Role.STORE and message.id in self._partial:
-            self._commands += self._sender.add_chunks(peer, message, self._partial[message.id])
+        elif peer.role is m.Role.STORE and (partial := self._partial(message.id)) is not None:
+            self._commands += self._sender.add_chunks(peer, message, partial)
             return
         elif self.objects.is_forgotten(message.id):
             answer = StorageResult.MISSING, "it was forgotten"
-        elif self.fetches and peer.role is not m.Role.STORE:
+        elif self.can_fetch and peer.role is not m.Role.STORE:
             self.misses += 1
             self.objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
-            self._fetch(message.id)
+            self.exchange.want(message.id)
             return
         elif 0 < message.deadline_seconds < math.inf:
             self.objects.wait(WaitingGet(peer, message, now + message.deadline_seconds))
@@ -432,34 +458,42 @@ class StorageCore:
     def _serve_waiting(self, object_id: bytes) -> None:
         body = self.objects.body(object_id)
         if body is not None:
-            self._kept.pop(object_id, None)
+            self._do_not_keep(object_id)
             for get in self.objects.take_gets(object_id):
                 self._commands += self._sender.add(get.peer, get.message, body)
 
     # -- other stores -------------------------------------------------------------------------------------------------
 
-    def has_room_for(self, object_id: bytes, size_bytes: int) -> bool:
-        """Return False while spilling makes room. If no room is expected, returns True and `begin_fetch` fails."""
-        if self._make_room(size_bytes) or not self.objects.spilling.may_free_memory:
-            self._wanted_room.pop(object_id, None)
-            return True
-        self._wanted_room[object_id] = size_bytes
-        return False
+    def _scheduler_opened(self, min_bytes: int) -> None:
+        """Report objects of at least this size to a scheduler that has no state of this store."""
+        held = [row for row in self.objects.sizes() if row[1] >= min_bytes]
+        self.exchange.opened(held, self.backend_held() if self.backend_held is not None else ())
 
-    def begin_fetch(self, object_id: bytes, partial: PartialObject, size_bytes: int) -> bool:
+    def _partial(self, object_id: bytes) -> PartialObject | None:
+        fetch = self.exchange.fetches.get(object_id)
+        return None if fetch is None else fetch.memory
+
+    def _begin_runs(self) -> None:
+        """Get the assigned chunks, unless they wait for spilling. Without hope for room, `reserve` fails."""
+        runs, self._delayed = self._delayed, []
+        for run in runs:
+            if not self.exchange.is_active(run) or (run.source and run.source not in self.exchange.stores):
+                continue
+            has_room = self._partial(run.id) is not None or self._make_room(run.size_bytes)
+            if has_room or not self.objects.spilling.may_free_memory:
+                self._commands.append(run)
+            else:
+                self._delayed.append(run)
+
+    def reserve(self, object_id: bytes, memory: PartialObject, size_bytes: int) -> bool:
         """Reserve memory for a fetch, and serve its chunks to other stores from now on. Returns False if there is no
         room."""
-        if object_id not in self._fetched or not self._make_room(size_bytes):
+        if not self._make_room(size_bytes):
             return False
+        fetch = self.exchange.fetches[object_id]
         self.objects.reserve(size_bytes)
-        self._fetched[object_id] = size_bytes
-        self._partial[object_id] = partial
+        fetch.memory, fetch.reserved_bytes = memory, size_bytes
         return True
-
-    def keep(self, object_ids: Iterable[bytes]) -> None:
-        """Never drop these objects as copies, because no other store has them."""
-        for object_id in object_ids:
-            self._copies.pop(object_id, None)
 
     def sole(self) -> list[bytes]:
         return [object_id for object_id, _ in self.objects.sizes() if object_id not in self._copies]
@@ -467,46 +501,67 @@ class StorageCore:
     def serves(self, role: m.Role) -> bool:
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
 
-    def _fetch(self, object_id: bytes) -> None:
-        if object_id not in self._fetched:
-            self._fetched[object_id] = 0
-            self._commands.append(c.FetchObject(object_id))
-
     def _copy(self, wanted: CopyObjects) -> None:
         """Fetch objects to hold copies here, up to the spilling threshold, and keep those already here."""
-        coming_bytes = sum(self._kept.values())
+        coming_bytes = sum(fetch.kept_bytes or 0 for fetch in self.exchange.fetches.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self.objects.body(object_id)
             if body is not None:
                 self._keep(object_id, body)
-                self._commands.append(c.ReportPut(object_id, body.size_bytes))
+                self.exchange.put(object_id, body.size_bytes)
                 continue
-            self._fetch(object_id)
+            fetch = self.exchange.want(object_id)
             self._drop_copies(coming_bytes + size_bytes)
             has_room = self.objects.surplus(coming_bytes + size_bytes) <= 0
             if has_room and not self.objects.disk_failure and not self.objects.is_forgotten(object_id):
                 # Otherwise, the fetch ends with this step, and the scheduler is informed.
-                self._kept[object_id] = size_bytes
+                fetch.kept_bytes = size_bytes
                 coming_bytes += size_bytes
 
     def _keep(self, object_id: bytes, body: Body) -> None:
         """Keep a copy like an object that was put here."""
         self._copies.pop(object_id, None)
-        if self.has_backend and body.size_bytes >= LARGE_BYTES:
+        if self.backend_held is not None and body.size_bytes >= LARGE_BYTES:
             self._commands.append(c.WriteToBackend(object_id, body))
         if self._is_durable:
             self._commands.append(c.PersistObject(object_id, body, self.key_of(owner_of(object_id))))
 
-    def _end_fetch(self, object_id: bytes) -> None:
-        self.objects.reserve(-self._fetched.pop(object_id, 0))
-        self._partial.pop(object_id, None)
-        self._wanted_room.pop(object_id, None)
+    def _do_not_keep(self, object_id: bytes) -> None:
+        if object_id in self.exchange.fetches:
+            self.exchange.fetches[object_id].kept_bytes = None
+
+    def _fetched(self, object_id: bytes) -> None:
+        """Store an object whose chunks have all arrived."""
+        fetch, text = self.exchange.fetches[object_id], "it arrived, but there is no room for it"
+        try:
+            body = fetch.small if fetch.memory is None else fetch.memory.body()
+        except (OSError, ValueError) as error:
+            body, text = None, f"its memory: {error}"
+        self._end_fetch(object_id)
+        if body is not None and self.objects.body(object_id) is None and self._make_room(body.size_bytes):
+            self.objects.store(object_id, body)
+            self._copies[object_id] = None
+            if fetch.kept_bytes is not None:
+                self._keep(object_id, body)
+            self._serve_waiting(object_id)
+        if self.objects.body(object_id) is None:
+            self._miss(self.objects.take_gets(object_id), text)
+            self.exchange.dropped([object_id])
+
+    def _end_fetch(self, object_id: bytes, text: str = "") -> None:
+        """End a fetch, if there is one. text: reason for its readers, if it has failed."""
+        fetch = self.exchange.fetches.pop(object_id, None)
+        if fetch is not None:
+            self.objects.reserve(-fetch.reserved_bytes)
+            if text:
+                self._miss(self.objects.take_gets(object_id), text)
 
     def _stop_fetches(self) -> None:
-        wanted = self._kept.keys()
-        for object_id in [each for each in self._fetched if not (self.objects.is_waited_for(each) or each in wanted)]:
+        fetches = self.exchange.fetches.items()
+        idle = [each for each, fetch in fetches if fetch.kept_bytes is None and not self.objects.is_waited_for(each)]
+        for object_id in idle:
             self._end_fetch(object_id)
-            self._commands.append(c.StopFetching(object_id))
+            self.exchange.unwant(object_id)
 
     def _make_room(self, size_bytes: int) -> bool:
         self._drop_copies(size_bytes)
@@ -525,8 +580,7 @@ class StorageCore:
             dropped.append(object_id)
             if self.objects.surplus(wanted_bytes) <= 0:
                 break
-        if dropped:
-            self._commands.append(c.ReportDropped(dropped))
+        self.exchange.dropped(dropped)
 
 
 def _size_of(event: Received) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from scaler.ids import cache_owner
 from scaler.net.connection import Identity
-from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, Body, PartialObject, cut_out
+from scaler.object_storage.body import MAX_FRAMES_PER_MESSAGE, Body, cut_out
 from scaler.object_storage.commands import SendToPeer
+from scaler.object_storage.exchange import PartialObject
 from scaler.object_storage.messages import GetObject, StorageReply, StorageResult
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 

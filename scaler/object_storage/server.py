@@ -33,18 +33,18 @@ from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
 from scaler.net.wakeups import Wakeups
 from scaler.object_storage import commands as c
-from scaler.object_storage import exchange as x
 from scaler.object_storage.body import write_segment
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.exchange import ChunkRun
 from scaler.object_storage.messages import (
     ObjectsHeld,
+    PushObjects,
     PutObject,
     StorageReply,
     StorageResult,
     StorageStatus,
     StoreAddress,
-    StoresChanged,
     UseBackend,
 )
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
@@ -162,19 +162,15 @@ class StorageServer:
         )
         self._backend = backend
         if backend is not None:
-            self._core.has_backend = True
-            backend.begin(self._on_written)
+            self._core.backend_held = backend.held
+            backend.begin(lambda rows: self._on_events([c.WrittenToBackend(rows)]))
         self._spill_directory = "" if spill is None else spill.directory
         if spill is not None:
             spill.check_writable()
         self._disk_thread = ThreadPoolExecutor(1, "spill")
         self._durable = self._open_journal(state_directory) if state_directory else None
-        self.transfers = Transfers(self._core, self._on_events, self._tell_scheduler, self._connect_to_store)
+        self.transfers = Transfers(self._core, self._on_events, self._connect_to_store)
         self._scheduler = b""
-        self._is_known = False
-        """Other stores exist, and the scheduler has this storage's wanted objects."""
-        self._put_reports = x.PutReports(self._core.objects.body)
-        self._report_timer: asyncio.TimerHandle | None = None
         self._wakeups = Wakeups(self._loop, lambda: self._on_events(()))
         self._peak_bytes = 0
         self._trim: asyncio.TimerHandle | None = None
@@ -216,9 +212,8 @@ class StorageServer:
         return self._listener.addresses
 
     def close(self) -> None:
-        for timer in (self._trim, self._report_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._trim is not None:
+            self._trim.cancel()
         if self._durable is not None:
             self._durable.close()
         self.transfers.close()
@@ -250,43 +245,28 @@ class StorageServer:
         return m.Welcome(False, self._incarnation, LEASE_SECONDS, HEARTBEAT_SECONDS)
 
     def _on_events(self, events: Sequence[c.StorageInput]) -> None:
-        exchanged: list[c.ToExchange] = []
-        for command in self._core.step([self._with_memory(event) for event in events], self._loop.time()):
-            match command:
-                case c.ReportPut(object_id) if self._scheduler and not self._is_known:
-                    self._put_reports.put([object_id])
-                case c.FetchObject() | c.StopFetching() | c.ReportDropped() | c.ReportPut():
-                    exchanged.append(command)
-                    if isinstance(command, c.ReportDropped):
-                        self._put_reports.dropped(command.ids)
-                case _:
-                    self._perform(command)
-        if exchanged:
-            self.transfers.take(exchanged)
+        for command in self._core.step([self._prepared(event) for event in events], self._loop.time()):
+            self._perform(command)
         for event in events:
             match event:
-                case Received(_, message) if isinstance(message, x.FROM_SCHEDULER):
-                    self.scheduler_says(message)
+                case PushObjects(ids) | Received(_, PushObjects(ids)):
+                    self.transfers.push(ids)
                 case Received(_, ObjectsHeld() as held) if self._backend is not None:
                     self._backend.add(zip(held.ids, held.sizes, strict=True))
                     self._backend.forget(filter(self._core.objects.is_forgotten, held.ids))
-                case Received(_, m.ForgetObjects(ids)):
-                    self._put_reports.forget(ids)
-                case Received(_, m.ForgetOwner(owner)):
-                    self._put_reports.forget_owner(owner)
-                case Opened(peer, m.Hello(role=m.Role.SCHEDULER)):
-                    self._scheduler_opened(peer)
-        if self._put_reports and self._report_timer is None:
-            self._report_timer = self._loop.call_later(x.REPORT_SECONDS, self._report_put)
-        self.transfers.go_on()
+        self.transfers.close_gone()
         self._wakeups.at(self._core.wake_at)
         used_bytes = self._core.objects.used_bytes
         self._peak_bytes = max(self._peak_bytes, used_bytes)
         if self._peak_bytes - used_bytes >= TRIM_BYTES and self._trim is None:
             self._trim = self._loop.call_later(TRIM_SECONDS, self._return_memory)
 
-    def _perform(self, command: c.ForShell) -> None:
+    def _perform(self, command: c.StorageCommand) -> None:
         match command:
+            case c.SendToScheduler(message):
+                self._tell_scheduler(message)
+            case ChunkRun():
+                self.transfers.get(command)
             case c.WriteToBackend(object_id, body) if self._backend is not None:
                 self._backend.write(object_id, body)
             case c.ForgetInBackend(ids, owner) if self._backend is not None:
@@ -311,32 +291,6 @@ class StorageServer:
                 raise AssertionError("the core was told that no disk and no backend keeps its objects")
             case _:
                 assert_never(command)
-
-    def _report_put(self) -> None:
-        self._report_timer = None
-        put, dropped = self._put_reports.take()
-        self.transfers.take([*(c.ReportPut(*row) for row in put), *([c.ReportDropped(dropped)] if dropped else [])])
-
-    def scheduler_says(self, message: x.FromScheduler) -> None:
-        if isinstance(message, StoresChanged) and not self._is_known:
-            self._report_put()
-            self._is_known = self._core.fetches = True
-            in_backend = [] if self._backend is None else self._backend.held()
-            self.transfers.take([x.SchedulerOpened([], in_backend)])
-        self.transfers.take([message])
-
-    def _on_written(self, rows: list[tuple[bytes, int]]) -> None:
-        self._on_events([c.WrittenToBackend([object_id for object_id, _ in rows])])
-        if self._is_known:
-            self.transfers.take([x.WrittenByStore(rows)])
-
-    def _scheduler_opened(self, peer: bytes) -> None:
-        """Report all large objects to a scheduler that has no state of this storage."""
-        self._scheduler, self._is_known, self._core.reports = peer, False, True
-        if self._backend is not None:
-            self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
-        self._put_reports.restart(each for each, size in self._core.objects.sizes() if size >= LARGE_BYTES)
-        self._report_put()
 
     def _tell_scheduler(self, message: m.Message) -> None:
         self._listener.send(self._scheduler, message)
@@ -368,10 +322,14 @@ class StorageServer:
 
         written.add_done_callback(ended)
 
-    def _with_memory(self, event: c.StorageInput) -> c.StorageInput:
+    def _prepared(self, event: c.StorageInput) -> c.StorageInput:
         match event:
             case Received(peer, PutObject(shared=True) as put, _, descriptors):
                 return c.ReceivedMemory(peer, put, memory=self._memory(descriptors, put.parts))
+            case Opened(peer, m.Hello(role=m.Role.SCHEDULER)):
+                self._scheduler = peer
+                if self._backend is not None:
+                    self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
         return event
 
     def _memory(self, descriptors: Sequence[Descriptor], sizes: Sequence[int]) -> SharedMemory | None:

@@ -103,8 +103,8 @@ class GrowingMemory:
         self._frames = [frame for message in cut(parts) for frame in message]
 
     def write(self, offset: int, frames: Sequence[memoryview]) -> None:
-        """Write frames at an offset of the object's bytes. Raises ValueError beyond the end."""
-        begins = self._begins
+        """Write whole chunks at an offset of the object's bytes. Raises ValueError beyond the end, and OSError."""
+        begins, start = self._begins, offset
         part = bisect_right(begins, offset) - 1
         for frame in frames:
             rest = frame
@@ -117,9 +117,8 @@ class GrowingMemory:
                 written = os.pwrite(self._descriptor.fileno(), rest[: begins[part + 1] - offset], at)
                 rest = rest[written:]
                 offset += written
-
-    def add_chunk(self, number: int) -> None:
-        self._have |= 1 << number
+        first, end = start // self._chunk_bytes, -(-offset // self._chunk_bytes)
+        self._have |= ((1 << (end - first)) - 1) << first
 
     def frames(self, offset: int, size: int) -> list[memoryview] | None:
         """Return a range as message frames; None if one of its chunks is incomplete."""

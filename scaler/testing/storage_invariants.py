@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection
 
@@ -17,7 +18,7 @@ from scaler.protocol.chunks import chunk_count
 def check_storage(core: StorageCore) -> None:
     peers, table = core._peers.values(), core.objects
     uploads = [upload for peer in peers for upload in peer.uploads.values()]
-    _check_sizes(table, uploads, sum(core._fetched.values()))
+    _check_sizes(table, uploads, sum(fetch.reserved_bytes for fetch in core.exchange.fetches.values()))
     _check_unfinished(table, peers)
     assert all(table._owners.values())
     assert set().union(*table._owners.values()) == table._objects.keys() | table._unfinished.keys()
@@ -28,6 +29,8 @@ def check_storage(core: StorageCore) -> None:
     assert all(waiting.events for waiting in core._waiting_puts.values())
     assert core._sender._peers.keys() == {peer for peer in peers if peer.sending}
     assert not core._commands
+    assert all(core.exchange.is_active(run) for run in core._delayed)
+    _check_exchange(core.exchange)
 
 
 def _check_sizes(table: StorageTable, uploads: Collection[UnfinishedUpload], fetched_bytes: int) -> None:
@@ -70,9 +73,10 @@ def _check_spilling(spilling: Spilling, bodies: Collection[Body]) -> None:
     assert spilling.used_bytes == sum(segment.size_bytes for segment in segments) <= spilling._limit_bytes
 
 
-def check_exchange(exchange: Exchange) -> None:
-    told = exchange._wanted, exchange._unwanted, exchange._put, exchange._in_backend, exchange._came, exchange._failed
-    assert not any((exchange._commands, *told))
-    for object_id, fetch in exchange._fetches.items():
+def _check_exchange(exchange: Exchange) -> None:
+    told = exchange._wanted, exchange._unwanted, exchange._dropped, exchange._in_backend
+    assert not any((*told, exchange._came, exchange._failed))
+    assert math.isfinite(exchange.report_at) == bool(exchange._put)
+    for object_id, fetch in exchange.fetches.items():
         assert all(run.id == object_id for run in fetch.runs)
         assert not fetch.have or fetch.have < (1 << chunk_count(fetch.size_bytes)) - 1

@@ -89,7 +89,9 @@ class Story:
 
     @property
     def is_sending(self) -> bool:
-        return self.core.wake_at <= self.now + LONGEST_POLL_SECONDS
+        return (
+            self.core.wake_at <= self.now + LONGEST_POLL_SECONDS and self.core.wake_at != self.core.exchange.report_at
+        )
 
     def wait(self, seconds: float, alive: Sequence[bytes] = (CLIENT, READER, WORKER, SCHEDULER)) -> list[SendToPeer]:
         """Let time pass in steps like the shell, with heartbeats of these peers."""

@@ -1,36 +1,23 @@
-"""A store's reports about missing objects, and its fetches from sources."""
+"""A store's reports to the scheduler: missing objects, fetched chunks, and objects here."""
 
 from __future__ import annotations
 
 import pytest
 
-from scaler.object_storage.commands import FetchObject, StopFetching
-from scaler.object_storage.exchange import (
-    UNAVAILABLE,
-    ChunkRun,
-    Exchange,
-    ExchangeCommand,
-    ExchangeInput,
-    Fetched,
-    NotFetched,
-    RunCame,
-    RunFailed,
-    SchedulerOpened,
-)
+from scaler.object_storage.exchange import REPORT_SECONDS, ChunkRun, Exchange
 from scaler.object_storage.messages import (
     ChunksFetched,
     FetchChunks,
     FetchesFailed,
+    ObjectsDropped,
     ObjectsHeld,
-    ObjectsUnavailable,
     ObjectsUnwanted,
     ObjectsWanted,
     StoreAddress,
     StoresChanged,
 )
-from scaler.protocol import messages as m
 from scaler.protocol.chunks import MIN_CHUNK_BYTES
-from scaler.testing.storage_invariants import check_exchange
+from scaler.protocol.messages import Message
 
 OBJECT, OTHER = b"o" * 16, b"p" * 16
 SIZE = 10 * MIN_CHUNK_BYTES - 1
@@ -38,82 +25,110 @@ SIZE = 10 * MIN_CHUNK_BYTES - 1
 STORE = StoreAddress(3, b"store--3", "tcp://10.0.0.3:1", "")
 
 
-class Story:
-    """Drives an exchange whose invariants are checked after every step."""
-
-    def __init__(self) -> None:
-        self.exchange = Exchange()
-        self.says(StoresChanged([STORE], []))
-
-    def says(self, *inputs: ExchangeInput) -> list[ExchangeCommand]:
-        commands = self.exchange.step(inputs)
-        check_exchange(self.exchange)
-        return commands
-
-
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def exchange() -> Exchange:
+    exchange = Exchange()
+    exchange.opened([], [])
+    exchange.stores_changed(StoresChanged([STORE], []))
+    return exchange
 
 
-def told(commands: list[ExchangeCommand]) -> list[m.Message]:
-    return [command for command in commands if isinstance(command, m.Message)]
+def told(exchange: Exchange, *, now: float = 0.0, is_awaited: bool = True) -> list[Message]:
+    return exchange.take_messages(now, is_awaited=is_awaited)
 
 
-def chunks(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> FetchChunks:
-    return FetchChunks([object_id], [size], [first], [count], [source])
+def assign(exchange: Exchange, *rows: tuple[int, int], source: int = 3) -> list[ChunkRun]:
+    """Assign runs of chunks, given as (first, count), of the object."""
+    firsts, counts = zip(*rows, strict=True)
+    some = len(rows)
+    return exchange.assigned(
+        FetchChunks([OBJECT] * some, [SIZE] * some, [*firsts], [*counts], [source] * some),
+    )
 
 
-def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
-    return ChunkRun(OBJECT, size, first, count, source)
+def test_object_arrives_in_assigned_runs_and_completes_with_the_last(exchange: Exchange) -> None:
+    exchange.want(OBJECT)
+    assert exchange.want(OBJECT) is exchange.fetches[OBJECT]
+    assert told(exchange) == [ObjectsWanted([OBJECT])]
+    [late] = assign(exchange, (4, 6))
+    [early] = assign(exchange, (0, 4), source=0)
+    assert not exchange.came(late, SIZE)
+    assert told(exchange) == [ChunksFetched([OBJECT], [4], [6], [SIZE])]
+    assert exchange.came(early, SIZE)
+    assert told(exchange) == [ChunksFetched([OBJECT], [0], [4], [SIZE])]
 
 
-def test_object_arrives_in_assigned_runs_and_completes_with_the_last(story: Story) -> None:
-    assert told(story.says(FetchObject(OBJECT))) == [ObjectsWanted([OBJECT])]
-    assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [run(4, 6), run(0, 4, 0)]
-    assert story.says(RunCame(run(4, 6), SIZE)) == [ChunksFetched([OBJECT], [4], [6], [SIZE])]
-    assert story.says(RunCame(run(0, 4, 0), SIZE)) == [
-        ChunksFetched([OBJECT], [0], [4], [SIZE]),
-        Fetched(OBJECT),
-    ]
+def test_missing_run_is_reported_and_assigned_elsewhere(exchange: Exchange) -> None:
+    exchange.want(OBJECT)
+    [run] = assign(exchange, (0, 10))
+    exchange.failed(run, is_unreachable=True)
+    assert told(exchange) == [ObjectsWanted([OBJECT]), FetchesFailed([OBJECT], [0], [3], [True])]
+    assert not exchange.is_active(run)
+    assert [each.source for each in assign(exchange, (0, 10), source=0)] == [0]
 
 
-def test_missing_run_is_reported_and_fetched_elsewhere(story: Story) -> None:
-    story.says(FetchObject(OBJECT), chunks(0, 10))
-    assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [FetchesFailed([OBJECT], [0], [3], [True])]
-    assert story.says(chunks(0, 10, source=0)) == [run(0, 10, 0)]
+def test_unreachable_store_is_not_tried(exchange: Exchange) -> None:
+    exchange.want(OBJECT)
+    exchange.stores_changed(StoresChanged([StoreAddress(4, b"store--4", "", "")], []))
+    assert assign(exchange, (0, 10), source=4) == []
+    assert told(exchange) == [ObjectsWanted([OBJECT]), FetchesFailed([OBJECT], [0], [4], [True])]
 
 
-def test_unreachable_store_is_not_tried(story: Story) -> None:
-    hidden = StoreAddress(4, b"store--4", "", "")
-    commands = story.says(FetchObject(OBJECT), StoresChanged([hidden], []), chunks(0, 10, source=4))
-    assert told(commands) == [ObjectsWanted([OBJECT]), FetchesFailed([OBJECT], [0], [4], [True])]
+def test_runs_of_an_ended_fetch_are_ignored(exchange: Exchange) -> None:
+    exchange.want(OBJECT)
+    [run] = assign(exchange, (0, 4))
+    del exchange.fetches[OBJECT]
+    exchange.unwant(OBJECT)
+    assert told(exchange) == [ObjectsWanted([OBJECT]), ObjectsUnwanted([OBJECT])]
+    assert not exchange.is_active(run)
+    assert assign(exchange, (4, 6)) == []
 
 
-def test_abandoned_fetch_is_reported_and_its_runs_are_ignored(story: Story) -> None:
-    story.says(FetchObject(OBJECT), chunks(0, 4))
-    assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), ObjectsUnwanted([OBJECT])]
-    assert story.says(RunCame(run(0, 4), SIZE), RunFailed(run(0, 4), is_unreachable=False), chunks(4, 6)) == []
-
-
-def test_objects_that_no_store_holds_are_not_fetched(story: Story) -> None:
-    story.says(FetchObject(OBJECT))
-    assert story.says(ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
-
-
-def test_object_lost_with_a_host_is_reported_as_lost(story: Story) -> None:
-    story.says(FetchObject(OBJECT))
-    lost = [NotFetched(OBJECT, "its only copy was lost with host alpha")]
-    assert story.says(ObjectsUnavailable([OBJECT], "alpha")) == lost
-
-
-def test_restarted_scheduler_learns_held_wanted_and_partial_objects(story: Story) -> None:
-    story.says(FetchObject(OBJECT), chunks(1, 2), chunks(6, 1), chunks(8, 2))
-    story.says(RunCame(run(1, 2), SIZE), RunCame(run(6, 1), SIZE))
-    assert told(story.says(SchedulerOpened([(OTHER, 7)]))) == [
+def test_restarted_scheduler_learns_held_wanted_and_partial_objects(exchange: Exchange) -> None:
+    exchange.want(OBJECT)
+    *came, late = assign(exchange, (1, 2), (6, 1), (8, 2))
+    for run in came:
+        exchange.came(run, SIZE)
+    told(exchange)
+    exchange.opened([(OTHER, 7)], [(OTHER, 7)])
+    assert told(exchange) == [
         ObjectsWanted([OBJECT]),
         ChunksFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
         ObjectsHeld([OTHER], [7]),
+        ObjectsHeld([OTHER], [7], in_backend=True),
     ]
-    assert story.says(RunCame(run(8, 2), SIZE)) == [], "of a run that this scheduler has not named"
-    assert told(story.says(chunks(0, 1))) == [FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"
+    assert not exchange.is_active(late), "this scheduler has not named it"
+    assert assign(exchange, (0, 1)) == [], "it has named no store yet"
+    assert told(exchange) == [FetchesFailed([OBJECT], [0], [3], [False])]
+
+
+def test_put_objects_are_reported_once_in_batches(exchange: Exchange) -> None:
+    exchange.put(OBJECT, 1)
+    assert told(exchange, is_awaited=False) == []
+    assert exchange.report_at == REPORT_SECONDS
+    exchange.put(OTHER, 2)
+    assert told(exchange, now=exchange.report_at, is_awaited=False) == [ObjectsHeld([OBJECT, OTHER], [1, 2])]
+    assert told(exchange) == []
+
+
+def test_objects_released_before_the_report_are_omitted(exchange: Exchange) -> None:
+    exchange.put(OBJECT, 1)
+    exchange.forgotten([OBJECT])
+    assert told(exchange) == []
+
+
+def test_objects_released_after_their_report_are_reported_as_dropped(exchange: Exchange) -> None:
+    exchange.put(OBJECT, 1)
+    told(exchange)
+    exchange.forgotten([OBJECT, OTHER])
+    assert told(exchange) == [ObjectsDropped([OBJECT])]
+    exchange.forgotten([OBJECT])
+    assert told(exchange) == []
+
+
+def test_new_scheduler_learns_only_of_objects_that_are_still_here(exchange: Exchange) -> None:
+    exchange.put(OBJECT, 1)
+    told(exchange)
+    exchange.opened([(OTHER, 2)], [])
+    exchange.forgotten([OBJECT])
+    assert told(exchange) == [ObjectsHeld([OTHER], [2])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,13 +12,13 @@ from scaler.errors import ObjectLostError, ScalerError, UnreachableError
 from scaler.object_storage import transfers
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.commands import FetchObject, StorageInput
+from scaler.object_storage.commands import SendToScheduler, StorageInput
 from scaler.object_storage.core import StorageCore
+from scaler.object_storage.exchange import ChunkRun
 from scaler.object_storage.messages import (
     FetchChunks,
     FetchesFailed,
     ObjectsHeld,
-    PushObjects,
     StoreAddress,
     StoresChanged,
 )
@@ -70,12 +70,20 @@ class Play:
         self.told: list[m.Message] = []
         self.sources: list[PlayedSource] = []
         self.is_slow = False
-        self.fed: list[StorageInput] = []
         self.core = StorageCore(
             StorageLimits(10**9), outbox_bytes=lambda _peer: 0, lease_seconds=60.0, tick_seconds=1.0
         )
-        self.transfers = Transfers(self.core, self.fed.extend, self.told.append, self._connect)
-        self.transfers.take([StoresChanged([StoreAddress(SOURCE, bytes(8), "tcp://127.0.0.1:1", "")], [])])
+        self.core.exchange.opened([], [])
+        self.transfers = Transfers(self.core, self.feed, self._connect)
+        self.feed([StoresChanged([StoreAddress(SOURCE, bytes(8), "tcp://127.0.0.1:1", "")], [])])
+
+    def feed(self, inputs: Sequence[StorageInput]) -> None:
+        for command in self.core.step(inputs, asyncio.get_running_loop().time()):
+            match command:
+                case SendToScheduler(message):
+                    self.told.append(message)
+                case ChunkRun():
+                    self.transfers.get(command)
 
     def _connect(self, _address: object) -> StorageClient:
         self.sources.append(PlayedSource(self.is_slow))
@@ -83,7 +91,8 @@ class Play:
 
     def fetch(self, source: int, size_bytes: int = SIZE) -> PlayedSource:
         """Request the fetch of an object from a source."""
-        self.transfers.take([FetchObject(OBJECT), FetchChunks([OBJECT], [size_bytes], [0], [1], [source])])
+        self.core.exchange.want(OBJECT).kept_bytes = size_bytes
+        self.feed([FetchChunks([OBJECT], [size_bytes], [0], [1], [source])])
         return self.sources[-1]
 
     def failures(self) -> list[tuple[int, bool]]:
@@ -148,7 +157,7 @@ def test_scheduler_learns_of_a_failed_push(error: ScalerError | None) -> None:
     async def story(play: Play) -> None:
         content = Body([SIZE], [memoryview(bytes(SIZE))], SIZE)
         play.core.objects.body = lambda object_id: content if object_id == OBJECT else None  # type: ignore[method-assign]
-        play.transfers.take([PushObjects([OBJECT])])
+        play.transfers.push([OBJECT])
         [put] = await soon(lambda: play.sources and play.sources[0].calls)
         if error is None:
             put.set_result(None)

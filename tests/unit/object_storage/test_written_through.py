@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from scaler.ids import IdFactory, cache_owner, cached_id, result_id
 from scaler.object_storage.commands import (
-    FetchObject,
     ForgetInBackend,
-    ReportDropped,
-    StopFetching,
+    SendToScheduler,
     StorageCommand,
     StorageInput,
     WriteToBackend,
     WrittenToBackend,
 )
+from scaler.object_storage.messages import ObjectsDropped
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, ForgetOwner
 from tests.unit.object_storage.storage_story import CLIENT, SCHEDULER, WORKER, Story, replies
@@ -27,13 +26,14 @@ class BackendStory(Story):
 
     def __init__(self) -> None:
         super().__init__(3 * LARGE_BYTES, put_wait_seconds=5.0)
-        self.core.has_backend = self.core.fetches = True
+        self.core.backend_held = list
+        self.core.can_fetch = True
         self.told: list[StorageCommand] = []
         step = self.core.step
 
         def note(inputs: list[StorageInput], now: float) -> list[StorageCommand]:
             commands = step(inputs, now)
-            kinds = WriteToBackend | ForgetInBackend | FetchObject | StopFetching | ReportDropped
+            kinds = WriteToBackend | ForgetInBackend | SendToScheduler
             self.told += [command for command in commands if isinstance(command, kinds)]
             return commands
 
@@ -59,8 +59,8 @@ def test_memory_drops_objects_in_the_backend_and_waiting_puts_continue() -> None
         story.puts(CLIENT, object_id, LARGE)
     late = MADE.object()
     assert story.puts(CLIENT, late, LARGE) == []
-    assert replies(story.step(WrittenToBackend([FIRST, SECOND]))) == [(CLIENT, 1, "ok")]
-    assert ReportDropped([FIRST]) in story.told
+    assert replies(story.step(WrittenToBackend([(FIRST, LARGE_BYTES), (SECOND, LARGE_BYTES)]))) == [(CLIENT, 1, "ok")]
+    assert SendToScheduler(ObjectsDropped([FIRST, SECOND])) in story.told
     assert {object_id for object_id, _ in story.core.objects.sizes()} >= {THIRD, late}
 
 

@@ -20,22 +20,13 @@ from scaler.extensions.data_plane.host import place
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import new_peer_id
 from scaler.net.access import Access
-from scaler.net.connection import (
-    LOCAL,
-    ConnectionRefused,
-    ConnectorEvent,
-    Identity,
-    Opened,
-    Received,
-    Resumed,
-    Welcomed,
-)
+from scaler.net.connection import ConnectionRefused, ConnectorEvent, Identity, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
+from scaler.object_storage.commands import SchedulerOpened
 from scaler.object_storage.messages import StoreAddress, StoreReport, StoresChanged
 from scaler.object_storage.server import StorageServer, spill_space
 from scaler.object_storage.spilling import StorageLimits
@@ -51,10 +42,6 @@ EVACUATE_SECONDS = 20.0
 """Maximum seconds that an ending store spends moving its sole copies to the object storage."""
 REPORT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
-_SCHEDULER = bytes(8)
-"""Peer id of the scheduler in the store's core. Its messages arrive on the store's own connection."""
-_HELLO = own_hello(m.Role.SCHEDULER)
-FOR_CORE = (m.ForgetObjects, m.ForgetOwner, m.HeartbeatEcho)
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +91,7 @@ class HostStoreServer(StorageServer):
             access=server_access,
             spill=spill_space(config.store_spill_directory),
         )
-        self._core.fetches = self._core.reports = True
+        self._core.can_fetch = True
         self._storage_access = access
         self._object_storage_address = ""
         self.ended: asyncio.Future[int] = self._loop.create_future()
@@ -155,24 +142,13 @@ class HostStoreServer(StorageServer):
                     if self._file is not None:
                         running = place.RunningStore(self.addresses[0], self.peer.hex(), os.getpid())
                         place.publish(self._file, running)
-                    self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])
-                    self.transfers.take([SchedulerOpened(self._core.objects.sizes())])
-                case Received(_, message) if isinstance(message, FROM_SCHEDULER):
-                    self.scheduler_says(message)
-                case Received(_, message) if isinstance(message, FOR_CORE):
-                    self._on_events([Received(_SCHEDULER, message)])
-                case Resumed():
-                    self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])
+                    self._on_events([SchedulerOpened()])
+                case Received(_, message):
+                    self._on_events([message])
+                    if isinstance(message, StoresChanged):
+                        self._known.know(self._core.exchange.stores)
                 case ConnectionRefused(refused):
                     self._end(RefusedError(f"the scheduler refused the store of this host: {refused.text}"))
-
-    def scheduler_says(self, message: FromScheduler) -> None:
-        self.transfers.take([message])
-        if isinstance(message, StoresChanged):
-            self._known.know(self.transfers.exchange.stores)
-
-    def _scheduler_opened(self, peer: bytes) -> None:
-        """Do nothing: this store connects to the scheduler itself."""
 
     def _tell_scheduler(self, message: m.Message) -> None:
         self._to_scheduler.send(message)
