@@ -97,13 +97,6 @@ def content_id(*parts: bytes | bytearray | memoryview) -> bytes:
     return digest.digest()
 
 
-def ids_after(task_id: bytes, count: int) -> list[bytes]:
-    """Return the next task ids of the same client. Some may be unused."""
-    number = int.from_bytes(task_id[10:], "big")
-    last = min(number + count, (1 << 48) - 1)
-    return [task_id[:10] + each.to_bytes(6, "big") for each in range(number + 1, last + 1)]
-
-
 def show(identifier: bytes) -> str:
     return identifier.hex()
 

@@ -1,4 +1,4 @@
-"""The stored results of a client: left in the cluster until the program requests them, prefetched, or restored.
+"""The stored results of a client: left in the cluster until the program requests them, or restored.
 
 The client stores a lost upload or result again when the scheduler requests it (`ObjectsMissing`), and a result that
 cannot be fetched. If the value is gone, its task runs again as a new task, whose value is stored under the id of the
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from scaler.client.future import Unloaded, end_of
 from scaler.client.futures import FutureTable, Profile
@@ -22,15 +22,12 @@ from scaler.client.tasks import ObjectUpload, Reference, RemoteReference, Stage,
 from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError
 from scaler.grammar import counted
-from scaler.ids import ids_after, is_result, task_of
-from scaler.protocol.messages import ObjectsRestored, Outcome, PersistResults, is_at_host, stored_bytes
+from scaler.ids import is_result, task_of
+from scaler.protocol.messages import ObjectsRestored, Outcome, PersistResults, is_at_host
 from scaler.serialization import Serializer, dump_value
 
 GET_AGAIN_SECONDS = (0.5, 1.0)
 """Pauses (seconds) before a missing result is requested again, before its task is rerun."""
-TASKS_AHEAD = 64
-BYTES_AHEAD = 64 * 1024 * 1024
-"""Limits of prefetching: number of later tasks, and bytes of their values."""
 MAX_ROWS = 10_000
 """Maximum number of results in one message."""
 KEEP_ANOTHER = "client.persist(future) keeps a second copy of such a result"
@@ -59,10 +56,6 @@ class StoredResults:
         self._transfers = transfers
         self._answer = answer
         self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
-        self._away: WeakValueDictionary[bytes, TaskFuture] = WeakValueDictionary()
-        """Futures by task whose values stayed in the cluster and were not requested."""
-        self._sizes: WeakKeyDictionary[TaskFuture, int] = WeakKeyDictionary()
-        self._ahead: WeakKeyDictionary[TaskFuture, asyncio.Task[_Loaded]] = WeakKeyDictionary()
         self._rerunning: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
         self._runs: dict[bytes, int] = {}
 
@@ -91,8 +84,6 @@ class StoredResults:
                 if stays:
                     future.stay()
                     future.settle(Unloaded(partial(self.load, future)), None, profile)
-                    self._away[future.task_id] = future
-                    self._sizes[future] = stored_bytes(payload)
         if future.stored is stored and getattr(future, "is_persisted", False):
             self.persist([stored])
         if not stays:
@@ -141,43 +132,14 @@ class StoredResults:
 
     async def fetch(self, future: TaskFuture) -> object:
         """Return a value that stayed in the cluster. Raises ObjectLostError and loading errors."""
-        fetching = self._begin(future)
-        self._away.pop(future.task_id, None)
-        self._fetch_ahead_of(future)
-        try:
-            value, exception = await asyncio.shield(fetching)
-        finally:
-            self._ahead.pop(future, None)
+        assert future.stored is not None, "it has a value"
+        assert future.template is not None, "it is kept as a whole"
+        value, exception = await self._get_value(future, _SUCCESS, future.stored, future.template.serializer)
         if type(value) is Unloaded:
             value, exception = await self._loop.run_in_executor(None, value.load)
         if exception is not None:
             raise exception
         return value
-
-    def _begin(self, future: TaskFuture) -> asyncio.Task[_Loaded]:
-        fetching = self._ahead.get(future)
-        if fetching is None:
-            assert future.stored is not None, "it has a value"
-            assert future.template is not None, "it is kept as a whole"
-            fetching = self._ahead[future] = self._loop.create_task(
-                self._get_value(future, _SUCCESS, future.stored, future.template.serializer)
-            )
-        return fetching
-
-    def _fetch_ahead_of(self, asked: TaskFuture) -> None:
-        if not self._away:
-            return
-        room = BYTES_AHEAD - sum(self._sizes.get(future, 0) for future in self._ahead if future is not asked)
-        for identifier in ids_after(asked.task_id, TASKS_AHEAD):
-            future = self._away.get(identifier)
-            if future is None or future in self._ahead or future.has_users:
-                continue
-            if not self._futures.is_read_next(identifier):
-                return
-            room -= self._sizes.get(future, 0)
-            if room < 0:
-                return
-            self._begin(future)
 
     # -- from the storage
 

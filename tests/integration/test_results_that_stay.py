@@ -1,4 +1,4 @@
-"""Results in a host's store: they stay there until requested, and are prefetched when the program reads on."""
+"""Results in a host's store: they stay there until requested."""
 
 from __future__ import annotations
 
@@ -79,16 +79,6 @@ def values_of(rig: Rig, count: int, size_bytes: int = 100_000) -> tuple[Sequence
     rig.finish({future.task_id: each for future, each in zip(futures, stored, strict=True)}, size_bytes)
     until(lambda: all(future.done() for future in futures))
     return futures, stored
-
-
-def test_reading_one_value_prefetches_the_next(rig: Rig) -> None:
-    futures, stored = values_of(rig, 4)
-    later, more = values_of(rig, 1)
-    assert futures[1].result(20) == 1
-    until(lambda: len(rig.fetched) == 4)
-    assert sorted(rig.fetched) == sorted([*stored[1:], *more])
-    assert [future.result(20) for future in (*futures, *later)] == [0, 1, 2, 3, 0]
-    assert len(rig.fetched) == 5  # none of them twice
 
 
 def test_awaiting_a_retained_value_does_not_block_the_loop(rig: Rig) -> None:
