@@ -21,7 +21,6 @@ from scaler.texts import escaped_lines
 MAX_EXCEPTION_BYTES = 1024 * 1024
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
-_STATUS = Path("/proc/self/status")
 _RESET_PEAK = "5"
 
 
@@ -89,8 +88,6 @@ class Meter:
 
     def __exit__(self, *_: object) -> None:
         self.cpu_us = (time.process_time_ns() - self._cpu_ns) // 1000
-        lines = _STATUS.read_text("ascii", "replace").splitlines()
-        peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
         import resource  # noqa: PLC0415 (Windows has none, and clients there import this module)
 
-        self.peak_bytes = 1024 * (peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        self.peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
