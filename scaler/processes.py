@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -196,14 +196,7 @@ def end_processes_with(entries: Collection[str]) -> None:
     """Kill the user's other processes with any of these environment entries, which descendants inherit."""
     marks = {entry.encode() for entry in entries}
     if marks:
-        _end_processes(lambda: _processes(lambda environment: not marks.isdisjoint(environment)))
-
-
-def end_others_born_with(*names: str) -> None:
-    """Kill the user's other processes that were started with our values of these variables."""
-    marks = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
-    if marks:
-        _end_processes(lambda: _processes(marks.issubset))
+        _end_processes(lambda: _processes(marks))
 
 
 SPARED: list[Callable[[], Collection[int]]] = []
@@ -247,20 +240,20 @@ def _children(spared: Collection[int] = ()) -> Iterator[tuple[int, int]]:
                     yield int(pid), end_of(int(pid))
 
 
-def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[tuple[int, int]]:
+def _processes(marks: Set[bytes]) -> Iterator[tuple[int, int]]:
     for name in [path.name for path in Path("/proc").iterdir()]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
         environ = Path("/proc", name, "environ")
         with contextlib.suppress(OSError):  # exited, or owned by another user
-            if not is_chosen(environ.read_bytes().split(b"\0")):
+            if marks.isdisjoint(environ.read_bytes().split(b"\0")):
                 continue
             ended = end_of(int(name))
             # Check again, now that the descriptor pins the pid, which may have been reused before.
-            if is_chosen(environ.read_bytes().split(b"\0")):
-                yield int(name), ended
-            else:
+            if marks.isdisjoint(environ.read_bytes().split(b"\0")):
                 os.close(ended)
+            else:
+                yield int(name), ended
 
 
 LOAD_SECONDS = 1.0  # minimum interval between CPU measurements

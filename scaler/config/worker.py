@@ -110,11 +110,6 @@ class WorkerConfig(WorkerSettings):
         kind, _, name = self.unit_id_from.partition(":")
         return name if kind == "env" else UNIT_ID_VARIABLES.get(kind, "")
 
-    @property
-    def own_variables(self) -> tuple[str, ...]:
-        """Variables that together identify this worker on its machine. Units of one request share a document."""
-        return tuple(filter(None, (WORKER_CONFIG_VARIABLE, self.unit_id_variable)))
-
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Read the document from SCALER_WORKER_CONFIG. Raises ConfigError if it is missing or invalid."""

@@ -14,7 +14,7 @@ from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.output import OutputRelay
 from scaler.process_state import begin_afresh
-from scaler.processes import adopt_orphans, end_descendants, end_others_born_with
+from scaler.processes import adopt_orphans, end_descendants
 from scaler.worker.credential import take_credential
 from scaler.worker.fork_server import ForkServer, start_fork_server
 
@@ -42,7 +42,6 @@ def main() -> int:
         finally:
             fork_server.close()
             end_descendants()
-            end_others_born_with(*config.own_variables)  # child processes of tasks may have left their process groups
 
 
 def _provide(config: WorkerConfig, status_fd: str | None) -> None:

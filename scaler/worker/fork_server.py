@@ -38,7 +38,6 @@ from scaler.processes import (
     adopt_orphans,
     end_descendants,
     end_of,
-    end_others_born_with,
     end_with_parent,
     is_readable,
     stop_sign,
@@ -182,7 +181,6 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                 data = b""
             if not data:
                 end_descendants()
-                end_others_born_with(*config.own_variables)  # the agent's manager may also be dead
                 return 0
             (number,) = _REQUEST.unpack(data)
             if number == _CLIENTS:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from scaler.component import report
-from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
 from scaler.ids import new_peer_id, result_id
 from scaler.object_storage.client import StorageClient
@@ -30,7 +30,7 @@ from scaler.offload.calls import (
     UseStorage,
 )
 from scaler.offload.executor import CallKey, Executor, ExecutorError
-from scaler.processes import end_others_born_with
+from scaler.processes import adopt_orphans, end_descendants
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, Role, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
 from scaler.worker.agent.events import AgentInput
@@ -283,6 +283,7 @@ def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payl
 
 def main() -> int:
     take_credential()
+    adopt_orphans()
     status = StatusFile(os.environ.pop(LAST_WORDS_FD_VARIABLE, None))
     try:
         config = OffloadConfig.from_environment()
@@ -300,7 +301,7 @@ def main() -> int:
     try:
         return run_agent(config, make_agent, status, runs_tasks=False)
     finally:
-        end_others_born_with(WORKER_CONFIG_VARIABLE)  # local child processes of the executor
+        end_descendants()  # local child processes of the executor
 
 
 if __name__ == "__main__":

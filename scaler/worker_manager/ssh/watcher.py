@@ -14,7 +14,7 @@ from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ScalerError
-from scaler.processes import end_others_born_with
+from scaler.processes import end_processes_with
 from scaler.protocol.messages import UnitState
 from scaler.registry import OwnFile
 from scaler.security.keys import KeyPair
@@ -125,7 +125,7 @@ class HostWatcher:
 
 def main() -> int:
     # The watcher of an earlier connection may not have detected the end of that connection.
-    end_others_born_with(UNITS_VARIABLE)
+    end_processes_with([f"{UNITS_VARIABLE}={os.environ.get(UNITS_VARIABLE)}"])
     stdout = os.dup(STDOUT)
     os.set_blocking(stdout, False)
     os.dup2(STDERR, STDOUT)  # output of units is not for the manager
