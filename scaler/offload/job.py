@@ -26,6 +26,7 @@ from scaler.serialization import (
     parts_of,
 )
 from scaler.serialization.arguments import load_arguments
+from scaler.serialization.snapshot import Fresh, loading
 from scaler.serialization.uploads import Uploads
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
@@ -82,22 +83,24 @@ def _preload(text: str) -> None:
 
 
 def _run(call: Call) -> tuple[Any, Serializer | None]:
-    function, serializer = _load(bytes(call.function), bytes(call.serializer), bytes(call.code))
+    with loading:
+        fresh, serializer = _load(bytes(call.function), bytes(call.serializer), bytes(call.code))
+        function = fresh.get()
 
-    def value(index: int) -> Any:
-        return load_value(parts_of(call.inputs[index]), serializer, f"input {index}")
+        def value(index: int) -> Any:
+            return load_value(parts_of(call.inputs[index]), serializer, f"input {index}")
 
-    args, kwargs = load_arguments(parts_of(call.arguments), value, serializer)
+        args, kwargs = load_arguments(parts_of(call.arguments), value, serializer)
     return finish(function(*args, **kwargs)), serializer
 
 
-def _load(function: bytes, serializer: bytes, code: bytes) -> tuple[Callable[..., Any], Serializer | None]:
+def _load(function: bytes, serializer: bytes, code: bytes) -> tuple[Fresh[Callable[..., Any]], Serializer | None]:
     identifier = content_id(code) if code else b""
     _uploads.use(identifier, lambda: bytes(parts_of(code)[0]))
     return _loaded(function, serializer, identifier)
 
 
 @lru_cache(MAX_LOADED)
-def _loaded(function: bytes, serializer: bytes, _code: bytes) -> tuple[Callable[..., Any], Serializer | None]:
+def _loaded(function: bytes, serializer: bytes, _code: bytes) -> tuple[Fresh[Callable[..., Any]], Serializer | None]:
     bound = load_serializer(parts_of(serializer)) if serializer else format_of(function)
-    return load_function(parts_of(function), bound), bound
+    return Fresh(lambda: load_function(parts_of(function), bound)), bound

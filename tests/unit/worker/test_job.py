@@ -18,10 +18,11 @@ import pytest
 from scaler import Client
 from scaler.errors import ConfigError, ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
 from scaler.offload import call as call_module
+from scaler.offload import job
 from scaler.offload.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.offload.job import MAX_LOADED, run_call
 from scaler.protocol.messages import Outcome
-from scaler.serialization import dump_function, dump_value, load_value, to_payload
+from scaler.serialization import dump_function, dump_value, load_function, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.worker.processor import context
@@ -200,16 +201,30 @@ def test_preload_hook_runs_once_per_process_and_again_after_a_failure(
     assert value_of(run(call)) == ["eu", "eu"]
 
 
-def test_functions_stay_loaded_between_calls_as_in_a_processor() -> None:
-    def counts(seen: list[int] = []) -> int:  # noqa: B006 (it is what shows that the function is the same one)
+def test_calls_do_not_see_what_earlier_calls_changed() -> None:
+    def count(seen: list[int] = []) -> int:  # noqa: B006 (the state that a call changes)
         seen.append(1)
         return len(seen)
 
-    call = call_of(counts)
-    assert [value_of(run(call)) for _ in range(3)] == [1, 2, 3]
+    call = call_of(count)
+    assert [value_of(run(call)) for _ in range(2)] == [1, 1]
+
+
+def test_unchanged_function_stays_loaded_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[object] = []
+
+    def load(*arguments: Any) -> Any:
+        loads.append(arguments)
+        return load_function(*arguments)
+
+    monkeypatch.setattr(job, "load_function", load)
+    call = call_of(lambda: 5)
+    assert [value_of(run(call)) for _ in range(3)] == [5, 5, 5]
+    assert len(loads) == 1
     for number in range(MAX_LOADED):
         run(call_of(lambda number=number: number))
-    assert value_of(run(call)) == 1
+    assert value_of(run(call)) == 5
+    assert len(loads) == MAX_LOADED + 2
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"scalcall" + bytes(4), pack_call(call_of(len, "x"))[:-40]])
