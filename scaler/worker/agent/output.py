@@ -4,7 +4,6 @@ batches all other output, keeping head and tail of a long batch, and flushes it 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ class _Pipe:
     task: bytes
     is_stderr: bool
     passed: int = 0
-    partial_character: bytes = b""
-    """First bytes of an incomplete character."""
 
 
 class OutputPipes:
@@ -63,19 +60,13 @@ class OutputPipes:
             except BlockingIOError:
                 return
             if not text:
-                if pipe.partial_character:
-                    self._send(Output(pipe.task, pipe.is_stderr, pipe.partial_character))
                 self._close(descriptor)
                 return
             left = MAX_OUTPUT_BYTES - pipe.passed
             if left >= 0:  # at 0, nothing has been omitted yet; below 0, the mark has been sent
                 pipe.passed += len(text)
-                text = pipe.partial_character + text
-                end = whole_characters(text)
-                text, pipe.partial_character = text[:end], text[end:]
-                text = text[:left] if len(text) <= left else text[:left] + OMITTED_TEXT
-                if text:
-                    self._send(Output(pipe.task, pipe.is_stderr, text))
+                text = text if len(text) <= left else text[:left] + OMITTED_TEXT
+                self._send(Output(pipe.task, pipe.is_stderr, text))
 
     def _close(self, descriptor: int) -> None:
         del self.pipes[descriptor]
@@ -126,10 +117,3 @@ class PrintBuffer:
                 message, size = Printed([], [], [], []), 0
         if message.ids:
             self._send(message)
-
-
-def whole_characters(text: bytes) -> int:
-    """Return the offset of a trailing incomplete UTF-8 character, or the length of the text."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(text[-3:])
-    return len(text) - len(decoder.getstate()[0])

@@ -34,7 +34,7 @@ from scaler.processes import adopt_orphans, end_descendants
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, Role, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
 from scaler.worker.agent.events import AgentInput
-from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
+from scaler.worker.agent.output import CHUNK_BYTES
 from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
 from scaler.worker.credential import own_access, take_credential
 from scaler.worker.processor.calling import failure_of
@@ -263,18 +263,13 @@ class ServiceAgent(Agent):
 
 
 def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[Output | Printed]:
-    """Yield a task's output: live in chunks that end between characters, or for storage."""
+    """Yield a task's output: live in chunks, or for storage."""
     for is_stderr, text in ((False, result.stdout), (True, result.stderr)):
-        rest = bytes(text)
-        if rest and not stream_output:
-            yield Printed([task], [is_stderr], [0], [rest[:MAX_PRINTED_BYTES]])
+        if text and not stream_output:
+            yield Printed([task], [is_stderr], [0], [bytes(text[:MAX_PRINTED_BYTES])])
             continue
-        while rest:
-            chunk = rest[:CHUNK_BYTES]
-            if len(chunk) < len(rest):
-                chunk = chunk[: whole_characters(chunk)] or chunk
-            rest = rest[len(chunk) :]
-            yield Output(task, is_stderr, chunk)
+        for at in range(0, len(text), CHUNK_BYTES):
+            yield Output(task, is_stderr, bytes(text[at : at + CHUNK_BYTES]))
 
 
 def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallCompleted:
