@@ -122,11 +122,6 @@ class ExecutorBase(ABC):
         self.wake_at = min(self.wake_at, time)
 
     @property
-    def extra_capacity(self) -> int:
-        """Attempts accepted beyond slots and queue."""
-        return 0
-
-    @property
     def unstarted(self) -> int:
         """Dispatched attempts that have not started."""
         return 0

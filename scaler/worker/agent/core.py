@@ -227,8 +227,6 @@ class AgentCore:
                 executor.functions[function] = code
             else:  # its tasks are lost, so no processor unpickles wrong code for this id
                 executor.log(f"the scheduler sent a different function under id {show(function)}")
-        attempts = queue.attempts
-        limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
         refused: list[Attempt] = []
         for group in message.groups:
             known, rank = executor.know(group.spec), queue.rank(group.spec)
@@ -237,10 +235,7 @@ class AgentCore:
             items = [Attempt(task, number, known, payload, values, rank) for task, number, payload, values in rows]
             for item, devices in zip(items, group.devices, strict=False):
                 item.devices = devices
-            room = limit - len(attempts)
-            if room < len(items):
-                room += executor.extra_capacity
-            refused += queue.add(items, 0 if self._drain_text else room)
+            refused += queue.add(items)
         if refused:
             executor.returned(refused, started=False)
 

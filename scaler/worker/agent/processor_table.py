@@ -35,11 +35,6 @@ class ProcessorTable(ExecutorBase):
         """All slots are taken, no processor waits for a slot, and no state has changed since."""
         self.processors: dict[int, PooledProcessor] = {}
 
-    @property
-    def extra_capacity(self) -> int:
-        """Suspended tasks occupy no slot."""
-        return len(self._in_state(ProcessorState.SUSPENDED))
-
     def suspended(self) -> set[bytes]:
         lent = (ProcessorState.SUSPENDED, ProcessorState.WAITING)
         return {each.dispatched[0].id for each in self.processors.values() if each.state in lent and each.dispatched}

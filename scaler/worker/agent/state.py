@@ -111,13 +111,12 @@ class AttemptQueue:
         parent = self.attempts.get(spec.parent)
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
-    def add(self, items: Iterable[Attempt], room: int) -> list[Attempt]:
-        """Add up to `room` attempts. Returns the refused ones: duplicates and those beyond the room."""
+    def add(self, items: Iterable[Attempt]) -> list[Attempt]:
+        """Add attempts. Returns those of tasks that it already has, which it refuses."""
         attempts, rounds, present = self.attempts, self._rounds, self._round
         added, in_order, refused = self.added, self._in_order, list[Attempt]()
-        full = added + room
         for item in items:
-            if added >= full or item.id in attempts:
+            if item.id in attempts:
                 refused.append(item)
                 continue
             added += 1
