@@ -30,7 +30,6 @@ that resemble a valid one.
 | `scaler`, `scaler local` | none | starts a scheduler, workers, and the web page on this machine |
 | `scaler FILE` | all | starts the object storage, the scheduler, worker managers, and, with `[webui]`, the web server |
 | `scaler init TYPE ... -o FILE` | all | writes a commented file for worker managers of these types |
-| `scaler completion bash`, also `zsh` and `fish` | none | prints a script for tab completion |
 | `scaler_object_storage_server ADDRESS` | `[object_storage_server]` | starts an object storage |
 | `scaler_scheduler ADDRESS` | `[scheduler]` | starts a scheduler, by default with its own object storage |
 | `scaler_worker_manager TYPE ADDRESS` | `[[worker_manager]]` with `type` | starts a worker manager |

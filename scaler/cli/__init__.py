@@ -41,7 +41,6 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler costs": (f"{_SHOW}show_alias",),
     "scaler profile": (f"{_SHOW}profile",),
     "scaler history": ("scaler.extensions.history.command:history",),
-    "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
 }
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}

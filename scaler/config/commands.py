@@ -41,7 +41,6 @@ _COMMANDS = {
     "costs": "print what the cluster costs, and its limits",
     "profile": "print where a function or task spends its time",
     "history": "print past figures, runs, decisions, and failures",
-    "completion": "print a tab completion script for your shell",
 }
 _SECTIONS = """\
 sections of the file, and the commands whose -h lists their keys:
