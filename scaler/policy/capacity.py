@@ -14,10 +14,6 @@ from scaler.policy.view import Demand, ManagerView
 ASSUMED_STARTUP_SECONDS = 4.0
 QUEUE_SHARE = 0.25  # weight of queue time in the cost of stopping a unit too early, as queueing costs time but no money
 PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
-TIME_EXPONENT = 2.0  # weight of time against cost: finishing 10 % sooner may cost 20 % more
-DECISION_SECONDS = 1.0  # completion times closer than this count as equal, because decisions are this far apart
-TIMES_COMPARED = 24
-LONGEST = 8.0  # longest completion time considered, as a multiple of the shortest
 SOONER_SHARE = 0.8  # late slots are used only if work then ends within this share of the time without them
 _PRECISION = 0.01
 _ROUNDING = 1e-9
@@ -66,42 +62,6 @@ def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: floa
     return high
 
 
-def best_seconds(
-    existing: Sequence[SlotBatch], addable: Sequence[SlotBatch], tasks: int, task_seconds: float, idle_seconds: float
-) -> float:
-    """Return the completion time with the best trade-off between time and cost; infinite without slots."""
-    soonest = soonest_seconds([*existing, *addable], tasks, task_seconds) + DECISION_SECONDS
-    if math.isinf(soonest):
-        return soonest
-    without = soonest_seconds(existing, tasks, task_seconds) + DECISION_SECONDS
-    longest = min(without, LONGEST * soonest)
-    best, lowest = soonest, math.inf
-    for step in range(TIMES_COMPARED + 1):
-        within = soonest * (longest / soonest) ** (step / TIMES_COMPARED)
-        found = penalty(existing, addable, tasks, task_seconds, within, idle_seconds)
-        if found < lowest:
-            best, lowest = within, found
-    return best
-
-
-def penalty(
-    existing: Sequence[SlotBatch],
-    addable: Sequence[SlotBatch],
-    tasks: int,
-    task_seconds: float,
-    within: float,
-    idle_seconds: float,
-) -> float:
-    """Return the penalty of time and cost with the fewest added slots; infinite if all slots are too few."""
-    left = tasks - tasks_done(existing, task_seconds, within)
-    paid = sum(batch.slots for batch in existing) * (within + idle_seconds)
-    for batch in addable:
-        taken = batch.slots_for(left, task_seconds, within)
-        left -= taken * batch.tasks_each(task_seconds, within)
-        paid += taken * max(batch.least_seconds, within + idle_seconds)
-    return within**TIME_EXPONENT * paid if left <= 0 else math.inf
-
-
 def tasks_worth_giving(
     tasks: int, queued: int, task_seconds: float, others: Sequence[SlotBatch], late: Sequence[SlotBatch]
 ) -> int:
@@ -132,20 +92,11 @@ def startup_seconds(manager: ManagerView) -> float:
     return max(queued + usual, *manager.pending_ages, 0.0)
 
 
-@dataclass(slots=True)
-class Budget:
-    """Cost per hour that can still be added; infinite without a ceiling."""
-
-    left: float = math.inf
-
-
 class CapacityPlan:
-    """A manager's slots during planning. limit_units: maximum units; None: unlimited. committed_units: existing and
-    wanted units, already deducted from the budget. Invariant: used and free slots add up to the existing ones."""
+    """A manager's slots during planning. most_units: maximum units; None: unlimited. Invariant: used and free slots add
+    up to the existing ones."""
 
-    def __init__(
-        self, manager: ManagerView, limit_units: int | None, budget: Budget, price: float, committed_units: int
-    ) -> None:
+    def __init__(self, manager: ManagerView, most_units: int | None, price: float) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
@@ -158,12 +109,8 @@ class CapacityPlan:
         self.useful = 0  # slots that would help, but do not justify starting units
         self.reasons: list[str] = []
         self.idle_reason = "no work"
-        self.limit = ""  # why no more units start, or ""
-        self.committed_units = committed_units
-        self._limit_units = limit_units
-        self._budget = budget
-        self._price = price
-        self._committed_free = max(0, committed_units - manager.units)
+        self.is_at_limit = False  # whether work would need more units than the limit allows
+        self.most_units = most_units
         self._growth_used = 0
         tick = self.startup / PENDING_STEPS
         pending = Counter(
@@ -202,18 +149,16 @@ class CapacityPlan:
             return
         limit = units if self.manager.max_units is None else min(units, self.manager.max_units)
         if limit > self.manager.units:
-            self._start(int(min(limit - self.manager.units, self._affordable())))
+            self.grown += limit - self.manager.units
             self.reasons.append(f"the minimum is {units}")
 
-    def growth(self, max_slots: int, reserved: float = 0.0) -> SlotBatch:
-        least = self.manager.unit_minimum_seconds
-        if self.manager.fixed:
-            return SlotBatch(0, self.startup, least, self.manager.dispatch_seconds)
-        step = self.manager.unit_slots
-        units = self._affordable(reserved)
-        if self._limit_units is not None:
-            units = min(units, max(0, self._limit_units - self.manager.units - self.grown))
-        slots = int(min(max_slots, self.grown * step - self._growth_used + units * step))
+    def growth(self, max_slots: int) -> SlotBatch:
+        """Return slots, at most this many, of units that are starting or may start."""
+        step, least = self.manager.unit_slots, self.manager.unit_minimum_seconds
+        slots = 0 if self.manager.fixed else max_slots
+        if self.most_units is not None:
+            more = max(0, self.most_units - self.manager.units - self.grown)
+            slots = min(slots, (self.grown + more) * step - self._growth_used)
         return SlotBatch(slots, self.startup, least, self.manager.dispatch_seconds)
 
     def note_useful(self, slots: int) -> int:
@@ -225,34 +170,10 @@ class CapacityPlan:
     def grow(self, slots: int) -> int:
         taken = self.growth(max(0, slots)).slots
         step = self.manager.unit_slots
-        self._start(math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step))
+        self.grown += math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step)
         self._growth_used += taken
-        if taken < slots:
-            self.limit = "the spend limit is reached" if self._affordable() < 1 else "its limit is reached"
+        self.is_at_limit |= taken < slots
         return taken
-
-    @property
-    def most_units(self) -> int | None:
-        affordable = self.manager.units + self.grown + self._affordable()
-        limit = math.inf if self._limit_units is None else self._limit_units
-        most = min(affordable, limit)
-        return None if math.isinf(most) else int(most)
-
-    def cost(self, growth: SlotBatch) -> float:
-        return max(0, math.ceil(growth.slots / self.manager.unit_slots) - self._committed_free) * self._price
-
-    def _affordable(self, reserved: float = 0.0) -> float:
-        """Return how many more units the budget allows. reserved: budget kept for other managers."""
-        left = self._budget.left - reserved
-        if self._price <= 0 or math.isinf(left):
-            return math.inf
-        return self._committed_free + max(0, math.floor(left / self._price + _ROUNDING))
-
-    def _start(self, units: int) -> None:
-        self.grown += units
-        paid = min(units, self._committed_free)
-        self._committed_free -= paid
-        self._budget.left -= (units - paid) * self._price
 
 
 MAX_FUNCTIONS_NAMED = 2
@@ -343,8 +264,8 @@ def seconds_text(seconds: float) -> str:
 MIN_COOLDOWN_SECONDS = 3.0
 MAX_COOLDOWN_SECONDS = 1800.0
 RETURN_SHARE = 0.68  # cooldown as a share of the start-up time, within the bounds above
-MAX_DOUBLED_SECONDS = 3600.0
-SHORTAGE_SECONDS = 900.0  # how long a shortage of units keeps the cooldown doubled
+MAX_EXTENDED_SECONDS = 3600.0
+SHORTAGE_SECONDS = 900.0  # how long a shortage of units extends the cooldown
 LULL_SECONDS = 3.0
 LULLS = 1.5  # minimum cooldown after a shortage, as a multiple of the preceding lull
 
@@ -352,31 +273,28 @@ LULLS = 1.5  # minimum cooldown after a shortage, as a multiple of the preceding
 class Cooldown:
     """Number of units of one manager to keep after a need has passed.
 
-    A past need counts in full for half of the cooldown, then drops by a third per quarter, to nothing at the end. Units
-    above this level are surplus. Thus a lull shorter than half of the cooldown stops no unit. After a burst, units stop
-    in three steps, because the next burst becomes less likely with time. A shortage soon after a stop doubles the
-    cooldown, so that recurring bursts find running units. Invariants: the level rises only with the need and is never
-    below it; memory is bounded by one number per plan within the cooldown.
+    A past need counts until the cooldown has passed. A shortage soon after a stop extends the cooldown beyond the
+    preceding lull, so that recurring bursts find running units. Invariants: the level rises only with the need and is
+    never below it; memory is bounded by one number per plan within the cooldown.
     """
 
     def __init__(self, units: int, now: float) -> None:
         self._needs: deque[tuple[float, int]] = deque(
             [(now, units)]
         )  # decreasing, because a need hides smaller earlier ones
-        self._doublings = 0
-        self.most_seconds = MAX_DOUBLED_SECONDS  # limit of cooldowns extended by shortages
+        self.most_seconds = MAX_EXTENDED_SECONDS  # limit of cooldowns extended by shortages
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf
         self._needed_at = now
         self._lull = self._longest_lull = 0.0  # the last lull, and the longest before a shortage
 
     def seconds(self, usual: float) -> float:
-        return max(usual, min(self.most_seconds, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
+        return max(usual, min(self.most_seconds, LULLS * self._longest_lull))
 
     def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:
         """Return the number of units to keep for this need. Call at every plan."""
         if now - self._shortage_at > SHORTAGE_SECONDS:
-            self._doublings, self._longest_lull = 0, 0.0
+            self._longest_lull = 0.0
         if has_work:
             if now - self._needed_at > LULL_SECONDS:
                 self._lull = now - self._needed_at
@@ -395,7 +313,6 @@ class Cooldown:
 
     def grew(self, usual: float, now: float) -> None:
         if now - self._shrunk_at <= 2 * self.seconds(usual):
-            self._doublings = min(self._doublings + 1, 16)
             self._longest_lull = max(self._longest_lull, self._lull)
             self._shortage_at = now
             self._shrunk_at = -math.inf

@@ -1,13 +1,13 @@
 """The optimizer of the built-in policies, which chooses the number of units per worker manager. Pure.
 
-Growing: for measured work, the completion time with more units is computed (`capacity.py`) and weighed against their
-cost. Existing units are used first, including pending ones. No unit starts for work that would end before the unit
-could help, or only slightly later without it. Unmeasured work is sized by its number of tasks and an assumed task
-duration, at least the age of its longest running task, so long tasks soon get all slots that they can use.
+Growing: measured work gets the fewest units that finish it nearly as soon as all units would (`capacity.py`). Existing
+units are used first, including pending ones. No unit starts for work that would end before the unit could help, or only
+slightly later without it. Unmeasured work is sized by its number of tasks and an assumed task duration, at least the
+age of its longest running task, so long tasks soon get all slots that they can use.
 
 Shrinking: units not needed during their cooldown stop, pending ones before idle ones.
 
-Invariants: a manager never exceeds its limit; starts never exceed the budget; a busy unit never stops; no manager grows
+Invariants: a manager never exceeds its limit; a busy unit never stops; no manager grows
 and shrinks in one plan.
 """
 
@@ -16,22 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import mul
 
 from scaler.grammar import counted
 from scaler.needs import Needs
 from scaler.policy.capacity import (
     LULL_SECONDS,
-    MAX_DOUBLED_SECONDS,
-    TIME_EXPONENT,
-    Budget,
+    MAX_EXTENDED_SECONDS,
     CapacityPlan,
     Cooldown,
     SlotBatch,
     Work,
-    best_seconds,
     cooldown_seconds,
-    penalty,
     seconds_text,
     soonest_seconds,
     tasks_done,
@@ -44,11 +39,12 @@ TOLERANCE = 1.03  # no unit starts while existing units need at most this multip
 KEEP_SHARE = 0.9  # no unit stops while this share of the units is needed
 
 LATER = 1.05  # work may take this many times the shortest time, on fewer units
+MUCH_LONGER = 2.0  # work may take this many times the shortest time, to avoid a minimum charge
 
 LEAST_BUSY = 0.01
 VIEW_SECONDS = 1.0
 LONGEST_FREE_IDLE = 10.0  # longest idle time of free units, as a multiple of the time to start another
-LONGEST_PAID_IDLE = 1 + TIME_EXPONENT  # same for paid units: idling longer costs more than waiting for a new unit
+LONGEST_PAID_IDLE = 3.0  # same for paid units: idling longer costs more than waiting for a new unit
 PAID_IDLE_SECONDS = 10.0  # lower bound for paid units, so that units with short start-up times do not flap
 IDLE_SHARE = 0.75  # mean idle time of a unit as a share of the cooldown
 _ROUNDING = 1e-9
@@ -58,18 +54,14 @@ _ROUNDING = 1e-9
 class Constraints:
     """A user's constraints by key and manager id. The empty id is for defaults of all managers, and for global keys.
 
-    finish_seconds: acceptable completion time; default: the best trade-off of time and cost. idle_seconds: cooldown of
-    unneeded units; default: derived from the start-up time. Costs are per hour.
+    finish_seconds: acceptable completion time; default: nearly the shortest. idle_seconds: cooldown of
+    unneeded units; default: derived from the start-up time.
     """
 
     values: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def get(self, key: str, manager_id: str = "") -> float | None:
         return self.values.get((key, manager_id), self.values.get((key, "")))
-
-    @property
-    def ceiling(self) -> float:
-        return self.values.get(("ceiling_per_hour", ""), math.inf)
 
     def price(self, manager: ManagerView) -> float:
         price = self.get("price_per_hour", manager.manager_id)
@@ -117,32 +109,23 @@ class Sizing:
     def _plans(
         self, managers: Sequence[ManagerView], limits: Mapping[str, int | None], constraints: Constraints
     ) -> dict[str, CapacityPlan]:
-        # The budget includes wanted units that do not exist yet, because they may appear at any time.
-        committed = [max(manager.units, self._still_wanted(manager)) for manager in managers]
-        prices = [constraints.price(manager) for manager in managers]
-        if sum(map(mul, committed, prices)) > constraints.ceiling:
-            committed = [manager.units for manager in managers]
-        budget = Budget(constraints.ceiling - sum(map(mul, committed, prices)))
         plans = {
-            manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id), budget, price, units)
-            for manager, price, units in zip(managers, prices, committed, strict=True)
+            manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id), constraints.price(manager))
+            for manager in managers
         }
         for key, plan in plans.items():
             plan.reserve(int(constraints.get("minimum_units", key) or 0))
         return plans
 
-    def _still_wanted(self, manager: ManagerView) -> int:
-        wanted = self._wanted.get(manager.manager_id, 0)
-        return wanted if manager.max_units is None else min(wanted, manager.max_units)
-
     def _decide(self, plan: CapacityPlan, constraints: Constraints, now: float) -> Wanted:
         manager = plan.manager
         key = manager.manager_id
         cooldown = self._cooldowns.setdefault(key, Cooldown(manager.units, now))
-        before = min(plan.committed_units, self._wanted.get(key, manager.units))
+        most = math.inf if manager.max_units is None else manager.max_units
+        before = int(min(self._wanted.get(key, manager.units), max(manager.units, most)))
         is_given = constraints.get("idle_seconds", key) is not None
         usual = constraints.cooldown(plan) if is_given else max(constraints.cooldown(plan), plan.paid_seconds)
-        cooldown.most_seconds = min(MAX_DOUBLED_SECONDS, _longest_idle_seconds(plan))
+        cooldown.most_seconds = min(MAX_EXTENDED_SECONDS, _longest_idle_seconds(plan))
         needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
         worth = needed if is_given else min(needed, math.ceil(plan.worth / manager.unit_slots))
         if manager.units > max(before, self._seen.get(key, 0)):
@@ -168,7 +151,7 @@ class Sizing:
         elif surplus > 0:
             cooldown.shrunk(now)
             wanted -= surplus
-        reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
+        reasons = [*plan.reasons, "its limit is reached"] if plan.is_at_limit else plan.reasons
         if not reasons:
             reasons = ["it may not have units" if plan.most_units == 0 else plan.idle_reason]
             if wanted:
@@ -294,11 +277,7 @@ class _Assignment:
         self._room = max(0, self._most - self._present)
         # Managers that cannot start units are last, but still get requests, so that they keep trying.
         self._to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
-        self._addable: list[SlotBatch] = []
-        reserved = 0.0
-        for plan in self._to_grow:
-            self._addable.append(plan.growth(self._room, reserved))
-            reserved += plan.cost(self._addable[-1])
+        self._addable = [plan.growth(self._room) for plan in self._to_grow]
 
     def assign(self) -> None:
         work, task_seconds, most = self._work, self._task_seconds, self._most
@@ -323,17 +302,16 @@ class _Assignment:
         return soonest_seconds(batches, self._tasks, self._task_seconds)
 
     def _keep_what_pays_off(self) -> None:
-        existing, addable = self._existing, self._addable
-        soonest = self._soonest([*existing, *addable])
-        kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + self._idle_seconds]
-        others = [addable[index] for index in kept if not self._to_grow[index].manager.trouble]
-        alone = self._soonest([*existing, *others])
-        case = self._tasks, self._task_seconds
-        if math.isinf(alone) or penalty(existing, others, *case, alone, self._idle_seconds) > penalty(
-            existing, addable, *case, LATER * soonest, self._idle_seconds
-        ):
-            return
-        self._to_grow, self._addable = [self._to_grow[index] for index in kept], [addable[index] for index in kept]
+        """Leave out units that are paid for longer than the work lasts, unless it takes much longer without them."""
+        soonest = self._soonest([*self._existing, *self._addable])
+        kept = [
+            (plan, batch)
+            for plan, batch in zip(self._to_grow, self._addable, strict=True)
+            if batch.least_seconds <= soonest + self._idle_seconds
+        ]
+        others = [batch for plan, batch in kept if not plan.manager.trouble]
+        if self._soonest([*self._existing, *others]) <= MUCH_LONGER * soonest:
+            self._to_grow, self._addable = [plan for plan, _ in kept], [batch for _, batch in kept]
 
     def _completion(self) -> tuple[float, bool]:
         """Return the target completion time (infinite without slots), and whether existing slots suffice."""
@@ -344,11 +322,7 @@ class _Assignment:
         if self._work.unmeasured_tasks and finish_seconds is None:
             is_enough = not self._room
         else:
-            if finish_seconds is None:
-                best = best_seconds(existing, self._addable, self._tasks, self._task_seconds, self._idle_seconds)
-                within = min(best, LATER * within)
-            else:
-                within = max(finish_seconds, within)
+            within = LATER * within if finish_seconds is None else max(finish_seconds, within)
             is_enough = tasks_done(existing, self._task_seconds, TOLERANCE * within) >= self._tasks
         if is_enough:
             # Use all helpful slots: pending units are due, but may still be late.

@@ -10,20 +10,18 @@ from scaler.policy.sizing import Constraints, Sizing
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 16
-UNPRICED = "; ceiling_per_hour has no effect: set unit_price of a worker manager, or price_per_hour"
-GLOBAL_KEYS = ("finish_seconds", "ceiling_per_hour", "first_slots")
+GLOBAL_KEYS = ("finish_seconds", "first_slots")
 MANAGER_KEYS = ("minimum_units", "maximum_units", "idle_seconds", "price_per_hour")
 WHOLE = ("first_slots", "minimum_units", "maximum_units")
 ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
 class TargetPolicy:
-    """Finishes work in time on the cheapest suitable units, within a cost ceiling.
+    """Finishes work in time on the cheapest suitable units.
 
     The content has entries `key=value`, one per line or separated by `;`. All are optional::
 
-        finish_seconds=600          # acceptable completion time; default: the best trade-off of time and cost
-        ceiling_per_hour=12         # maximum cost of all units together
+        finish_seconds=600          # acceptable completion time; default: nearly the shortest
         first_slots=16              # for a function without finished tasks
         cloud.price_per_hour=0.35   # per unit of the worker manager cloud; cheaper units start first
         cloud.maximum_units=40
@@ -44,10 +42,7 @@ class TargetPolicy:
         price = self._constraints.price
         preferred = sorted(view.managers, key=lambda each: (price(each) / each.unit_slots, len(each.offers.items)))
         limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
-        wanted = self._sizing.plan(view, limits, self._constraints)
-        if math.isinf(self._constraints.ceiling) or any(map(price, view.managers)):
-            return wanted
-        return {key: Wanted(each.units, each.reason + UNPRICED, each.most_units) for key, each in wanted.items()}
+        return self._sizing.plan(view, limits, self._constraints)
 
     def _limit_units(self, manager: ManagerView) -> int | None:
         limits = [self._constraints.get("maximum_units", manager.manager_id), manager.max_units]
@@ -57,6 +52,8 @@ class TargetPolicy:
 def parse(policy_content: str) -> Constraints:
     values: dict[tuple[str, str], float] = {}
     for entry in entries(policy_content):
+        if entry.startswith("ceiling_per_hour"):
+            raise UsageError(f"policy_content {entry!r}: set spend_limit in [scheduler] instead, such as 12/hour")
         manager_id, key, text = key_value(
             entry,
             GLOBAL_KEYS + MANAGER_KEYS,
@@ -87,15 +84,9 @@ def _value(entry: str, key: str, text: str) -> float:
 
 
 def _check(constraints: Constraints) -> None:
-    values, ceiling = constraints.values, constraints.ceiling
-    for manager_id in sorted({manager_id for key, manager_id in values if key in MANAGER_KEYS}):
+    for manager_id in sorted({manager_id for key, manager_id in constraints.values if key in MANAGER_KEYS}):
         minimum = constraints.get("minimum_units", manager_id) or 0
         maximum = constraints.get("maximum_units", manager_id)
-        of = f" of {manager_id}" if manager_id else ""
         if maximum is not None and minimum > maximum:
+            of = f" of {manager_id}" if manager_id else ""
             raise UsageError(f"policy_content: minimum_units{of} is {minimum:g}, above maximum_units, {maximum:g}")
-        cost = minimum * (constraints.get("price_per_hour", manager_id) or 0.0)
-        if cost > ceiling:
-            raise UsageError(
-                f"policy_content: minimum_units{of} cost {cost:g} per hour, above ceiling_per_hour, {ceiling:g}"
-            )

@@ -19,22 +19,7 @@ def test_needed_units_are_kept_for_the_cooldown_then_stopped() -> None:
     assert levels(Cooldown(9, 0.0), 0, 0, 20, 39.9, 40) == [9, 9, 9, 0]
 
 
-def test_shortage_soon_after_a_stop_doubles_the_cooldown_temporarily() -> None:
-    cooldown = Cooldown(0, 0.0)
-    cooldown.grew(USUAL, 0.0)
-    assert cooldown.seconds(USUAL) == USUAL
-    cooldown.shrunk(100.0)
-    cooldown.grew(USUAL, 181.0)
-    assert cooldown.seconds(USUAL) == USUAL
-    cooldown.shrunk(200.0)
-    cooldown.grew(USUAL, 280.0)
-    cooldown.grew(USUAL, 281.0)
-    assert cooldown.seconds(USUAL) == 2 * USUAL
-    levels(cooldown, 0, 281.0 + SHORTAGE_SECONDS)
-    assert cooldown.seconds(USUAL) == USUAL
-
-
-def test_after_a_shortage_units_outlast_the_preceding_lull() -> None:
+def test_after_a_shortage_units_outlast_the_preceding_lull_for_some_time() -> None:
     cooldown = Cooldown(0, 0.0)
     levels(cooldown, 2, 0, 10)
     levels(cooldown, 0, 60)
@@ -42,6 +27,8 @@ def test_after_a_shortage_units_outlast_the_preceding_lull() -> None:
     levels(cooldown, 2, 130)
     cooldown.grew(USUAL, 130.0)
     assert cooldown.seconds(USUAL) == 1.5 * (130 - 10)
+    levels(cooldown, 0, 131 + SHORTAGE_SECONDS)
+    assert cooldown.seconds(USUAL) == USUAL
 
 
 def test_slowly_starting_units_are_kept_longer() -> None:

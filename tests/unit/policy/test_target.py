@@ -1,4 +1,4 @@
-"""The policy `target_v1`: its content, and its use of prices, ceilings, minima, and targets."""
+"""The policy `target_v1`: its content, and its use of prices, minima, and targets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_settings_for_one_manager_override_those_for_all() -> None:
             "'.maximum_units=2': write maximum_units=2, or a worker manager's id before the dot",
         ),
         ("minimum_units=2; a.maximum_units=1", "minimum_units of a is 2, above maximum_units, 1"),
-        ("ceiling_per_hour=2; price_per_hour=1; a.minimum_units=3", "minimum_units of a cost 3 per hour, above"),
+        ("ceiling_per_hour=2", "set spend_limit in [scheduler] instead"),
     ],
 )
 def test_bad_content_error_quotes_the_mistake_and_a_remedy(content: str, text: str) -> None:
@@ -88,24 +88,6 @@ def test_target_is_reached_with_the_fewest_units() -> None:
 def test_unreachable_target_is_missed_by_as_little_as_possible() -> None:
     assert units(TargetPolicy("finish_seconds=1"), 0, [work(8, 60.0)], manager()) == [8]
     assert units(TargetPolicy("finish_seconds=1"), 0, [work(90, 60.0)], manager(max_slots=5)) == [5]
-
-
-def test_budget_limits_all_managers_together() -> None:
-    policy = TargetPolicy("ceiling_per_hour=10; a.price_per_hour=1; b.price_per_hour=2.5; c.price_per_hour=0")
-    a, b, c = manager("a", max_slots=3), manager("b"), manager("c", max_slots=4)
-    answer = plan(policy, 0, [work(100, 60.0)], a, b, c)
-    assert [answer[name].units for name in "abc"] == [3, 2, 4]
-    assert answer["b"].reason.endswith("10 s to start a unit")
-    more = plan(policy, 1, [work(100, 60.0), work(20, None)], a, b, c)
-    assert more["b"].reason.endswith("the spend limit is reached")
-
-
-def test_manager_prices_count_for_the_ceiling_which_warns_without_any() -> None:
-    policy, demand = TargetPolicy("ceiling_per_hour=2"), [work(1_000, 60.0)]
-    assert units(policy, 0, demand, manager(unit_price=0.5)) == [4]
-    free = plan(TargetPolicy("ceiling_per_hour=2"), 0, demand, manager(max_slots=9))["m"]
-    assert free.units == 9
-    assert "ceiling_per_hour has no effect: set unit_price" in free.reason
 
 
 def test_minimum_is_kept_without_work_within_the_managers_limit() -> None:

@@ -102,12 +102,6 @@ def not_listed() -> Cluster:
     return cluster
 
 
-def too_expensive() -> Cluster:
-    cluster = cluster_of("target_v1", "ceiling_per_hour=1; price_per_hour=2")
-    join(cluster)
-    return cluster
-
-
 def tasks_came() -> Cluster:
     cluster = cluster_of()
     join(cluster)
@@ -161,7 +155,6 @@ SENTENCES: dict[Callable[[], Cluster], str] = {
     without_scaling: "No workers: the scaling policy wants 0 units of worker manager laptop: scaling=no",
     not_listed: "No workers: the scaling policy wants 0 units of worker manager laptop: "
     "the policy does not include this worker manager; it includes own",
-    too_expensive: "No workers: the scaling policy wants 0 units of worker manager laptop: it may not have units",
     tasks_came: "Tasks wait for workers: the scaling policy is about to decide on worker manager laptop",
     tasks_wait: "Tasks wait for workers: worker manager laptop is about to start 1 unit",
     tasks_wait_for_a_unit: "Tasks wait for workers: worker manager laptop has been starting its first unit for 12 s",
