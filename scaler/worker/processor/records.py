@@ -58,17 +58,13 @@ class TaskRecords(logging.Handler):
 
 
 def show_records(config: LoggingConfig, running: Callable[[], bytes], report: Report) -> None:
-    """Show records from INFO or a lower `logging_level`. A higher level only applies to the worker itself."""
+    """Show records from the level of `set_level`."""
     # lastResort serves tasks that remove the handlers of the root logger.
     logging.lastResort = records = TaskRecords(config, running, report)
-    root = logging.getLogger()
-    root.addHandler(records)
-    set_level(config)
+    logging.getLogger().addHandler(records)
 
 
 def set_level(config: LoggingConfig) -> None:
-    """Set the root logger's level. In the fork server, this spares processors a write to every logger."""
-    root = logging.getLogger()
-    level = min(logging.INFO, _LEVELS[config.logging_level])
-    if root.level != level:
-        root.setLevel(level)
+    """Set the root logger's level, INFO or a lower `logging_level`, before processors are forked. A higher level only
+    applies to the worker itself."""
+    logging.getLogger().setLevel(min(logging.INFO, _LEVELS[config.logging_level]))
