@@ -36,7 +36,7 @@ SOME = {
     "scaler.cluster worker-manager": LOOP,
     "scaler.worker": LOOP,
     "user.py": LOOP,
-    "processor": set[str](),
+    "processor": {"logging"},
 }
 """Heavy modules that each kind of process may import, by the end of its command line."""
 
