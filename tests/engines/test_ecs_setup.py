@@ -141,7 +141,7 @@ def test_running_version_is_uploaded_for_tasks_without_an_image(cloud: EcsCloud)
     with pytest.raises(UsageError, match=r"does not install this version of scaler .* run `.* setup`"):
         ensure_definition(bare.config("--worker-requirements", "numpy"), bare.client("ecs"))
     lines = bare.do("setup", "--worker-requirements", "numpy")
-    assert ("changed", "task definition scaler-task-definition: command") in lines
+    assert ("changed", "task definition scaler-task-definition: another revision") in lines
     assert lines[-2][0] == "exists"
     assert set(words(bare.do("teardown", "--dry-run"))) == {"would remove"}
     assert set(words(bare.do("teardown"))) == {"removed"}
@@ -152,7 +152,7 @@ def test_setup_changes_and_reports_only_differences(cloud: EcsCloud) -> None:
     cloud.do("setup")
     flags = ("--ecs-task-memory", "16", "--ecs-task-image", "123456789012.dkr.ecr.us-east-1.amazonaws.com/worker:1")
     planned = [line for line in cloud.do("setup", "--dry-run", *flags) if line[0] == "would change"]
-    assert planned[-1] == ("would change", "task definition scaler-task-definition: image, memory")
+    assert planned[-1] == ("would change", "task definition scaler-task-definition: another revision")
     assert cloud.definition()["memory"] == "30720", "a dry run does nothing"
     assert [line[0] for line in cloud.do("setup", *flags)].count("changed") == 2
     assert cloud.definition()["memory"] == "16384"

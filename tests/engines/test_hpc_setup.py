@@ -210,7 +210,7 @@ def test_other_settings_change_existing_resources(cloud: HpcCloud) -> None:
     cloud.do("setup")
     lines = cloud.do("setup", "--max-concurrent-jobs", "7", "--batch-memory", "4")
     assert ("changed", "compute environment scaler-queue: maxvCpus = 7") in lines
-    assert ("changed", "job definition scaler-job: resourceRequirements") in lines
+    assert ("changed", "job definition scaler-job: another revision") in lines
     sizes = {each["type"]: each["value"] for each in cloud.definition()["containerProperties"]["resourceRequirements"]}
     assert sizes["MEMORY"] == "4096"
     [kept] = [what for word, what in cloud.do("setup", "--batch-capacity", "FARGATE_SPOT") if word == "kept"]

@@ -38,60 +38,43 @@ ErrorKind = Literal["throttled", "credentials", "denied", "unanswered", "broken"
 
 _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
     (
-        (
-            "BandwidthLimitExceeded|EC2ThrottledException|PriorRequestNotComplete|RequestLimitExceeded|"
-            "RequestThrottled(Exception)?|SlowDown|ThrottledException|Throttling(Exception)?|TooManyRequestsException"
-        ),
+        "BandwidthLimitExceeded|PriorRequestNotComplete|RequestLimitExceeded|SlowDown|Throttl|TooManyRequests",
         "throttled",
         "throttled by {call} ({code})",
     ),
     (
-        "ExpiredToken(Exception)?|RequestExpired|TokenRefreshRequired",
-        "credentials",
-        "AWS credentials have expired ({code}): renew them",
-    ),
-    (
         (
-            "AuthFailure|IncompleteSignature|InvalidAccessKeyId|InvalidClientTokenId|InvalidSignatureException|"
-            "InvalidToken|MissingAuthenticationToken(Exception)?|SignatureDoesNotMatch|UnrecognizedClientException"
+            "AccessKeyId|AuthFailure|AuthenticationToken|ClientTokenId|ExpiredToken|InvalidToken|RequestExpired|"
+            "RequestInTheFuture|RequestTimeTooSkewed|Signature|TokenRefreshRequired|UnrecognizedClient"
         ),
         "credentials",
-        "AWS does not know these credentials ({code}): check them and aws_profile",
+        "AWS rejects these credentials ({code}): renew them, or check aws_profile and this machine's clock",
     ),
-    (
-        "RequestTimeTooSkewed|RequestInTheFuture",
-        "credentials",
-        "AWS rejects this machine's time ({code}): set its clock",
-    ),
-    (
-        "AccessDenied(Exception)?|UnauthorizedOperation|UnauthorizedException",
-        "denied",
-        "not allowed to call {call} ({code}): {message}",
-    ),
+    ("AccessDenied|Unauthorized", "denied", "not allowed to call {call} ({code}): {message}"),
 )
+"""By a part of the error's code; the first match applies."""
 _BROKEN: tuple[ErrorKind, str] = "broken", "{call} failed on the service's side ({code}, status {status})"
 _REFUSED: tuple[ErrorKind, str] = "refused", "{call} refused ({code}): {message}"
-_FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind, str], ...] = (
+_NO_CREDENTIALS = (
+    "no AWS credentials for {call} ({type}: {message}): log in again, set aws_profile, or set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY"
+)
+_FAILURES: tuple[tuple[tuple[type[Exception], ...], ErrorKind, str], ...] = (
     (
-        (exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
-        "credentials",
         (
-            "no AWS credentials for {call} ({type}): set aws_profile, set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
+            *(exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
+            *(exceptions.CredentialRetrievalError, exceptions.TokenRetrievalError, exceptions.SSOError),
         ),
-    ),
-    (
-        (exceptions.CredentialRetrievalError, exceptions.TokenRetrievalError, exceptions.SSOError),
         "credentials",
-        "AWS credentials cannot be renewed ({type}: {message}): log in again",
+        _NO_CREDENTIALS,
     ),
-    (exceptions.SSLError, "unanswered", "{call}: no secure connection{where}: {message}"),
     (
         (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError),
         "unanswered",
         "{call}: no answer{where} ({type}): check the network, aws_region and aws_endpoint_url",
     ),
-    (BotoCoreError, "refused", "{call} cannot be called ({type}): {message}"),
+    ((BotoCoreError,), "refused", "{call} cannot be called ({type}): {message}"),
+    ((RuntimeError, ValueError, OSError), "credentials", _NO_CREDENTIALS),  # from `credential_process`
 )
 """Errors raised by boto3 itself; the first match applies."""
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32,}\b", re.IGNORECASE)
@@ -109,11 +92,11 @@ class AwsError(BackendError):
         self.is_uncertain = kind in ("unanswered", "broken")
 
 
-def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) -> AwsError:
+def aws_error(service: str, operation: str, error: Exception) -> AwsError:
     facts = {"call": f"{service} {operation}", "type": type(error).__name__}
-    if isinstance(error, BotoCoreError):
+    if not isinstance(error, ClientError):
         kind, text = next((kind, text) for types, kind, text in _FAILURES if isinstance(error, types))
-        host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))
+        host = _HOST.match(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
         where = f" at {host.group()}" if host else ""
         return AwsError(text.format(**facts, where=where, message=steady(str(error))), kind)
     fault = error.response.get("Error", {})
@@ -121,7 +104,7 @@ def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) 
     message = str(fault.get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     other = _BROKEN if status >= 500 else _REFUSED
-    kind, text = next(((kind, text) for codes, kind, text in _ANSWERS if re.fullmatch(codes, code)), other)
+    kind, text = next(((kind, text) for codes, kind, text in _ANSWERS if re.search(codes, code)), other)
     return AwsError(text.format(**facts, code=code, status=status, message=steady(message)), kind, code, message)
 
 
@@ -240,19 +223,11 @@ class AwsClient:
             yield
         except ScalerError:
             raise
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, RuntimeError, ValueError, OSError) as error:
             ours = aws_error(self.name, operation, error)
             if ours.kind == "credentials":
                 self._raw = None
             raise ours from error
-        except (RuntimeError, ValueError, OSError) as error:
-            # boto3 raises these when `credential_process` fails to run, or returns expired credentials or invalid JSON.
-            self._raw = None
-            raise AwsError(
-                f"AWS credentials cannot be renewed ({type(error).__name__}: {steady(str(error))}): log in again, or "
-                "check the credential_process of the AWS profile",
-                "credentials",
-            ) from error
 
 
 def owner_tags(manager: str, cluster: str) -> dict[str, str]:

@@ -144,7 +144,6 @@ class PackageResource(Resource):
     """The packages of one definition or template. Earlier versions remain until teardown, for running units."""
 
     service, kind = "s3", "package"
-    removal_note = ", of all versions"
 
     def __init__(self, account: Account, bucket: str, base: str, package: Package | None) -> None:
         note = "" if package is None else f": scaler {__version__} and {len(package.requirements)} requirements"

@@ -21,7 +21,6 @@ POLICY_NAME = "scaler"
 LOG_RETENTION_DAYS = 14
 TASKS_SERVICE = "ecs-tasks.amazonaws.com"
 HOSTS_SERVICE = "ec2.amazonaws.com"
-CONTAINERS = ("containerDefinitions", "containerProperties")
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
 NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
 MAX_DELETED = 1000
@@ -169,8 +168,9 @@ def execution_role(
 
 class LogGroup(Resource):
     service, kind = "logs", "log group"
-    removal_note = " with its logs"
-    _kept = f"kept for {LOG_RETENTION_DAYS} days"
+
+    def __init__(self, account: Account, name: str) -> None:
+        super().__init__(account, name, f", kept for {LOG_RETENTION_DAYS} days")
 
     def describe(self) -> Fields | None:
         for group in self.items("DescribeLogGroups", "logGroups", logGroupNamePrefix=self.name):
@@ -178,16 +178,13 @@ class LogGroup(Resource):
                 return {**group, **self.call("ListTagsForResource", resourceArn=group["arn"].removesuffix(":*"))}
         return None
 
-    def creation(self) -> str:
-        return f"{self.what}, {self._kept}"
-
     def create(self) -> None:
         self.call("CreateLogGroup", logGroupName=self.name, tags=MANAGED)
         self._set_retention()
 
     def changes(self, found: Fields) -> Sequence[Change]:
         # No retention: left by an interrupted setup.
-        return [] if "retentionInDays" in found else [(f"{self.what}: {self._kept}", self._set_retention)]
+        return [] if "retentionInDays" in found else [(self.wanted, self._set_retention)]
 
     def delete(self, _: Fields) -> None:
         self.call("DeleteLogGroup", logGroupName=self.name)
@@ -245,23 +242,6 @@ def delete_objects(s3: AwsClient, bucket: str, keys: Sequence[str]) -> None:
         answer = s3.call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
         for error in answer.get("Errors", [])[:1]:
             raise AwsError(f"S3 DeleteObjects refused ({error['Code']}): {steady(error['Message'])}", "refused")
-
-
-class DefinitionResource(Resource):
-    """A definition with revisions. The newest is in use; teardown removes all."""
-
-    def changed(self, found: Fields, wanted: Fields) -> str:
-        names = {name for name, wish in wanted.items() if name not in CONTAINERS and not covers(found.get(name), wish)}
-        for before, after in zip(_containers(found), _containers(wanted), strict=True):
-            names |= {name for name, wish in after.items() if not covers(before.get(name), wish)}
-        return f"{self.what}: {', '.join(sorted(names))}" if names else ""
-
-    def suffix(self, found: Fields) -> str:
-        return f":{found['revision']}"
-
-
-def _containers(definition: Fields) -> list[Fields]:
-    return definition.get(CONTAINERS[0]) or [definition[CONTAINERS[1]]]
 
 
 def covers(found: object, wanted: object) -> bool:

@@ -103,7 +103,6 @@ class Resource:
     kind: ClassVar[str]
     changes_foreign: ClassVar[bool] = False
     is_quiet = False  # `teardown` does not report a missing resource
-    removal_note: ClassVar[str] = ""
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:
         self.account = account
@@ -127,9 +126,6 @@ class Resource:
     def changes(self, _: Fields) -> Sequence[Change]:
         return ()
 
-    def creation(self) -> str:
-        return self.wanted
-
     def suffix(self, _: Fields) -> str:
         return ""
 
@@ -151,7 +147,7 @@ class Resource:
     def ensure(self) -> None:
         account, found = self.account, self.describe()
         if found is None:
-            account.do("create", "created", self.creation(), self.create)
+            account.do("create", "created", self.wanted, self.create)
             return
         note = "" if is_ours(found) else "made by others" if self.changes_foreign else NOT_OURS
         account.line("exists", f"{self.wanted}{self.detail(found)}", note)
@@ -172,7 +168,7 @@ class Resource:
                 self.account.line("kept", self.what, reason)
                 return False
             else:
-                self.account.do("remove", "removed", f"{name}{self.removal_note}", partial(self.delete, found))
+                self.account.do("remove", "removed", name, partial(self.delete, found))
         return True
 
 

@@ -173,21 +173,18 @@ class Bucket(aws.BucketResource):
     """The bucket for calls and results, with objects that expire."""
 
     changes_foreign = True
-    removal_note = " with its objects"
 
     def __init__(self, account: Account, config: AwsHpcConfig) -> None:
         super().__init__(account, config.s3_bucket)
         self._below = f"{config.s3_prefix}/"
-
-    def creation(self) -> str:
-        return f"{self.what}, whose objects expire after {EXPIRY_DAYS} days"
 
     def create(self) -> None:
         super().create()
         self._configure()
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        if any(map(self._expires, self._rules())):
+        prefixes = [(rule.get("Filter") or {}).get("Prefix") for rule in self._rules()]
+        if any(prefix is not None and self._below.startswith(prefix) for prefix in prefixes):
             return []
         if is_ours(found):
             return [(f"expiry of the {self.what}: {EXPIRY_DAYS} days below {self._below}", self._configure)]
@@ -211,11 +208,6 @@ class Bucket(aws.BucketResource):
         absent = "NoSuchLifecycleConfiguration"
         found = self.find("GetBucketLifecycleConfiguration", absent, Bucket=self.name) or {}
         return list(found.get("Rules", []))
-
-    def _expires(self, rule: Fields) -> bool:
-        prefix = (rule.get("Filter") or {}).get("Prefix", rule.get("Prefix"))
-        covers = "Expiration" in rule and prefix is not None and self._below.startswith(prefix)
-        return covers and rule.get("Status") == "Enabled"
 
     def _configure(self) -> None:
         rule = {
@@ -242,7 +234,9 @@ class ServiceRole(aws.IamResource):
         self.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
 
 
-class JobDefinitionResource(aws.DefinitionResource):
+class JobDefinitionResource(Resource):
+    """A definition with revisions. The newest is in use; teardown removes all."""
+
     service, kind = "batch", "job definition"
 
     def __init__(self, account: Account, name: str, fields: Callable[[], Fields]) -> None:
@@ -267,8 +261,10 @@ class JobDefinitionResource(aws.DefinitionResource):
         self.call("RegisterJobDefinition", jobDefinitionName=self.name, **self._fields())
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        text = self.changed(found, self._fields())
-        return [(text, self.create)] if text else []
+        return [] if aws.covers(found, self._fields()) else [(f"{self.what}: another revision", self.create)]
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['revision']}"
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"])
@@ -279,7 +275,7 @@ VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if 
 
 
 class _Changing(Resource):
-    """A resource with slow changes: each step waits for the previous change, even by an interrupted run."""
+    """A resource with slow changes: `describe` waits for their end, even for those of an interrupted run."""
 
     service = "batch"
     member: ClassVar[str]  # its name in requests; plural with an s
@@ -288,66 +284,48 @@ class _Changing(Resource):
         return self.call(f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}", **parameters)
 
     def describe(self) -> Fields | None:
-        several = f"{self.member}s"
-        found = self.ask("Describe", plural="s", **{several: [self.name]})[several]
-        return found[0] if found and found[0].get("status") != "DELETED" else None
-
-    def settle(self) -> Fields | None:
-        if self.account.dry_run:
-            return self.describe()
-        settled = ("VALID", "INVALID")
-        return self._await(lambda shown: shown is None or shown["status"] in settled, "is still changing")
-
-    def await_valid(self) -> None:
-        self._await(lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
+        several, deadline = f"{self.member}s", time.monotonic() + VALID_SECONDS
+        while True:
+            found = next(iter(self.ask("Describe", plural="s", **{several: [self.name]})[several]), None)
+            if found is None or found.get("status") == "DELETED":
+                return None
+            if self.account.dry_run or found["status"] in ("VALID", "INVALID"):
+                return dict(found)
+            if time.monotonic() > deadline:
+                raise AwsError(f"the {self.what} is still changing: it is {found['status']}", "refused")
+            self.account.pause()
 
     def ensure(self) -> None:
-        self.settle()
         super().ensure()
         found = None if self.account.dry_run else self.describe()
-        if found is not None and is_ours(found):
-            self.await_valid()
+        if found is not None and is_ours(found) and found["status"] != "VALID":
+            reason = found.get("statusReason") or "no reason given"
+            raise AwsError(f"the {self.what} is not VALID: it is {found['status']} ({reason})", "refused")
 
     def made(self, **parameters: Any) -> None:
         parameters |= {f"{self.member}Name": self.name, "state": "ENABLED", "tags": MANAGED}
         self.account.when_roles_are_known(lambda: self.ask("Create", **parameters))
-        self.await_valid()
 
     def changes(self, found: Fields) -> Sequence[Change]:
         # An interrupted teardown leaves a disabled one.
         return [] if found["state"] == "ENABLED" else [self.change("enabled")]
 
     def change(self, text: str, **changes: Any) -> Change:
-        def change() -> None:
-            self.ask("Update", **{self.member: self.name}, state="ENABLED", **changes)
-            self.await_valid()
+        update = partial(self.ask, "Update", **{self.member: self.name}, state="ENABLED", **changes)
+        return f"{self.what}: {text}", update
 
-        return f"{self.what}: {text}", change
-
-    def delete(self, _: Fields) -> None:
-        settled, name = self.settle(), {self.member: self.name}
-        if settled is None:
-            return
-        if settled["state"] != "DISABLED":
+    def delete(self, found: Fields) -> None:
+        name = {self.member: self.name}
+        if found["state"] != "DISABLED":
             self.ask("Update", **name, state="DISABLED")
-            self.settle()
+            self.describe()
         self.ask("Delete", **name)
-        self._await(lambda shown: shown is None, "is not removed")
+        self.describe()
 
     def detail(self, found: Fields) -> str:
         resources = found.get("computeResources")
         reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
         return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
-
-    def _await(self, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
-        deadline = time.monotonic() + VALID_SECONDS
-        while not fits(shown := self.describe()):
-            status = shown["status"] if shown else "missing"
-            if status == "INVALID" or time.monotonic() > deadline:
-                reason = (shown or {}).get("statusReason") or "no reason given"
-                raise AwsError(f"the {self.what} {lack}: it is {status} ({reason})", "refused")
-            self.account.pause()
-        return shown
 
 
 class QueueResource(_Changing):
@@ -375,18 +353,15 @@ class EnvironmentResource(_Changing):
         self._queue, self._resources, self._service_role = queue, resources, service_role
 
     def ensure(self) -> None:
-        queue = self._queue.settle()
+        queue = self._queue.describe()
         if queue is not None and not is_ours(queue):
             return
-        found, wanted = self.settle(), self._resources()["type"]
+        found, wanted = self.describe(), self._resources()["type"]
         current = (found or {}).get("computeResources", {}).get("type")
         if found is not None and is_ours(found) and current != wanted:
             self.account.line("kept", self.what, f"it is {current}: to have {wanted}, run teardown first")
         else:
             super().ensure()
-
-    def creation(self) -> str:
-        return f"{self.what}: {_size(self._resources())}"
 
     def create(self) -> None:
         self.made(type="MANAGED", computeResources=self._resources(), serviceRole=self._service_role())

@@ -103,7 +103,9 @@ class Cluster(Resource):
         return f"it has tasks ({count}): stop their worker manager first" if count else ""
 
 
-class TaskDefinitionResource(resources.DefinitionResource):
+class TaskDefinitionResource(Resource):
+    """A definition with revisions. The newest is in use; teardown removes all."""
+
     service, kind = "ecs", "task definition"
     changes_foreign = True
 
@@ -126,7 +128,10 @@ class TaskDefinitionResource(resources.DefinitionResource):
     def changes(self, found: Fields) -> Sequence[Change]:
         wanted = wanted_definition(self._config, found, self._extras())
         is_current = registered(found) == wanted
-        return [] if is_current else [(self.changed(found, wanted), partial(self._register, found))]
+        return [] if is_current else [(f"{self.what}: another revision", partial(self._register, found))]
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['revision']}"
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
