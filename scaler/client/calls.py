@@ -19,7 +19,6 @@ class ClientCalls:
         self._lock = threading.Lock()
         self._next = first
         self._calls: dict[int, CallReport] = {}
-        self._told: dict[int, CallReport] = {}
 
     def begin(self, verb: str, name: str, items: int, *, has_chunks: bool) -> CallReport:
         """Return a new call, counted by the client's thread. items: number of items; 0 if unknown.
@@ -32,25 +31,16 @@ class ClientCalls:
             self._next += 1
         return call
 
-    def changed(self) -> list[CallReport]:
-        """Return reports of calls that changed since the last report. Drops finished calls."""
-        reports: list[CallReport] = []
+    def reports(self) -> list[CallReport]:
+        """Return reports of the current calls, and drop calls that are over."""
+        found: list[CallReport] = []
         with self._lock:
-            for number, call in list(self._calls.items()):
-                report = replace(call, items=max(call.items, call.sent))
-                if report != self._told.pop(number, None):
-                    reports.append(report)
-                if report.is_over:
-                    del self._calls[number]
-                else:
-                    self._told[number] = report
-                if len(reports) >= MAX_REPORTS:
-                    break
-        return reports
-
-    def tell_again(self) -> None:
-        with self._lock:
-            self._told.clear()
+            for number in list(self._calls)[:MAX_REPORTS]:
+                call = self._calls.pop(number)
+                found.append(replace(call, items=max(call.items, call.sent)))
+                if not call.is_over:
+                    self._calls[number] = call  # behind those that are not reported yet
+        return found
 
 
 def count_of(iterables: Sequence[object]) -> int:

@@ -128,7 +128,7 @@ class InProcessLoop(ClientLoop):
         with self.futures.condition:
             future.settle(value, error, profile)
         future._run_callbacks()
-        self.calls.changed()  # clears the reports, which nothing else takes
+        self.calls.reports()  # clears the reports, which nothing else takes
 
     def _outcome(
         self, future: TaskFuture, template: tasks.TaskTemplate, payload: bytes, references: Sequence[tasks.Reference]

@@ -353,7 +353,7 @@ class ClientLoop:
         if self.futures.released != self._trimmed and now >= self._trim_at:
             self._trimmed, self._trim_at = self.futures.released, now + TRIM_SECONDS
             self._loop.run_in_executor(None, give_memory_back)
-        if self._contact.broken_at is None and (reports := self.calls.changed()):
+        if self._contact.broken_at is None and (reports := self.calls.reports()):
             self._answer(m.CallsReported(reports))
         if self._welcome is None:
             self._warn(now, f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
@@ -382,7 +382,6 @@ class ClientLoop:
             self._connected.set_result(None)
             return
         self.futures.step(t.SchedulerRestarted(self.transfers.stand_ins()))
-        self.calls.tell_again()
         self._loop.call_soon(self._results.tell_again)  # after the first messages of the session
         self._questions.ask_again()
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from scaler.client.calls import ClientCalls
+from scaler.client.calls import MAX_REPORTS, ClientCalls
 from scaler.protocol.messages import CallReport
 
 
-def test_reports_a_changed_call_and_once_after_its_end() -> None:
+def test_reports_a_call_until_its_end() -> None:
     calls = ClientCalls(1)
     call = calls.begin("map", "work", 10, has_chunks=True)
-    assert calls.changed() == [CallReport(1, "map", "work", 10, True)]
-    assert calls.changed() == []
+    assert calls.reports() == [CallReport(1, "map", "work", 10, True)]
     call.sent = 12  # the iterable grew
     call.ended, call.failed = 4, 1
-    assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1)]
-    calls.tell_again()
-    assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1)]
+    for _ in range(2):
+        assert calls.reports() == [CallReport(1, "map", "work", 12, True, 12, 4, 1)]
     call.is_over = True
-    assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1, True)]
-    calls.tell_again()
-    assert calls.changed() == []
+    assert calls.reports() == [CallReport(1, "map", "work", 12, True, 12, 4, 1, True)]
+    assert calls.reports() == []
+
+
+def test_reports_many_calls_in_turn() -> None:
+    calls = ClientCalls(0)
+    for _ in range(MAX_REPORTS + 1):
+        calls.begin("map", "work", 10, has_chunks=True)
+    numbers = [report.number for _ in range(2) for report in calls.reports()]
+    assert numbers[: MAX_REPORTS + 2] == [*range(MAX_REPORTS + 1), 0]
