@@ -19,10 +19,10 @@ Status = tuple[bool, bool, bytes, float, int, str]
 """A processor in a heartbeat: is ready, is suspended, running task, seconds so far, lane, what the task waits for."""
 MAX_SPECS = 4096
 MAX_RETAINED_BYTES = 64 * 1024 * 1024
-"""Results retained for a restarted scheduler. The oldest are dropped beyond this, and their tasks run again."""
+"""Results retained for a restarted scheduler. The oldest are dropped beyond this. Their tasks run again, or are lost
+with retries=0."""
 ROW_BYTES = 192
 """Assumed size of a result without its payload."""
-_DROPPED = b"the result was dropped (MAX_RETAINED_BYTES of the worker) before a restarted scheduler asked for it"
 RanAt = tuple[int, ...]
 """Start (us), lane (0: never ran), time fetching stored inputs (us), their bytes, finished and failed calls of a
 chunk."""
@@ -39,12 +39,10 @@ class RetainedResults:
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Done, int]] = {}
-        self._dropped: dict[int, list[bytes]] = {}
-        """Tasks with retries=0 of dropped batches, by batch number."""
         self._number = 0
         self.size_bytes = 0
-        self.once: dict[bytes, int] = {}
-        """Attempts of tasks with retries=0, by task, from their result until its release."""
+        self.once: set[bytes] = set()
+        """Tasks with retries=0, from their result until its release."""
 
     def keep(self, done: Done) -> list[Done]:
         parts = split(done)
@@ -54,37 +52,26 @@ class RetainedResults:
             self._batches[self._number] = part, size
             self.size_bytes += size
         while self.size_bytes > MAX_RETAINED_BYTES:
-            number = next(iter(self._batches))
-            if once := [identifier for identifier in self._drop(number) if identifier in self.once]:
-                self._dropped[number] = once
+            self._drop(next(iter(self._batches)))
         return parts
 
     def release(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            ids = self._dropped.pop(number, None) or self._drop(number)
-            if self.once:
-                for identifier in ids:
-                    self.once.pop(identifier, None)
+            if number in self._batches:
+                self._drop(number)
 
     def take_all(self) -> list[Done]:
-        """Remove and return everything, oldest first. A retries=0 task without a result counts as lost."""
+        """Remove and return everything, oldest first."""
         found = [done for done, _ in self._batches.values()]
-        lost = self.once.keys() - {identifier for done in found for identifier in done.ids}
-        if lost:
-            count, attempts = len(lost), [self.once[identifier] for identifier in lost]
-            found.append(Done([*lost], attempts, [Outcome.WORKER_LOST] * count, [_DROPPED] * count, [0] * count))
         self._batches.clear()
-        self._dropped.clear()
-        self.once = {}
         self._number = self.size_bytes = 0
         return found
 
-    def _drop(self, number: int) -> list[bytes]:
-        if number not in self._batches:
-            return []
+    def _drop(self, number: int) -> None:
         done, size = self._batches.pop(number)
         self.size_bytes -= size
-        return done.ids
+        if self.once:
+            self.once.difference_update(done.ids)
 
 
 class ExecutorBase(ABC):
@@ -226,7 +213,6 @@ class ExecutorBase(ABC):
             report.devices += [()] * len(done.ids)
             self._has_results = True
             self.commands.append(done)
-        self.retained.once = once
         if not any(report.devices):
             report.devices = []
 
@@ -248,7 +234,7 @@ class ExecutorBase(ABC):
     ) -> None:
         del self.queue.attempts[item.id]
         if not item.spec.wire.retries:
-            self.retained.once[item.id] = item.attempt
+            self.retained.once.add(item.id)
         if not self._ended:
             self._ended_at = len(self.commands)
         self._ended.append((item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, *ran))
