@@ -16,7 +16,6 @@ import pytest
 from scaler import Client, ScalerFuture
 from scaler.cluster.supervisor import ReservedPorts
 from scaler.config.load import model_of
-from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
@@ -296,14 +295,6 @@ def test_jobs_do_not_inherit_the_managers_allocation_and_srun_works(
 # -- what Slurm refuses
 
 
-def test_manager_whose_jobs_are_never_accepted_exits_with_the_reason(
-    tmp_path: Path, slurm: SlurmCluster, address: str
-) -> None:
-    with uncertain_manager(tmp_path, address, 1, "--slurm-partition", "nope") as refused:
-        assert refused.process.wait(WAIT_SECONDS) == 2
-        assert "Slurm rejects the jobs of batch: sbatch: error: invalid partition specified: nope" in refused.errors()
-
-
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
@@ -314,14 +305,16 @@ def test_manager_whose_jobs_are_never_accepted_exits_with_the_reason(
         ("slurm_time_minutes", 600, "Requested time limit is invalid"),
         ("slurm_options", ("--no-such",), "unrecognized option '--no-such'"),
         ("slurm_prefix", "no-such-login", "cannot run no-such-login"),
-        ("slurm_system", "pbs", "cannot run qselect: not found"),
+        ("slurm_system", "pbs", "cannot run qsub: not found"),
     ],
 )
 def test_settings_that_slurm_rejects_are_rejected_with_its_reason(
     slurm: SlurmCluster, tmp_path: Path, key: str, value: object, text: str
 ) -> None:
-    with pytest.raises(UsageError, match=text):
-        SlurmBackend(slurm_config(tmp_path, **{key: value}))
+    backend = SlurmBackend(slurm_config(tmp_path, **{key: value}))
+    with pytest.raises(BackendError, match=text):
+        backend.start(1)
+    backend.disconnect()
 
 
 def test_job_matches_the_settings(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from pathlib import Path
 from shlex import join, quote, split
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
-from scaler.errors import ScalerError, UsageError
-from scaler.grammar import counted
+from scaler.errors import ScalerError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import (
     ENDED,
@@ -54,12 +53,6 @@ _KEPT = re.compile(
 """Variables with the batch system's location and the user's defaults, which no allocation sets."""
 CANCELLED_AT_ONCE = 500  # jobs per command, whose length is limited
 OUTPUTS_READ = 3  # failed jobs per listing whose last line of output is read
-_WRONG = re.compile(
-    "invalid|unrecogni|unknown|no such|not found|not permitted|not a valid|more processors|exceeds|denied|"
-    "node configuration is not available",
-    re.IGNORECASE,
-)
-"""Permanent errors in a job's settings. Other errors may be temporary, such as nodes that are down."""
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
@@ -164,7 +157,7 @@ def _text(printed: str | bytes | None) -> str:
 
 
 class SlurmBackend(PolledBackend):
-    """Units are jobs. Raises UsageError for settings that are known to make every job fail."""
+    """Units are jobs."""
 
     def __init__(self, config: SlurmConfig) -> None:
         cpus, memory_bytes = config.slurm_cpus, config.memory_mebibytes * 1024**2
@@ -184,9 +177,7 @@ class SlurmBackend(PolledBackend):
         self._script = ""
         self._directory = ""  # absolute path of the log directory, once it exists and has the credential
         self._jobs: Mapping[str, SeenUnit] = {}
-        self._ignored: tuple[str, ...] = ()  # listed entries that are not jobs of this manager, or in an unknown state
         self._is_unanswered = False  # an unanswered submission may have been accepted
-        self._check()
 
     def start_some(self, count: int) -> list[str]:
         if not self._directory:
@@ -273,21 +264,6 @@ class SlurmBackend(PolledBackend):
     def _credential_name(self) -> str:
         return f"{self._name}.credential"
 
-    def _check(self) -> None:
-        submit = self._system.submit(self._config, self._name, self._config.slurm_log_directory, 1)
-        try:
-            self._commands.run(
-                self._system.dry_run(submit) or self._system.listing(self._config, self._name), "#!/bin/sh\n"
-            )
-        except BackendError as error:
-            if error.is_temporary or not _WRONG.search(str(error)):
-                _log.warning("cannot tell whether %s will accept jobs: %s", self._service_name, error)
-                return
-            raise UsageError(
-                f"{self._service_name} rejects the jobs of {self._config.worker_manager_id}: {error}; "
-                "change the slurm_... keys of this worker manager"
-            ) from error
-
     def _prepare(self) -> None:
         try:
             credential = units_credential(self._config)
@@ -310,17 +286,7 @@ class SlurmBackend(PolledBackend):
         self._directory = directory
 
     def _listed(self) -> dict[str, SeenUnit]:
-        output = self._commands.run(self._system.listing(self._config, self._name))
-        jobs, ignored = self._system.listed(output, self._name)
-        if len(ignored) > len(self._ignored):
-            _log.warning(
-                "ignored in the list of jobs of %s: %s, such as %r",
-                self._service_name,
-                counted(len(ignored), "line"),
-                ignored[0][:MAX_TEXT],
-            )
-        self._ignored = ignored
-        return jobs
+        return self._system.listed(self._commands.run(self._system.listing(self._config, self._name)), self._name)
 
     def _last_line(self, unit_id: str) -> str:
         name = self._system.output_form.replace("UNIT", unit_id)

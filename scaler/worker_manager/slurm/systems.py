@@ -38,7 +38,6 @@ _STATES = {
     "COMPLETED": UnitState.STOPPED,
     **dict.fromkeys(("FAILED", *_FAILURES), UnitState.FAILED),
 }
-Listed = tuple[dict[str, SeenUnit], tuple[str, ...]]  # a manager's jobs, and ignored lines and states
 _REASONS = {**_FAILURES, "SUSPENDED": "suspended by Slurm", "STOPPED": "stopped by Slurm"}
 
 
@@ -65,15 +64,12 @@ class BatchSystem(ABC):
             raise ValueError(f"{self.submits} did not print the id of a job: {output[:200]!r}")
         return [found[-1]]
 
-    def dry_run(self, _submit: Sequence[str]) -> list[str]:
-        return []
-
     @abstractmethod
     def listing(self, config: SlurmConfig, name: str) -> list[str]:
         """Return the command that lists the user's jobs of this name."""
 
     @abstractmethod
-    def listed(self, output: str, name: str) -> Listed:
+    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
         """Return the jobs of this name in the command's output."""
 
     @abstractmethod
@@ -127,29 +123,19 @@ class Slurm(BatchSystem):
         [job_id] = super().submitted(output, count)
         return [f"{job_id}_{index}" for index in range(count)] if count > 1 else [job_id]
 
-    def dry_run(self, submit: Sequence[str]) -> list[str]:
-        return [*submit, "--test-only"]
-
     def listing(self, config: SlurmConfig, name: str) -> list[str]:
         form = ",".join(f"{column}:{width}" for column, width in self.columns)
         own = [f"--name={name}", "--me", *self._clusters(config)]
         return ["squeue", *own, "--array", "--states=all", "--noheader", f"--Format={form}"]
 
-    def listed(self, output: str, name: str) -> Listed:
+    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
         jobs: dict[str, SeenUnit] = {}
-        ignored = []
-        for line in output.splitlines():
-            fields = self._fields(line, name)
-            if fields is None:
-                ignored += [line] if line.strip() and not line.startswith("CLUSTER: ") else []
-                continue
-            if fields["State"] not in _STATES:
-                ignored.append(line)
+        for fields in filter(None, (self._fields(line, name) for line in output.splitlines())):
             unit_id, job = fields["JobArrayID"], self._job(fields)
             # Each cluster of a federation lists a job that one cluster runs and the others have revoked.
             if unit_id not in jobs or jobs[unit_id].state in ENDED:
                 jobs[unit_id] = job
-        return jobs, tuple(ignored)
+        return jobs
 
     def _fields(self, line: str, name: str) -> dict[str, str] | None:
         if (at := line.find(f"{name} ")) < 0:
@@ -230,9 +216,8 @@ class Pbs(BatchSystem):
         ended = f"ended=$(qselect -x -s F -N {name} 2>/dev/null | tail -n {ENDED_LISTED})"
         return ["sh", "-c", f'{alive}; {ended}; [ -z "$alive$ended" ] || exec qstat ${{ended:+-x}} -f $alive $ended']
 
-    def listed(self, output: str, name: str) -> Listed:
+    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
         jobs: dict[str, dict[str, str]] = {}
-        ignored = []
         attributes: dict[str, str] | None = None
         attribute = ""
         for line in output.splitlines():
@@ -243,11 +228,7 @@ class Pbs(BatchSystem):
             elif attributes is not None and (found := re.match(r"    ([\w.]+) = (.*)", line)):
                 attribute = found[1]
                 attributes[attribute] = found[2]
-            elif line.strip():
-                ignored.append(line)
-        own = {unit_id: job for unit_id, job in jobs.items() if job.get("Job_Name") == name}
-        ignored += [f"{unit_id}: {job}" for unit_id, job in own.items() if job.get("job_state", "") not in self._states]
-        return {unit_id: self._job(job) for unit_id, job in own.items()}, tuple(ignored)
+        return {unit_id: self._job(job) for unit_id, job in jobs.items() if job.get("Job_Name") == name}
 
     def _job(self, job: Mapping[str, str]) -> SeenUnit:
         used = seconds_of(job.get("resources_used.walltime", ""))
@@ -312,17 +293,13 @@ class Lsf(BatchSystem):
         # Without jobs, bjobs writes to stderr, and fails in some releases.
         return ["bjobs", "-a", "-J", name, "-noheader", "-o", f"{' '.join(self.columns)} delimiter='|'"]
 
-    def listed(self, output: str, name: str) -> Listed:
-        jobs, ignored = {}, []
-        for line in filter(str.strip, output.splitlines()):
+    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
+        jobs = {}
+        for line in output.splitlines():
             fields = line[line.find(f"{name}|") :].strip().split("|", len(self.columns) - 1)
-            if fields[0] != name or len(fields) != len(self.columns) or not fields[1].isdigit():
-                ignored.append(line)
-                continue
-            if fields[2] not in self._states:
-                ignored.append(line)
-            jobs[fields[1]] = self._job(fields[2:])
-        return jobs, tuple(ignored)
+            if fields[0] == name and len(fields) == len(self.columns) and fields[1].isdigit():
+                jobs[fields[1]] = self._job(fields[2:])
+        return jobs
 
     def _job(self, fields: Sequence[str]) -> SeenUnit:
         status, code, used, left, pending, why = fields
