@@ -179,20 +179,9 @@ class SpendingLedger(Spending):
         limit, spent, rate = self.limits[period], self.spent(period, now), self.per_hour / 3600
         if spent >= limit:
             return 0.0
-        if rate <= 0:
-            return math.inf
-        if period == "run":
-            return (limit - spent) / rate
-        since = now - WINDOWS[period] - _BUCKET_SECONDS
-        for begun, amount in self._buckets:
-            if begun > since:
-                seconds = begun - since  # until this charge leaves the window
-                if spent + rate * seconds >= limit:
-                    return (limit - spent) / rate
-                spent -= amount
-        seconds = (limit - spent) / rate
-        # New charges leave the window after that time, so the limit is never reached.
-        return seconds if seconds <= now - since else math.inf
+        # At this rate, charges leave a window before they reach its limit.
+        is_never = rate <= 0 or (period in WINDOWS and rate * WINDOWS[period] <= limit)
+        return math.inf if is_never else (limit - spent) / rate
 
     def next_limit(self, now: float) -> tuple[str, float]:
         """Return the limit that is reached first, and in how many seconds. ("", inf) if none is reached."""
