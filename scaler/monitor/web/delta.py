@@ -34,7 +34,6 @@ class DeltaEncoder:
         self._model = model
         self._connection = connection
         self._task_rows = task_rows
-        self._steady = ConnectionRow()
         self._mark()
 
     def snapshot(self) -> View:
@@ -50,13 +49,13 @@ class DeltaEncoder:
             "series": model.series.columns(model.status.at - FINE_SECONDS),
         }
 
-    def update(self, *, even_unchanged: bool = False) -> Update | None:
-        """Return the changes since the last call, or None without changes. After a change of scheduler, the first
-        update is a snapshot. even_unchanged: return at least the connection."""
+    def update(self) -> Update:
+        """Return the connection, and the changes since the last call. After a change of scheduler, the first update is
+        a snapshot."""
         model = self._model
         if model.status.incarnation != self._status.incarnation:
             return "snapshot", self.snapshot()
-        delta: View = {}
+        delta: View = {"connection": view(self._connection())}
         if model.status is not self._status:
             delta |= self._changed_state()
         delta |= self._new_tasks()
@@ -64,11 +63,7 @@ class DeltaEncoder:
             if rows := _since(model.notes[name], self._newest[name]):
                 delta[name] = [view(row) for row in rows]
                 self._newest[name] = rows[-1]
-        connection = self._connection()
-        if not delta and _steady(connection) == self._steady and not even_unchanged:
-            return None
-        self._steady = _steady(connection)
-        return "delta", {"connection": view(connection), **delta}
+        return "delta", delta
 
     def _mark(self) -> None:
         model = self._model
@@ -76,7 +71,6 @@ class DeltaEncoder:
         self._tables = {name: _keyed(model, name) for name in KEYS}
         self._updates = model.updates
         self._newest: dict[str, NamedTuple | None] = {name: next(reversed(model.notes[name]), None) for name in NOTES}
-        self._steady = _steady(self._connection())
 
     def _changed_state(self) -> View:
         model = self._model
@@ -104,10 +98,6 @@ class DeltaEncoder:
 def _keyed(model: Model, name: str) -> dict[str, View]:
     views = map(view, getattr(model.status, name))
     return {row[KEYS[name]]: row for row in views}
-
-
-def _steady(connection: ConnectionRow) -> ConnectionRow:
-    return connection._replace(age_seconds=None)
 
 
 def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) -> View:

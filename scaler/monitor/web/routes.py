@@ -81,5 +81,5 @@ def answer(document: object, headers: Mapping[str, str] | None = None, status: i
 
 
 def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error. text: what is wrong and what to do about it."""
+    """Return an error. text: cause and remedy."""
     return answer({"error": text}, headers, status)

@@ -1,4 +1,4 @@
-"""Live events for browsers, each of which has a queue of events.
+"""Live events for browsers, with a queue for each browser.
 
 A browser that falls behind is disconnected, reconnects, and starts over with a snapshot."""
 
@@ -84,7 +84,8 @@ class Broadcast:
         state = request.scope.get("state", {})
         state.get(LIMIT, lambda _seconds: None)(None)
         reader = _Reader(state.get(ABORT, lambda: None))
-        self._update()  # all other readers get the data of the snapshot
+        if self.readers:
+            self._update()  # they get the data of the snapshot
         first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
         reader.events.put_nowait(first + _encoded(("snapshot", self._encoder.snapshot())))
         self.readers.add(reader)
@@ -101,22 +102,16 @@ class Broadcast:
 
     async def _write(self) -> None:
         while True:
-            is_quiet = False
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._sent_at + QUIET_SECONDS):
                     await self._changed.wait()
                     await asyncio.sleep(max(GATHER_SECONDS, self._sent_at + self._interval_seconds - self._loop.time()))
-            except TimeoutError:
-                is_quiet = True
-            self._update(even_unchanged=is_quiet)
+            self._update()
 
-    def _update(self, *, even_unchanged: bool = False) -> None:
+    def _update(self) -> None:
         self._changed.clear()
-        update = self._encoder.update(even_unchanged=even_unchanged) if self.readers else None
-        if update is None:
-            return
         self._sent_at = self._loop.time()
-        event = _encoded(update)
+        event = _encoded(self._encoder.update())
         for reader in [*self.readers]:
             if reader.events.qsize() < MAX_WAITING_EVENTS:
                 reader.events.put_nowait(event)
