@@ -285,7 +285,7 @@ _MEAN_MEMORY = Column("Mean mem.", "bytes", 3, "Of a processor while its tasks r
 
 class FunctionRow(NamedTuple):
     """Calls of one function: its tasks, and each item of a map's chunks. ended: includes failed and cancelled calls.
-    A job consists of all calls since the function last had no live calls."""
+    A job consists of all calls since the function last had no live calls. The receiver sets the last six columns."""
 
     name: Annotated[str, Column("Function")] = ""
     queued: Annotated[int, Column("Queued", "count", 2)] = 0
@@ -326,10 +326,6 @@ class FunctionRow(NamedTuple):
     @property
     def progress_percent(self) -> Annotated[float | None, _PROGRESS]:
         return done_percent(self.job_ended, self.job_failed, self.job_cancelled, self.live)
-
-
-FUNCTION_COLUMNS = FunctionRow._fields[:-6]
-"""Columns sent by the scheduler; the receiver sets the rest."""
 
 
 class WaitingRow(NamedTuple):

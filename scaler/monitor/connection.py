@@ -155,7 +155,7 @@ WHICH_ADDRESS = "use the monitor address, which the scheduler prints at startup 
 
 
 class MonitorConnection(Asking):
-    """A reconnecting connection, on the running loop. With a client's key, polls what the key may see."""
+    """A reconnecting connection, on the running loop. With a client's key, polls the state that the key may see."""
 
     def __init__(
         self,

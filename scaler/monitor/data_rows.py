@@ -41,10 +41,6 @@ class StoreRow(NamedTuple):
         return 100.0 * self.bytes / self.limit_bytes if self.limit_bytes > 0 else 0.0
 
 
-STORE_COLUMNS = StoreRow._fields[:-1]
-"""Columns sent by the scheduler."""
-
-
 class PairRow(NamedTuple):
     id: str = ""
     source: Annotated[str, Column("From")] = ""
@@ -85,10 +81,6 @@ class LinkRow(NamedTuple):
     """Both rates are set by the receiver."""
 
 
-LINK_COLUMNS = LinkRow._fields[:-2]
-"""Columns sent by the scheduler."""
-
-
 class NetworkRow(NamedTuple):
     """Whether the network or the cluster delays tasks. cause: none, scheduler, storage, network, or distance."""
 
@@ -109,7 +101,8 @@ class CallRow(NamedTuple):
 
     Items are tasks, except in maps. queued: includes items that the client has not sent. ended: includes failed and
     cancelled items. cancelled: includes items never sent because the call ended. reason: why the oldest waiting task
-    waits. has_chunks: some tasks were chunks, so durations of items are unknown.
+    waits. has_chunks: some tasks were chunks, so durations of items are unknown. The receiver sets the
+    last six columns.
     """
 
     id: str = ""
@@ -148,7 +141,3 @@ def done_percent(ended: int, failed: int, cancelled: int, live: int) -> float | 
     """Return the percentage of a job's items that finished with a result; None for a job without items."""
     items = ended + live
     return 100.0 * (ended - failed - cancelled) / items if items else None
-
-
-CALL_COLUMNS = CallRow._fields[:-6]
-"""Columns sent by the scheduler; the receiver computes the rest."""

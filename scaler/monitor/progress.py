@@ -25,7 +25,7 @@ MANY_RUNNING = 20
 
 Row = TypeVar("Row", FunctionRow, CallRow)
 Point = tuple[float, int]
-"""A time (unix seconds) and the number of tasks that had ended by then."""
+"""A time (unix seconds) and the number of tasks ended by then."""
 
 
 @dataclass(slots=True)

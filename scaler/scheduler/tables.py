@@ -10,9 +10,8 @@ ANSWER_BYTES = 768 * 1024
 
 
 def table(columns: Sequence[object], rows: Iterable[Sequence[object]], size_bytes: int) -> str:
-    """Return a table as JSON, with the first rows that fit in this size. Drops the values behind these columns."""
-    shown = fitting((row[: len(columns)] for row in rows), size_bytes)
-    return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(shown)}]}}'
+    """Return a table as JSON, with the first rows that fit in this size."""
+    return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(fitting(rows, size_bytes))}]}}'
 
 
 def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:

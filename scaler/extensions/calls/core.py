@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.monitor.data_rows import CALL_COLUMNS, CallRow
+from scaler.monitor.data_rows import CallRow
 from scaler.monitor.reports.status import duration_columns, reasons
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, CallsReported
 from scaler.scheduler.additions import Additions, Reader
@@ -151,7 +151,7 @@ class Calls(SchedulerPart):
         rows = (self._row(call, reader.running, why_waiting) for call in islice(shown, MAX_CALLS))
         keys = chain(calls.live, calls.kept, tags.live, tags.kept)
         count = sum(reader.sees(owners.get(client, "")) for client, _ in keys)
-        return Additions(tables={"calls": table(CALL_COLUMNS, rows, CALLS_BYTES)}, totals={"calls": count})
+        return Additions(tables={"calls": table(CallRow._fields, rows, CALLS_BYTES)}, totals={"calls": count})
 
     def _row(self, call: CallRecord, running_of: Mapping[Group, int], why_waiting: Reason) -> CallRow:
         live = sum(group.live + group.more for group in call.groups)

@@ -13,7 +13,7 @@ from scaler.extensions.data_plane.stores import HostStores
 from scaler.extensions.interface import SchedulerPart
 from scaler.ids import is_result, is_task, owner_of, task_of
 from scaler.monitor.cluster_rows import StorageRow
-from scaler.monitor.data_rows import STORE_COLUMNS, ObjectRow, PairRow, StoreRow
+from scaler.monitor.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.monitor.messages import FindObjects, ObjectsFound
 from scaler.object_storage.messages import StoreReport
 from scaler.protocol.messages import is_at_host, is_stored, stored_bytes
@@ -55,7 +55,7 @@ class DataPlane(SchedulerPart):
             return Additions(totals=moved)
         return Additions(
             tables={
-                "stores": table(STORE_COLUMNS, store_rows(stores, reader.storage, MAX_ROWS), STORES_BYTES),
+                "stores": table(StoreRow._fields, store_rows(stores, reader.storage, MAX_ROWS), STORES_BYTES),
                 "pairs": table(PairRow._fields, pair_rows(stores, MAX_ROWS), PAIRS_BYTES),
                 "objects": table(ObjectRow._fields, largest_rows(stores, self.cluster, MAX_LARGEST), OBJECTS_BYTES),
             },

@@ -1,4 +1,4 @@
-"""Failures: the most recent failed tasks, grouped by function and message, and what they ran.
+"""Failures: the most recent failed tasks, grouped by function and message, with their functions and arguments.
 
 TaskFailed of the core -> core.py: functions, arguments, and inputs -> FailedTask, the answer to ReadFailure
 TaskRow of a monitor -> monitor.py: groups -> tables.py

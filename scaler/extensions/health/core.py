@@ -17,7 +17,7 @@ from scaler.extensions.health.paces import Pace, WorkerPaces
 from scaler.extensions.interface import SchedulerPart
 from scaler.grammar import called, counted, sized
 from scaler.median import median
-from scaler.monitor.data_rows import LINK_COLUMNS, LinkRow
+from scaler.monitor.data_rows import LinkRow
 from scaler.monitor.reports.status import MAX_TEXT
 from scaler.net.connection import LinkFigures
 from scaler.scheduler.additions import Additions, Reader
@@ -258,7 +258,7 @@ class WorkerHealth(SchedulerPart):
         ranks = {worker: health.worst for worker, health in found.items()}
         if not reader.sees_all:
             return Additions(columns=columns, ranks=ranks)
-        links = table(LINK_COLUMNS, link_rows(self.cluster, reader.figures, MAX_LINKS), LINKS_BYTES)
+        links = table(LinkRow._fields, link_rows(self.cluster, reader.figures, MAX_LINKS), LINKS_BYTES)
         totals = {"links": len(linked(self.cluster))}
         return Additions(tables={"links": links}, columns=columns, totals=totals, ranks=ranks)
 

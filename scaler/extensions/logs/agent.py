@@ -1,4 +1,4 @@
-"""Sends warnings and errors of a worker, including those of its processors outside of tasks."""
+"""Sends warnings and errors of a worker, including its processors' records outside of tasks."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class KeptOutput:
         self.put(task, streams)
 
     def take(self, task: bytes) -> Streams:
-        """Remove and return the output of a task; new streams if it has none."""
+        """Remove and return the output of a task; new streams if it has no output."""
         streams = self._tasks.pop(task, None)
         if streams is None:
             return HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)

@@ -18,7 +18,6 @@ from itertools import chain, islice
 from typing import Any
 
 from scaler.monitor.cluster_rows import (
-    FUNCTION_COLUMNS,
     WORKER_COLUMNS,
     ClientRow,
     FunctionRow,
@@ -137,7 +136,7 @@ def _tables(state: ClusterState, census: _Census, added: Additions, sees: Sees) 
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, (_manager(each, added) for each in managers), ROWS_BYTES),
-        "functions": table(FUNCTION_COLUMNS, (census.function(each, added) for each in functions), ROWS_BYTES),
+        "functions": table(FunctionRow._fields, (census.function(each, added) for each in functions), ROWS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
 
