@@ -7,7 +7,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from typing import Any
 from weakref import WeakSet
 
@@ -130,9 +129,6 @@ class Progress:
             from tqdm.auto import tqdm  # noqa: PLC0415 (slow import, rarely needed)
 
         self._failed = 0
-        self._lock = threading.RLock()
-        self._is_closed = False
-        self._counted: WeakSet[Future[Any]] = WeakSet()
         self._bar = tqdm(total=total, desc=name)
 
     def count(self, ended: int, failed: int) -> None:
@@ -141,19 +137,10 @@ class Progress:
             self._bar.set_postfix(failed=self._failed, refresh=False)
         self._bar.update(ended)
 
-    def count_future(self, future: Future[Any], count: int = 1) -> None:
-        """Count a finished future once, from any thread, until the bar is closed. count: number of its items."""
-        with self._lock:
-            if not self._is_closed and future not in self._counted:
-                self._counted.add(future)
-                self.count(count, 0 if error_of(future) is None else count)
-
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            if self._failed:  # the rate-limited bar must end with the final count
-                self._bar.refresh()
-            self._bar.close()
+        if self._failed:  # the rate-limited bar must end with the final count
+            self._bar.refresh()
+        self._bar.close()
 
 
 def show_progress(owner: FutureTable, futures: Iterable[ScalerFuture], name: str) -> None:
@@ -161,6 +148,6 @@ def show_progress(owner: FutureTable, futures: Iterable[ScalerFuture], name: str
     bar = Progress(name, len(every))
     try:
         for future in AsCompleted(owner, every, None):
-            bar.count_future(future)
+            bar.count(1, error_of(future) is not None)
     finally:
         bar.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
@@ -97,5 +98,10 @@ class AsyncGraphCalls(AsyncCalls):
         run = await in_thread(self._thread, call, late=GraphRun.cancel)
         if not block:
             return run.futures
-        with run.shown(progress):
+        try:
+            if progress:
+                await asyncio.to_thread(run.show)
             return {key: await future for key, future in run.futures.items()}
+        except BaseException:
+            run.cancel()
+            raise

@@ -10,7 +10,7 @@ from typing import Any
 
 from scaler.client.future import ScalerFuture, Unloaded, error_of
 from scaler.client.futures import FutureTable
-from scaler.client.gathering import Progress
+from scaler.client.gathering import AsCompleted, Progress
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import ChunkKeys, TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
@@ -91,12 +91,26 @@ class GraphRun:
             raise
 
     def values(self, progress: bool = False) -> dict[Key, Any]:
-        with self.shown(progress):
+        try:
+            if progress:
+                self.show()
             return {key: future.result() for key, future in self.futures.items()}
+        except BaseException:
+            self.cancel()
+            raise
 
-    def shown(self, progress: bool) -> _Shown:
-        """Return a context for awaiting the values, which cancels unfinished tasks on an exception."""
-        return _Shown(self, progress)
+    def show(self) -> None:
+        """Show a bar until all tasks have ended, or one with a wanted value has failed."""
+        wanted = set(self.futures.values())
+        bar = Progress("get", sum(self._sizes.get(task, 1) for task in self._tasks))
+        try:
+            for task in AsCompleted(self._table, self._tasks, None):
+                size, failed = self._sizes.get(task, 1), error_of(task) is not None
+                bar.count(size, size if failed else 0)
+                if failed and task in wanted:
+                    return
+        finally:
+            bar.close()
 
     def cancel(self) -> None:
         for task in self._tasks:
@@ -242,30 +256,3 @@ def _measure(sample: TaskFuture) -> tuple[float, int]:
     if not is_here or sample.exception() is not None:
         return math.inf, 0
     return sample.profiling_info().duration_s, size_of(dump_value(sample.result()))
-
-
-class _Shown:
-    """Shows a run while its values are awaited. Not contextlib, which sets tracebacks that some exceptions refuse."""
-
-    def __init__(self, run: GraphRun, progress: bool) -> None:
-        self._run, self._tasks, self._sizes = run, run._tasks, run._sizes
-        size = len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
-        self._bar = Progress("get", size) if progress else None
-
-    def __enter__(self) -> None:
-        if self._bar is not None:
-            for task in self._tasks:
-                task.add_done_callback(self._count)
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if self._bar is not None:
-            for task in self._tasks:
-                if task.done():  # its callback may not have run yet
-                    self._count(task)
-            self._bar.close()
-        if error is not None:
-            self._run.cancel()
-
-    def _count(self, task: ScalerFuture) -> None:
-        assert self._bar is not None, "only a run with a progress bar counts"
-        self._bar.count_future(task, self._sizes.get(task, 1))
