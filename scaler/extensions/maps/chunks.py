@@ -26,7 +26,6 @@ class ChunkResults(Sequence[Any], ManyCalls):
     """The values of a chunk. failures: pickled exceptions by position."""
 
     __slots__ = ("failures", "values")
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, values: ValuePacker | Sequence[Any], failures: dict[int, bytes]) -> None:
         """values: a sequence after unpickling."""
@@ -41,12 +40,6 @@ class ChunkResults(Sequence[Any], ManyCalls):
 
     def __iter__(self) -> Iterator[Any]:
         return (self[position] for position in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == other
-
-    def __repr__(self) -> str:
-        return repr(list(self))
 
     def __getitem__(self, position: Any) -> Any:
         """Return the value of an item, None if the item failed. Raises SerializationError."""
