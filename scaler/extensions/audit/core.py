@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.rows import AuditRow
@@ -26,14 +26,6 @@ MAX_AUDIT_TEXT = 200
 MAX_KEPT = 2_000
 
 
-class Who(NamedTuple):
-    key: str = ""
-    role: str = ""
-    peer: str = ""
-    host: str = ""
-    name: str = ""
-
-
 AuditChange = Observed | Expelled | Action
 _OTHERS = "too many to list"
 
@@ -44,15 +36,16 @@ class Audit(SchedulerPart):
 
     def __init__(self, config: AuditSettings) -> None:
         self._has_file = bool(config.audit_path)
-        self._peers: dict[bytes, Who] = {}
-        self._counts: dict[Who, dict[tuple[str, str], tuple[float, int]]] = {}
+        self._peers: dict[bytes, AuditRow] = {}
+        """Rows without an event, which describe a peer."""
+        self._counts: dict[AuditRow, dict[tuple[str, str], tuple[float, int]]] = {}
         """By actor, then by (kind, text): first event (unix seconds) and number of events."""
         self._counted = 0
         self._keys: dict[str, tuple[str, str, str]] = {}
         self._rows: list[AuditRow] = []
         """Records of the present step."""
         self._kept: deque[AuditRow] = deque(maxlen=MAX_KEPT)
-        self._left: dict[bytes, list[tuple[Who, AuditRow]]] = {}
+        self._left: dict[bytes, list[tuple[AuditRow, AuditRow]]] = {}
         """Disconnected peers. Their records are emitted after the records of their last actions."""
 
     def on_changes(self, changes: Sequence[AuditChange], now: Now) -> Iterable[Command]:
@@ -62,24 +55,25 @@ class Audit(SchedulerPart):
                 case Opened(peer, hello, identity):
                     self._ended(peer, "opened a new session", at)
                     host = escaped(f"{hello.hostname[:MAX_AUDIT_TEXT]}|{hello.pid}")
-                    who = self._peers[peer] = Who(identity.key, hello.role.value, peer.hex(), host, _name(hello, host))
-                    self._rows.append(AuditRow(at, "connected", *who))
+                    columns = identity.key, hello.role.value, peer.hex(), host, _name(hello, host)
+                    who = self._peers[peer] = AuditRow(0.0, "", *columns)
+                    self._rows.append(who._replace(at=at, kind="connected"))
                 case Closed(peer, text):
                     self._ended(peer, text or "closed its connection", at)
                 case Expelled(peer, text):
                     self._ended(peer, f"the scheduler ended its session: it {text}", at)
                 case Action(kind, peer, text, count, key):
                     left = self._left.get(peer)
-                    who = self._peers.get(peer) or (left[-1][0] if left else Who(peer=peer.hex()))
+                    who = self._peers.get(peer) or (left[-1][0] if left else AuditRow(peer=peer.hex()))
                     if key:
                         who = who._replace(key=key)
                     if count:
                         self._count(who, kind, text, count, at)
                     else:
                         self._flush(who)
-                        self._rows.append(AuditRow(at, kind, *who, text=_shown(text)))
+                        self._rows.append(who._replace(at=at, kind=kind, text=_shown(text)))
                 case AdmissionRefused(text, key, origin):
-                    self._count(Who(_shown(key), host=_shown(origin)), "refused", text, 1, at)
+                    self._count(AuditRow(key=_shown(key), host=_shown(origin)), "refused", text, 1, at)
                 case KeysRead(entries):
                     self._note_keys(entries, at)
                 case Noted(kind, key, text):
@@ -123,22 +117,23 @@ class Audit(SchedulerPart):
     def _ended(self, peer: bytes, text: str, at: float) -> None:
         who = self._peers.pop(peer, None)
         if who is not None:
-            row = AuditRow(at, "disconnected", *who, text=_shown(text))
+            row = who._replace(at=at, kind="disconnected", text=_shown(text))
             self._left.setdefault(peer, []).append((who, row))
 
-    def _count(self, who: Who, kind: str, text: str, count: int, at: float) -> None:
+    def _count(self, who: AuditRow, kind: str, text: str, count: int, at: float) -> None:
         key = kind, _shown(text)
         if self._counted >= MAX_COUNTED and key not in self._counts.get(who, {}):
-            who, key = Who(), (kind, _OTHERS)
+            who, key = AuditRow(), (kind, _OTHERS)
         counts = self._counts.setdefault(who, {})
         since, before = counts.get(key, (at, 0))
         self._counted += key not in counts
         counts[key] = since, before + count
 
-    def _flush(self, who: Who) -> None:
+    def _flush(self, who: AuditRow) -> None:
         counts = self._counts.pop(who, {})
         self._counted -= len(counts)
-        self._rows += [AuditRow(at, kind, *who, count, text) for (kind, text), (at, count) in counts.items()]
+        for (kind, text), (at, count) in counts.items():
+            self._rows.append(who._replace(at=at, kind=kind, times=count, text=text))
 
 
 def _shown(text: str) -> str:
