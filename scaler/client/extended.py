@@ -4,40 +4,29 @@ them: the first use of a method does."""
 from scaler.plugins import ExtensionMethod
 
 _ASKED = "scaler.client.asynchronous:asked"
+_CALLS = {
+    "map": "maps",
+    "starmap": "maps",
+    "imap": "maps",
+    "imap_unordered": "maps",
+    "executor": "maps",
+    "get": "graphs",
+}
+_QUESTIONS = {
+    "bundle": "failures",
+    "futures": "durability",
+    "replay": "failures",
+    "history": "history",
+    "logs": "logs",
+    "profile": "profiles",
+}
 
 
-class ExtendedCalls:
-    map = ExtensionMethod("maps")
-    starmap = ExtensionMethod("maps")
-    imap = ExtensionMethod("maps")
-    imap_unordered = ExtensionMethod("maps")
-    executor = ExtensionMethod("maps")
-    get = ExtensionMethod("graphs")
-    cache = ExtensionMethod("durability")
+def _class(name: str, methods: dict[str, str], *how: str) -> type:
+    return type(name, (), {method: ExtensionMethod(extension, *how) for method, extension in methods.items()})
 
 
-class AsyncExtendedCalls:
-    map = ExtensionMethod("maps", "async_client")
-    starmap = ExtensionMethod("maps", "async_client")
-    imap = ExtensionMethod("maps", "async_client")
-    imap_unordered = ExtensionMethod("maps", "async_client")
-    executor = ExtensionMethod("maps", "async_client")
-    get = ExtensionMethod("graphs", "async_client")
-
-
-class ExtendedQuestions:
-    bundle = ExtensionMethod("failures", "questions")
-    futures = ExtensionMethod("durability", "questions")
-    replay = ExtensionMethod("failures", "questions")
-    history = ExtensionMethod("history", "questions")
-    logs = ExtensionMethod("logs", "questions")
-    profile = ExtensionMethod("profiles", "questions")
-
-
-class AsyncExtendedQuestions:
-    bundle = ExtensionMethod("failures", "questions", _ASKED)
-    futures = ExtensionMethod("durability", "questions", _ASKED)
-    replay = ExtensionMethod("failures", "questions", _ASKED)
-    history = ExtensionMethod("history", "questions", _ASKED)
-    logs = ExtensionMethod("logs", "questions", _ASKED)
-    profile = ExtensionMethod("profiles", "questions", _ASKED)
+ExtendedCalls = _class("ExtendedCalls", {**_CALLS, "cache": "durability"})
+AsyncExtendedCalls = _class("AsyncExtendedCalls", _CALLS, "async_client")
+ExtendedQuestions = _class("ExtendedQuestions", _QUESTIONS, "questions")
+AsyncExtendedQuestions = _class("AsyncExtendedQuestions", _QUESTIONS, "questions", _ASKED)
