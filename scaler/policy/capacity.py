@@ -96,13 +96,11 @@ class CapacityPlan:
     """A manager's slots during planning. most_units: maximum units; None: unlimited. Invariant: used and free slots add
     up to the existing ones."""
 
-    def __init__(self, manager: ManagerView, most_units: int | None, price: float) -> None:
+    def __init__(self, manager: ManagerView, most_units: int | None) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
         """Cost of replacing a stopped unit, as idle time."""
-        self.is_paid = price > 0 and not manager.charges_tasks
-        self.paid_seconds = 0.0 if manager.charges_tasks else max(0.0, manager.unit_minimum_seconds - self.startup)
         self.used = 0
         self.worth = 0  # slots worth keeping; fewer than the used slots if those finish the work very soon
         self.grown = 0
@@ -264,7 +262,8 @@ def seconds_text(seconds: float) -> str:
 MIN_COOLDOWN_SECONDS = 3.0
 MAX_COOLDOWN_SECONDS = 1800.0
 RETURN_SHARE = 0.68  # cooldown as a share of the start-up time, within the bounds above
-MAX_EXTENDED_SECONDS = 3600.0
+LONGEST_IDLE = 3.0  # limit of extended cooldowns, as a multiple of the time to replace a unit
+MIN_LONGEST_SECONDS, MAX_LONGEST_SECONDS = 10.0, 3600.0  # bounds of that limit
 SHORTAGE_SECONDS = 900.0  # how long a shortage of units extends the cooldown
 LULL_SECONDS = 3.0
 LULLS = 1.5  # minimum cooldown after a shortage, as a multiple of the preceding lull
@@ -282,7 +281,7 @@ class Cooldown:
         self._needs: deque[tuple[float, int]] = deque(
             [(now, units)]
         )  # decreasing, because a need hides smaller earlier ones
-        self.most_seconds = MAX_EXTENDED_SECONDS  # limit of cooldowns extended by shortages
+        self.most_seconds = MAX_LONGEST_SECONDS  # limit of cooldowns extended by shortages
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf
         self._needed_at = now
@@ -316,6 +315,10 @@ class Cooldown:
             self._longest_lull = max(self._longest_lull, self._lull)
             self._shortage_at = now
             self._shrunk_at = -math.inf
+
+
+def longest_idle_seconds(startup: float) -> float:
+    return min(MAX_LONGEST_SECONDS, max(MIN_LONGEST_SECONDS, LONGEST_IDLE * startup))
 
 
 def cooldown_seconds(startup: float) -> float:

@@ -21,12 +21,12 @@ from scaler.grammar import counted
 from scaler.needs import Needs
 from scaler.policy.capacity import (
     LULL_SECONDS,
-    MAX_EXTENDED_SECONDS,
     CapacityPlan,
     Cooldown,
     SlotBatch,
     Work,
     cooldown_seconds,
+    longest_idle_seconds,
     seconds_text,
     soonest_seconds,
     tasks_done,
@@ -43,9 +43,6 @@ MUCH_LONGER = 2.0  # work may take this many times the shortest time, to avoid a
 
 LEAST_BUSY = 0.01
 VIEW_SECONDS = 1.0
-LONGEST_FREE_IDLE = 10.0  # longest idle time of free units, as a multiple of the time to start another
-LONGEST_PAID_IDLE = 3.0  # same for paid units: idling longer costs more than waiting for a new unit
-PAID_IDLE_SECONDS = 10.0  # lower bound for paid units, so that units with short start-up times do not flap
 IDLE_SHARE = 0.75  # mean idle time of a unit as a share of the cooldown
 _ROUNDING = 1e-9
 
@@ -109,10 +106,7 @@ class Sizing:
     def _plans(
         self, managers: Sequence[ManagerView], limits: Mapping[str, int | None], constraints: Constraints
     ) -> dict[str, CapacityPlan]:
-        plans = {
-            manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id), constraints.price(manager))
-            for manager in managers
-        }
+        plans = {manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id)) for manager in managers}
         for key, plan in plans.items():
             plan.reserve(int(constraints.get("minimum_units", key) or 0))
         return plans
@@ -123,9 +117,8 @@ class Sizing:
         cooldown = self._cooldowns.setdefault(key, Cooldown(manager.units, now))
         most = math.inf if manager.max_units is None else manager.max_units
         before = int(min(self._wanted.get(key, manager.units), max(manager.units, most)))
-        is_given = constraints.get("idle_seconds", key) is not None
-        usual = constraints.cooldown(plan) if is_given else max(constraints.cooldown(plan), plan.paid_seconds)
-        cooldown.most_seconds = min(MAX_EXTENDED_SECONDS, _longest_idle_seconds(plan))
+        is_given, usual = constraints.get("idle_seconds", key) is not None, constraints.cooldown(plan)
+        cooldown.most_seconds = longest_idle_seconds(plan.back_seconds)
         needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
         worth = needed if is_given else min(needed, math.ceil(plan.worth / manager.unit_slots))
         if manager.units > max(before, self._seen.get(key, 0)):
@@ -155,8 +148,9 @@ class Sizing:
         if not reasons:
             reasons = ["it may not have units" if plan.most_units == 0 else plan.idle_reason]
             if wanted:
-                is_minimum = not is_given and usual == plan.paid_seconds
-                reasons.append(_stop_text(plan, cooldown.seconds(usual), usual, is_minimum=is_minimum))
+                seconds = cooldown.seconds(usual)
+                why = ", since work recurs" if seconds > usual else ""
+                reasons.append(f"units stop after {seconds_text(seconds)} without work{why}")
         return Wanted(wanted, "; ".join(reasons), plan.most_units)
 
     def _works(
@@ -192,19 +186,6 @@ class Sizing:
             if needs in works:
                 works[needs].usually_busy = busy[needs]
         self._busy = {needs: slots for needs, slots in busy.items() if slots >= LEAST_BUSY}
-
-
-def _stop_text(plan: CapacityPlan, seconds: float, usual: float, *, is_minimum: bool) -> str:
-    text = f"units stop after {seconds_text(seconds)} without work"
-    if seconds > usual:
-        return f"{text}, since work recurs{' and they cost money' if plan.is_paid else ''}"
-    least = seconds_text(plan.manager.unit_minimum_seconds)
-    return f"{text}, since each is paid for at least {least}" if is_minimum else text
-
-
-def _longest_idle_seconds(plan: CapacityPlan) -> float:
-    free = LONGEST_FREE_IDLE * plan.back_seconds
-    return min(free, max(PAID_IDLE_SECONDS, LONGEST_PAID_IDLE * plan.back_seconds)) if plan.is_paid else free
 
 
 def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
