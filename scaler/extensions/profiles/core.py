@@ -56,8 +56,6 @@ class Profiles(SchedulerPart):
     questions = (ReadProfile,)
 
     def __init__(self, _config: object = None) -> None:
-        self.dropped = 0
-        """Reports that were rejected by the rate limit or could not be read."""
         self._memories: OrderedDict[str, FunctionMemory] = OrderedDict()
         """By function, least recently used first."""
         self._functions: OrderedDict[tuple[str, str], StackProfile] = OrderedDict()
@@ -88,14 +86,13 @@ class Profiles(SchedulerPart):
         refill = max(0.0, now - self._refilled_at) * REPORTS_PER_SECOND
         self._left = min(self._left + refill, REPORTS_PER_SECOND * MAX_SAVED_SECONDS)
         self._refilled_at = now
+        if self._left < 1:
+            return
+        self._left -= 1
         try:
-            if self._left < 1:
-                raise ValueError("too many reports")
-            self._left -= 1
             profile, values = read_json(document)
             name = str(values.get("name", ""))[:MAX_NAME]
-        except ValueError:
-            self.dropped += 1
+        except ValueError:  # the sender runs user code
             return
         self._functions.setdefault((key, name), StackProfile()).merge(profile)
         self._functions.move_to_end((key, name))

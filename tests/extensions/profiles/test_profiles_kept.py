@@ -81,10 +81,8 @@ def test_functions_tasks_and_reports_per_second_are_limited() -> None:
     assert profiles.of_function(f"f{last}", lambda _: True) is not None
     assert profiles.of_task(bytes(16)) is None
     assert profiles.of_task((last - MAX_TASKS + 1).to_bytes(16, "big")) is not None
-    assert profiles.dropped == 0
     for _ in range(2 * round(REPORTS_PER_SECOND * MAX_SAVED_SECONDS)):
         profiles.add(bytes(16), "key", document("flood", "main"), now)
     flood = profiles.of_function("flood", lambda _: True)
     assert flood is not None
-    assert flood.samples + profiles.dropped == 2 * REPORTS_PER_SECOND * MAX_SAVED_SECONDS
-    assert flood.samples <= REPORTS_PER_SECOND * MAX_SAVED_SECONDS
+    assert 0 < flood.samples <= REPORTS_PER_SECOND * MAX_SAVED_SECONDS
