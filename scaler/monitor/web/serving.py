@@ -18,7 +18,6 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from scaler.logs import RateLimitedLog
 from scaler.monitor.web.security import LIMIT, SAME_USER, is_same_user
 from scaler.monitor.web.stream import ABORT
 
@@ -97,11 +96,7 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.waits and self._timer is None:
             self._limit(HEADER_SECONDS)
-        was_open = not self.transport.is_closing()
         super().data_received(data)
-        if was_open and self.transport.is_closing():  # an application closes later, in its own task
-            client = self.transport.get_extra_info("peername")[:2]
-            self._server.invalid.add(f"invalid HTTP request from {client}")
 
     def on_response_complete(self) -> None:
         self.waits, self.is_stream = True, False
@@ -129,7 +124,6 @@ class _Server(uvicorn.Server):
         self._open: dict[_Connection, asyncio.Task[None]] = {}
         """All connections, oldest first, with the tasks that open them. With TLS, opening takes a while."""
         self._most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self.invalid = RateLimitedLog(_log, logging.INFO, asyncio.get_running_loop())
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
