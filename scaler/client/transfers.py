@@ -92,7 +92,8 @@ class ObjectTransfers:
                 return known
         stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if self._futures.may_block() else math.inf)
         upload = self._by_content[key] = self._new_upload(parts)
-        self._call(self._begin_put, upload, stable, must_wait)
+        # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
+        self._call(lambda: self._loop.create_task(self._put(upload, stable, self._put_parts, must_wait)))
         if must_wait:
             self.wait_uploaded(upload)
         return upload
@@ -209,10 +210,6 @@ class ObjectTransfers:
 
     async def _put_parts(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
         return await self._with_storage(lambda storage: storage.put(identifier, parts))
-
-    def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
-        # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
-        self._loop.create_task(self._put(upload, parts, self._put_parts, may_change))
 
     async def _put(
         self,

@@ -41,6 +41,9 @@ class ShownAsError(Exception):
 
     shown: bytes
 
+    def __str__(self) -> str:
+        return failure_texts(Outcome.EXCEPTION, self.shown).text
+
 
 class PartFailedError(ShownAsError):
     """A part of a task raised, such as a node of a chunk. number: number of the part. shown: payload of its
@@ -50,9 +53,6 @@ class PartFailedError(ShownAsError):
         super().__init__(number, shown)
         self.number = number
         self.shown = shown
-
-    def __str__(self) -> str:
-        return failure_texts(Outcome.EXCEPTION, self.shown).text
 
     def raised(self) -> BaseException:
         error = load_exception(self.shown)

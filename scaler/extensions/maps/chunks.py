@@ -11,8 +11,7 @@ from scaler import serialization
 from scaler.errors import ObjectLostError, ScalerError, SerializationError
 from scaler.extensions.maps.values import PackedValues, ValuePacker
 from scaler.grammar import counted
-from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
-from scaler.protocol.messages import Outcome
+from scaler.protocol.failures import pack_exception, unpack_exception
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.chunks import ATOMS, ManyCalls, ManyCallsFunction, PickledFunction
 from scaler.serialization.exceptions import ShownAsError, dump_exception, is_raised_by_user, user_traceback
@@ -79,9 +78,6 @@ class ItemsFailedError(ShownAsError):
         failed = len(results.failures)
         text = f"{text} ({failed} of {counted(len(results), 'item')} failed)" if failed > 1 else text
         self.shown = pack_exception(kind, text, trace, b"")
-
-    def __str__(self) -> str:
-        return failure_texts(Outcome.EXCEPTION, self.shown).text
 
 
 def show_item(item: Any) -> str:
