@@ -108,7 +108,7 @@ def note_bug(error: BaseException) -> None:
 
 def raise_open_files_limit() -> None:
     """Raise the soft limit of open files to the hard limit, because every connection needs a descriptor."""
-    import resource  # noqa: PLC0415 (Windows, which has clients and monitors, has none)
+    import resource  # noqa: PLC0415 (not on Windows, which has clients and monitors)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

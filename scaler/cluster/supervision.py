@@ -3,7 +3,7 @@
 A tier starts when all lower tiers are ready (or all start at once), and stops when all higher tiers have ended. A
 component is restarted if it fails after being ready or is killed from outside. Unless optional, it stops the cluster if
 it fails before being ready, exits with code 0, or fails too often. An independent component is always restarted, unless
-its settings are invalid. Invariants: every started component was signalled before the end or exited by itself; no
+its settings are invalid. Invariants: every started component was signalled before the end or exited on its own; no
 component has two processes; the last kill follows the start of the stop within STOP_SECONDS plus the longest grace
 period; the supervision is finished when no started component is alive.
 """

@@ -13,7 +13,7 @@ MAX_PORT = 65535
 MONITOR_PORT_OFFSET = 2
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
-ANY_HOST = "0.0.0.0"  # noqa: S104 (it is told, not bound)
+ANY_HOST = "0.0.0.0"  # noqa: S104 (announced, not bound)
 WILDCARDS = ("*", ANY_HOST, "[::]")
 _LOOPBACK = "127.0.0.1"  # which [::] serves as well, even on hosts without IPv6
 

@@ -129,7 +129,7 @@ class Sizing:
         if not needed:
             self._found.pop(key, None)
         elif self._found.setdefault(key, manager.units_running) <= needed:
-            # Recurring work that uses all units kept for it justifies as many units again.
+            # Recurring work that uses all units kept for it justifies the same number again.
             worth = max(worth, self._found[key])
         lately = self._lulls.setdefault(key, Cooldown(0, now)).level(needed, LULL_SECONDS, now, has_work=needed > 0)
         least = max(lately, int(constraints.get("minimum_units", key) or 0))

@@ -1,4 +1,4 @@
-"""Recovery of a restarted scheduler from the reports of its peers, one of which is its journal. Pure.
+"""Recovery of a restarted scheduler from the reports of its peers, including its journal. Pure.
 
 Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. The journal does
 both: it resubmits the tasks of its clients, and reports which retries=0 tasks were sent to which worker. A resubmitted

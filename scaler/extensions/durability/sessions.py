@@ -160,7 +160,7 @@ class Sessions(Durability):
     def detach(self, client: ClientRecord, now: float) -> None:
         self._detached(client, now)
         objects = self._state.objects
-        for identifier in list(objects.pins.get(client.id, ())):  # tasks and retained results keep what they use
+        for identifier in list(objects.pins.get(client.id, ())):  # tasks and retained results keep their objects
             objects.release(identifier, client.id)
 
     def _detached(self, client: ClientRecord, now: float) -> None:

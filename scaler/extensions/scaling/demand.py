@@ -61,10 +61,10 @@ class DemandMeter:
     def __init__(self) -> None:
         self.task_times = TaskTimes()
         self._ended: dict[Function, _Ended] = {}
-        """Tasks that had ended at the last measurement."""
+        """Ended tasks at the last measurement."""
 
     def measure(self, state: ClusterState, late: LateWorkers, seconds: float, now: float) -> tuple[Demand, ...]:
-        """Return the demand for each function. seconds: time since the last view; 0: there is none."""
+        """Return the demand for each function. seconds: time since the last view; 0: no earlier view."""
         alike: dict[Function, list[Group]] = {function: [] for function in state.functions.values()}
         for client in state.all_clients():
             for group in client.groups.values():

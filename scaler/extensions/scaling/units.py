@@ -45,7 +45,7 @@ class UnitEnds(dict[str, UnitEnd]):
     """
 
     def report(self, units: Iterable[UnitStatus], queued: Mapping[str, float], now: float) -> None:
-        """Replace the ends with those that a manager reports. queued: queueing times, which limits exclude."""
+        """Replace the ends with the reported ones. queued: queueing times, which limits exclude."""
         before = self.copy()
         self.clear()
         for unit in units:
