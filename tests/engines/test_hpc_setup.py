@@ -266,19 +266,6 @@ def test_foreign_resources_are_kept(cloud: HpcCloud) -> None:
     cloud.call("s3", "HeadBucket", Bucket="our-calls")
 
 
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (("--batch-cpu", "3"), r"batch_cpu \(3\) on Fargate must be 1, 2, 4, 8 or 16"),
-        (("--batch-memory", "9"), r"batch_memory \(9\) with batch_cpu \(1\) must be from 2 to 8 GB in steps of 1"),
-    ],
-)
-def test_rejects_sizes_that_fargate_does_not_offer(cloud: HpcCloud, flags: tuple[str, ...], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        cloud.told("setup", *flags)
-    cloud.told("setup", *flags, "--batch-capacity", "EC2")
-
-
 # the service takes time for actions that moto performs at once
 
 

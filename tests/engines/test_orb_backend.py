@@ -22,7 +22,7 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
-from scaler.worker_manager.orb_aws_ec2.backend import OrbBackend, OrbBroker, user_data
+from scaler.worker_manager.orb_aws_ec2.backend import OrbBackend, OrbBroker
 from tests.integration.settings_rig import command
 from tests.waiting import until, within
 
@@ -114,13 +114,6 @@ def until_listed(backend: OrbBackend, fits: Callable[[dict[str, Unit]], bool]) -
         return units if fits(units) else None
 
     return dict(until(listed, WAIT_SECONDS))
-
-
-def test_settings_that_no_machine_can_start_with_are_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"the user data of the instances has \d+ bytes, but EC2 allows 16384: shorten"
-    ):
-        user_data(config(orb_setup=("x" * 17_000,)))
 
 
 @needs_orb

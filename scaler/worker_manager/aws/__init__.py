@@ -9,15 +9,6 @@ from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Name, Names, matching
 from scaler.extras import require
 
-FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
-    1: tuple(range(2, 9)),
-    2: tuple(range(4, 17)),
-    4: tuple(range(8, 31)),
-    8: tuple(range(16, 61, 4)),
-    16: tuple(range(32, 121, 8)),
-}
-"""Memory (GB) that Fargate offers, by CPUs. Source: "Task size" in the ECS developer guide."""
-
 Url = Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "must be a URL such as http://127.0.0.1:5000")]
 _BACKEND = matching(r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s*?$]*)?", "must be a URL such as s3://bucket/prefix")
 BUCKET_NAME = matching(
@@ -52,15 +43,3 @@ class InstallingSettings(AwsSettings):
     """Packages to install with scaler in units without an image, in pip syntax: numpy or numpy==2.1.3."""
     object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
     """S3 `backend` in [object_storage_server], to which `setup` grants the units read and write access."""
-
-
-def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:
-    allowed = FARGATE_MEMORY_GB.get(cpus)
-    if allowed is None:
-        raise ValueError(f"{cpu_key} ({cpus}) on Fargate must be 1, 2, 4, 8 or 16")
-    if gigabytes not in allowed:
-        step = allowed[1] - allowed[0]
-        raise ValueError(
-            f"{memory_key} ({gigabytes}) with {cpu_key} ({cpus}) must be from {allowed[0]} to {allowed[-1]} GB in "
-            f"steps of {step}"
-        )

@@ -25,8 +25,6 @@ from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.backend import exit_text, loopback_warning, making_an_image
 from scaler.worker_manager.wheel import build_wheel, requirements_of
 
-MAX_OVERRIDES_CHARACTERS = 8192  # total of all overrides; source: RunTask in the ECS API reference
-
 
 def platform_of(architecture: str) -> dict[str, str]:
     return {"cpuArchitecture": architecture, "operatingSystemFamily": "LINUX"}

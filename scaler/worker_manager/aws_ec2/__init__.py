@@ -17,7 +17,6 @@ TYPE = WorkerManagerType(
     settings="scaler.worker_manager.aws_ec2:AwsEc2Config",
     provision="scaler.worker_manager.aws_ec2.setup:provision",
 )
-MAX_OVERRIDES = 300  # Pairs of type and subnet per request. Source: CreateFleet, EC2 API reference.
 _CPUS = {"nano": 1, "micro": 1, "small": 1, "medium": 1, "large": 2}
 _IMAGE = matching(r"ami-[0-9a-f]{8,17}", "must be the id of an image, such as ami-0123456789abcdef0")
 _TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, digits and ( ) . - / _")
@@ -72,11 +71,6 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
         unknown = [name for name in self.ec2_instance_types if not cpus_of(name)]
         if unknown and not self.ec2_slots:
             raise ValueError(f"ec2_instance_types: the vCPUs of {', '.join(unknown)} are unknown: set ec2_slots")
-        for key, names in (("ec2_instance_types", self.ec2_instance_types), ("ec2_subnets", self.ec2_subnets)):
-            if len(set(names)) < len(names):  # EC2 rejects the whole request if a pair repeats
-                raise ValueError(f"{key} must not contain duplicates: {', '.join(names)}")
-        if len(self.ec2_instance_types) * max(1, len(self.ec2_subnets)) > MAX_OVERRIDES:
-            raise ValueError(f"ec2_instance_types and ec2_subnets make more than {MAX_OVERRIDES} pairs: list fewer")
 
     @property
     def is_installed(self) -> bool:

@@ -33,7 +33,6 @@ from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, 
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
-MAX_USER_DATA_BYTES = 16 * 1024  # before base64; source: "User data" in the EC2 user guide
 STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice is sent two minutes ahead
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
@@ -61,26 +60,26 @@ def check_source(config: AwsEc2Config) -> None:
 
 
 def user_data(config: AwsEc2Config, credential: str) -> str:
-    """Return an instance's script. credential: name of its parameter, or empty. Raises UsageError if it is too long."""
+    """Return an instance's script. credential: name of its parameter, or empty. Raises UsageError."""
     check_source(config)
     arguments = ["--slots", str(config.ec2_slots), "--region", config.aws_region]
     if credential:
         arguments += ["--credential", credential]
     if config.ec2_python is not None:
-        return boot_script(config, "ec2_setup", config.ec2_setup, python_command(config.ec2_python, arguments))
+        return boot_script(config, config.ec2_setup, python_command(config.ec2_python, arguments))
     package, base = package_of(config, config.event_loop), config.ec2_launch_template
     command = install_command(package, config.aws_region, config.s3_bucket, base, MODULE)
     # Boot scripts have no HOME, where uv and the environment are installed.
     setup = f"export HOME=${{HOME:-/root}}\n{config.ec2_setup}"
-    return boot_script(config, "ec2_setup", setup, [*command, *arguments])
+    return boot_script(config, setup, [*command, *arguments])
 
 
 def python_command(python: str, arguments: Sequence[str]) -> list[str]:
     return [python, "-P", "-m", MODULE, *arguments]
 
 
-def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command: Sequence[str]) -> str:
-    """Return a script that runs a worker, then shuts the machine down. Raises UsageError if it is too long."""
+def boot_script(config: WorkerManagerConfig, setup: str, command: Sequence[str]) -> str:
+    """Return a script that runs a worker, then shuts the machine down. EC2 accepts 16 KB."""
     unit_id_from = f"env:{INSTANCE_ID_VARIABLE}"
     worker = _WORKER.format(
         setup=f"{setup.strip()}\n" if setup.strip() else "",
@@ -90,13 +89,7 @@ def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command
         ),
         command=shlex.join(command),
     )
-    text = _SCRIPT.format(worker=shlex.quote(worker))
-    if (size := len(text.encode())) > MAX_USER_DATA_BYTES:
-        raise UsageError(
-            f"the user data of the instances has {size} bytes, but EC2 allows {MAX_USER_DATA_BYTES}: shorten "
-            f"{setup_key} (let it fetch a script), per_worker_capabilities or preload"
-        )
-    return text
+    return _SCRIPT.format(worker=shlex.quote(worker))
 
 
 def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fields:
@@ -193,7 +186,7 @@ class Ec2Backend(PolledBackend):
         )
         self._config = config
         self._credential = parameter_name(config, config.ec2_launch_template) if units_credential(config) else ""
-        user_data(config, self._credential)
+        check_source(config)
         self._ec2 = AwsClient(config, "ec2")
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
         self._version = ""

@@ -9,7 +9,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Limit, Name, Names, Range, length, matching
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate
+from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_hpc.executor:make_backend",
@@ -86,5 +86,3 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
         super().check()
         if self.batch_gpus and self.is_fargate:
             raise ValueError(f"batch_gpus ({self.batch_gpus}) needs batch_capacity EC2 or SPOT: Fargate has no GPUs")
-        if self.is_fargate:
-            check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)

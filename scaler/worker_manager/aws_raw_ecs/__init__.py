@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import Name, Names, length
+from scaler.config.values import Count, Name, Names, length
 from scaler.config.worker_managers import FAR_WORKERS, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate
+from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
@@ -40,15 +40,11 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     """Container image with this version of scaler. Without it, tasks install scaler from s3_bucket."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
     """Bucket that `setup` creates, and from which tasks without an image install this version of scaler."""
-    ecs_task_cpu: Annotated[int, Setting(metavar="COUNT")] = 4
+    ecs_task_cpu: Annotated[Count, Setting(metavar="COUNT")] = 4
     """CPUs and workers per task."""
-    ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
+    ecs_task_memory: Annotated[Count, Setting(metavar="GB")] = 30
     """Memory per task in GB. The valid range depends on the number of CPUs."""
     ecs_cpu_architecture: Annotated[Literal["X86_64", "ARM64"], Setting(metavar="NAME")] = "X86_64"
     """CPU architecture of the tasks, which a custom image must match. ARM64 is about 20 % cheaper."""
     ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
     """FARGATE_SPOT is cheaper, but AWS may reclaim the tasks with two minutes' notice."""
-
-    def check(self) -> None:
-        super().check()
-        check_fargate("ecs_task_cpu", self.ecs_task_cpu, "ecs_task_memory", self.ecs_task_memory)

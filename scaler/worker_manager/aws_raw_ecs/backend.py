@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
@@ -27,7 +26,6 @@ from scaler.worker_manager.aws.calls import (
 )
 from scaler.worker_manager.aws.package import (
     BASE_IMAGE,
-    MAX_OVERRIDES_CHARACTERS,
     check_source,
     end_text,
     install_command,
@@ -119,23 +117,11 @@ def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
     grace = STOP_GRACE_SECONDS
     document = worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=grace)
     variable = {"name": WORKER_CONFIG_VARIABLE, "value": document}
-    found: Fields = {"containerOverrides": [{"name": container, "environment": [variable]}]}
-    length = len(json.dumps(found))
-    if length > MAX_OVERRIDES_CHARACTERS:
-        raise UsageError(
-            f"the workers' configuration takes {length} characters, but ECS allows {MAX_OVERRIDES_CHARACTERS}: "
-            "shorten per_worker_capabilities or preload"
-        )
-    return found
+    return {"containerOverrides": [{"name": container, "environment": [variable]}]}
 
 
 def started_by(config: AwsRawEcsConfig) -> str:
     return f"scaler/{owner_digest(config, 28)}"
-
-
-def check(config: AwsRawEcsConfig) -> None:
-    check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
-    overrides(CONTAINER, config)
 
 
 def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Fields:
@@ -243,7 +229,7 @@ class EcsBackend(PolledBackend):
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
-        check(config)
+        check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
         self._config = config
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None

@@ -40,7 +40,7 @@ _error = partial(BackendError, is_temporary=True)
 
 def user_data(config: OrbAwsEc2Config) -> str:
     command = python_command(config.orb_python, ["--slots", str(config.orb_slots)])
-    return boot_script(config, "orb_setup", "\n".join(config.orb_setup), command)
+    return boot_script(config, "\n".join(config.orb_setup), command)
 
 
 class OrbBackend(PolledBackend):

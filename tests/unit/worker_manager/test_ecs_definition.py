@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.metadata import version
 from typing import Any
@@ -13,14 +12,13 @@ from scaler._version import __version__
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.package import MAX_OVERRIDES_CHARACTERS
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import (
-    check,
     overrides,
     reason_of,
     registered,
     run_request,
+    source_of,
     state_of,
     unit_id_of,
     wanted_definition,
@@ -47,7 +45,7 @@ def config(**settings: Any) -> AwsRawEcsConfig:
 
 def test_missing_image_and_bucket_are_reported_before_anything_starts() -> None:
     with pytest.raises(UsageError) as refused:
-        check(config(ecs_task_image=None))
+        source_of(config(ecs_task_image=None))
     text = str(refused.value)
     assert text.startswith("s3_bucket and ecs_task_image are missing: set s3_bucket to a bucket")
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
@@ -55,7 +53,7 @@ def test_missing_image_and_bucket_are_reported_before_anything_starts() -> None:
     assert f"docker push REGISTRY/scaler-worker:{__version__}" in text
     with pytest.raises(UsageError, match="ecs_task_image are missing"):
         wanted_definition(config(ecs_task_image=None), None, {})
-    check(config())
+    source_of(config())
 
 
 # -- the task definition
@@ -147,16 +145,6 @@ def test_worker_is_configured_by_one_document() -> None:
     assert told.per_worker_capabilities == {"linux": None, "gpu": 1.0}
     assert told.stop_grace_seconds == 110.0, "less than the two minutes that ECS gives"
     assert (told.logging_paths, told.logging_config_file) == (("/dev/stdout",), None), "files of another machine"
-
-
-def test_requests_too_long_for_ecs_are_refused_early() -> None:
-    def preload(size: int) -> AwsRawEcsConfig:
-        return config(preload="x" * size)
-
-    most = 1 + MAX_OVERRIDES_CHARACTERS - len(json.dumps(overrides("worker", preload(1))))
-    assert len(json.dumps(overrides("worker", preload(most)))) == MAX_OVERRIDES_CHARACTERS
-    with pytest.raises(UsageError, match="takes 8193 characters, but ECS allows 8192: shorten per_worker_capabilities"):
-        overrides("worker", preload(most + 1))
 
 
 def test_request_names_network_provider_and_owner() -> None:
