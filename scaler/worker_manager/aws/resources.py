@@ -64,16 +64,11 @@ class IamRole(IamResource):
         self._policies = policies
         self._inline = {"RoleName": self.name, "PolicyName": POLICY_NAME}
 
-    def changes(self, found: Fields) -> Sequence[Change]:
-        changes: list[Change] = []
-        if _parsed(found["AssumeRolePolicyDocument"]) != (trust := self._trust()):
-            document = json.dumps(trust)
-            put = partial(self.call, "UpdateAssumeRolePolicy", RoleName=self.name, PolicyDocument=document)
-            changes.append((f"trust of the {self.wanted}", put))
+    def changes(self, _: Fields) -> Sequence[Change]:
         attached = {arn.rpartition("policy/")[2] for arn in self._attached()} if self._policies else set()
-        if self._current_policy() != self._policy() or not attached >= set(self._policies):
-            changes.append((f"policy of the {self.wanted}", self._put_policies))
-        return changes
+        if self._current_policy() == self._policy() and attached >= set(self._policies):
+            return []
+        return [(f"policy of the {self.wanted}", self._put_policies)]
 
     def create(self) -> None:
         self.call(
@@ -108,8 +103,7 @@ class IamRole(IamResource):
         return {"Version": "2012-10-17", "Statement": statements} if statements else None
 
     def _current_policy(self) -> Fields | None:
-        document = (self.find("GetRolePolicy", "NoSuchEntity", **self._inline) or {}).get("PolicyDocument")
-        return None if document is None else _parsed(document)
+        return (self.find("GetRolePolicy", "NoSuchEntity", **self._inline) or {}).get("PolicyDocument")
 
     def _put_policies(self) -> None:
         if (policy := self._policy()) is not None:
@@ -146,11 +140,6 @@ class InstanceProfile(IamResource):
 
     def _add_role(self) -> None:
         self.call("AddRoleToInstanceProfile", InstanceProfileName=self.name, RoleName=self.name)
-
-
-def _parsed(document: str | Fields) -> Fields:
-    parsed: Fields = json.loads(document) if isinstance(document, str) else document
-    return parsed
 
 
 def execution_role(
