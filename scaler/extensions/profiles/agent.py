@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from itertools import islice
 
 from scaler.extensions.profiles.usage import MemoryUsage, ProcessorSample
 from scaler.protocol.messages import TasksProfiled
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.shell import Agent
-from scaler.worker.agent.state import PooledProcessor, ProcessorState
+from scaler.worker.agent.state import PooledProcessor
 from scaler.worker.frames import Note, Snapshot, ToAgent
 
 SAMPLE_SECONDS = 0.5
-SUSPENDED_SAMPLE_SECONDS = 10.0
-"""Interval for a suspended processor. There may be a thousand of them, and their memory hardly changes."""
 
 
 class MemorySampler:
@@ -23,7 +20,6 @@ class MemorySampler:
         self._agent = agent
         self._pool = pool
         self._usage = MemoryUsage()
-        self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
         agent.on_heartbeat.append(self._usage.complete)
@@ -31,24 +27,13 @@ class MemorySampler:
 
     def _sample(self) -> None:
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
-        now = time.monotonic()
         found: dict[int, ProcessorSample] = {}
-        suspended: dict[int, tuple[float, ProcessorSample]] = {}
         for number, (pid, page) in self._agent.processors().items():
             processor = self._pool.processors.get(number)
-            is_suspended = processor is not None and processor.state is ProcessorState.SUSPENDED
-            expires_at, sample = self._suspended.get(number, (0.0, None))
-            if is_suspended and sample is not None and now < expires_at:
-                suspended[number] = expires_at, sample
-                found[number] = sample
-                continue
             memory = resident_memory(pid)
             if memory is not None:
                 functions = ("", set[str]()) if processor is None else take_functions(processor, page.snapshot())
-                sample = found[number] = ProcessorSample(*memory, *functions)
-                if is_suspended:
-                    suspended[number] = now + SUSPENDED_SAMPLE_SECONDS, sample._replace(ended=())
-        self._suspended = suspended
+                found[number] = ProcessorSample(*memory, *functions)
         if found:
             self._usage.take(found)
 
