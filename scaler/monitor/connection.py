@@ -236,6 +236,7 @@ class MonitorConnection(Asking):
                     self._questions.answered(answer)
                 case Welcomed(welcome):
                     self.tables = welcome.tables
+                    self._questions.ask_again()
                 case ConnectionRefused(refused):
                     self._refused = refused
                     self._answered.set()

@@ -6,7 +6,6 @@ that has not received earlier ones. `scaler explain` connects here with a client
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
@@ -45,7 +44,6 @@ class _Monitor:
 
     asker: Asker
     missed: int = 0
-    broken_at: float = math.inf
 
 
 class Monitors:
@@ -59,7 +57,7 @@ class Monitors:
         self._answers = Answers(frame, self._events, self._server_status)
         self._monitors: dict[bytes, _Monitor] = {}
         self._clients: dict[bytes, Asker] = {}
-        """Peers that connected with a client's key to ask questions. They get no reports; disconnecting drops them."""
+        """Peers that connected with a client's key to ask questions. They get no reports."""
         self._meter = LoadMeter()
         self._storage_row = StorageRow(own_address(frame.storage.public_address))
         frame.storage.on_figures = self._storage_answered
@@ -102,12 +100,10 @@ class Monitors:
                     self._opened(peer, self._asker(peer, identity._replace(is_admin=True)))
                 case Opened(peer, _, identity):
                     self._clients[peer] = self._asker(peer, identity)
-                case Broken(peer) if peer in self._clients:
+                case Broken(peer):  # it reconnects as a new peer
                     self._listener.forget(peer)
                     self._forget(peer)
-                case Resumed(peer) | Broken(peer):
-                    if peer in self._monitors:
-                        self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
+                    self._frame.observe([Closed(peer, "lost its connection", is_orderly=False)])
                 case Closed(peer, _):
                     self._forget(peer)
                 case Received(peer, m.Inquiry() as question) if peer in self._monitors or peer in self._clients:
@@ -119,7 +115,7 @@ class Monitors:
                     text = f"this address is for monitors and does not accept {kind}: use the scheduler's address"
                     self._listener.forget(peer, m.Refused(m.RefusalReason.ROLE, text))
                     self._forget(peer)
-                case Received():
+                case Received() | Resumed():
                     pass
                 case _:
                     assert_never(event)
@@ -178,11 +174,6 @@ class Monitors:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(STATUS_SECONDS, self._tick)
-        for peer, monitor in list(self._monitors.items()):
-            if self._loop.time() - monitor.broken_at > self._welcome.lease_seconds:
-                self._listener.forget(peer)
-                self._forget(peer)
-                self._frame.observe([Closed(peer, "was out of contact", is_orderly=False)])
         if self._monitors:
             self._report(self._status(is_report=True))
         self._frame.storage.ask()

@@ -28,7 +28,7 @@ from scaler.monitor.reports.port import (
     Monitors,
 )
 from scaler.monitor.rows import objects
-from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import ClientDetails, Inquiry, Message, RefusalReason, Refused, Role, Welcome
 from scaler.scheduler.core.changes import Action, Incident
@@ -243,15 +243,10 @@ def test_slow_monitor_skips_reports_and_learns_how_many_tasks_they_had() -> None
     assert dict(port.told(BOB))["MonitorEvents"]["dropped"] == 0
 
 
-def test_disconnected_monitor_is_dropped_after_its_lease() -> None:
+def test_disconnected_monitor_is_dropped() -> None:
     port = Port()
     port.come(ALICE, BOB)
-    port.say(Broken(ALICE), Broken(BOB))
-    port.say(Resumed(BOB))
-    for _ in range(round(LEASE_SECONDS)):
-        port.report()
-    assert port.listener.forgotten == []
-    port.report()
+    port.say(Broken(ALICE))
     assert port.listener.forgotten == [ALICE]
     assert port.is_watched
     port.say(Closed(BOB, ""))
