@@ -19,11 +19,9 @@ from itertools import islice
 from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.extensions.data_plane.persisted import PersistedResults
 from scaler.extensions.data_plane.transfer import (
-    LONE,
     MAX_RUNS_OF_FETCH,
     MAX_RUNS_OF_SOURCE,
     MAX_SMALL_RUNS,
-    SMALL,
     Fetch,
     FetchRun,
     Kind,
@@ -43,8 +41,6 @@ FIRST_RUN_BYTES = 4 * 1024 * 1024
 MAX_RUN_BYTES = 64 * 1024 * 1024
 """up to this limit, which bounds how long other objects wait at the same source."""
 MAX_LOOKS = 16
-MAX_OWN_LOOKS = 256
-"""Fetches of a store that are considered when the store has room."""
 MAX_FAILURES = 8
 """Failed runs of a fetch after which the object is unavailable to its store."""
 SWEEP_SECONDS = 0.25
@@ -356,29 +352,18 @@ class Tracker:
         if fetch.have != transfer.full:
             self._request(fetch)
         elif freed:
-            self._continue(self.links[store], transfer.kind is SMALL)
+            self._continue(self.links[store])
 
-    def _continue(self, link: Traffic, is_small: bool) -> None:
-        """Start another object's fetch at a store that has room, preferring the least loaded source."""
-        if not link.may_get(SMALL if is_small else LONE):
-            return
-        fetches = list(islice(link.fetches.values(), MAX_OWN_LOOKS))
-        self._turn += 1
-        first = self._turn * 7919 % max(1, len(fetches))  # else all stores would go to the same sources
-        best, best_source, fewest, looks = None, 0, math.inf, 0
-        for fetch in fetches[first:] + fetches[:first]:
-            if fetch.runs or (fetch.transfer.kind is SMALL) is not is_small:
-                continue
-            source = self._choose(fetch, MAX_LOOKS)
-            if source is not None and len(self.links[source].serves) < fewest:
-                best, best_source, fewest = fetch, source, len(self.links[source].serves)
-            looks += 1
-            if not fewest or looks == MAX_LOOKS or (is_small and best is not None):
-                break
-        if best is not None:
-            self._start(best, best_source)
-            if not best.missing:
-                best.transfer.waiting.pop(best, None)
+    def _continue(self, link: Traffic) -> None:
+        """Start another object's fetch at a store that has room, in rotation."""
+        for identifier, fetch in list(islice(link.fetches.items(), MAX_LOOKS)):
+            link.fetches.move_to_end(identifier)
+            source = self._choose(fetch, MAX_LOOKS) if not fetch.runs and link.may_get(fetch.transfer.kind) else None
+            if source is not None:
+                self._start(fetch, source)
+                if not fetch.missing:
+                    fetch.transfer.waiting.pop(fetch, None)
+                return
 
     def _leave(self, fetch: Fetch) -> None:
         """Remove a fetch without runs from its transfer, which ends with its last fetch."""
@@ -516,36 +501,22 @@ class Tracker:
             link.offered.move_to_end(transfer)
 
     def _next_of(self, source: int, link: Traffic) -> Fetch | None:
-        """Return the fetch that a source serves next, preferring stores that get the least, or None."""
-        may_serve = link.may_serve
-        if not any(may_serve):
-            return None
-        best, least = None, math.inf
-        passed: list[Transfer] = []
-        for transfer in islice(link.offered, MAX_LOOKS):
-            may_wait = transfer.waiting and may_serve[transfer.kind]
+        """Return the fetch that a source serves next, or None."""
+        for transfer in list(islice(link.offered, MAX_LOOKS)) if any(link.may_serve) else ():
+            may_wait = transfer.waiting and link.may_serve[transfer.kind]
             fetch = self._waiting_for(transfer, source) if may_wait else None
-            if fetch is None:
-                passed.append(transfer)
-            elif self.links[fetch.store].gets < least:
-                best, least = fetch, self.links[fetch.store].gets
-            if not least or (fetch is not None and transfer.kind is SMALL):
-                break
-        for transfer in passed:
+            if fetch is not None:
+                return fetch
             link.offered.move_to_end(transfer)
-        return best
+        return None
 
     def _waiting_for(self, transfer: Transfer, source: int) -> Fetch | None:
-        """Return a fetch that waits for this source, preferably one without a run. Rotates other fetches to the end."""
-        second = None
+        """Return a fetch that waits for this source. Rotates other fetches to the end."""
         for fetch in list(islice(transfer.waiting, MAX_LOOKS)):
             if self.links[fetch.store].may_get(transfer.kind) and self._useful(fetch, source, fetch.missing):
-                if not fetch.runs:
-                    return fetch
-                second = second or fetch
-            else:
-                transfer.waiting.move_to_end(fetch)
-        return second
+                return fetch
+            transfer.waiting.move_to_end(fetch)
+        return None
 
     # -- without a source
 
