@@ -13,10 +13,8 @@ from scaler.texts import shortened
 from scaler.worker.agent.shell import Agent
 from scaler.worker.frames import Note, ToAgent
 
-MAX_WAITING = 100
-RECORDS_PER_SECOND = 5.0
-"""Average rate limit, with a burst of MAX_SAVED records. Records beyond it are dropped."""
-MAX_SAVED = 100.0
+MAX_WAITING = 30
+"""Newest records that are sent with a heartbeat. Earlier ones are dropped."""
 MAX_TEXT = 1_000
 _LEVELS = {logging.getLevelName(level): level for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)}
 
@@ -26,19 +24,9 @@ class OwnLog(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._waiting: deque[LogLine] = deque()
-        self._dropped = 0
-        self._left = MAX_SAVED
-        self._refilled_at = 0.0
+        self._waiting: deque[LogLine] = deque(maxlen=MAX_WAITING)
 
     def emit(self, record: logging.LogRecord) -> None:
-        passed = max(0.0, record.created - self._refilled_at)
-        self._left = min(MAX_SAVED, self._left + passed * RECORDS_PER_SECOND)
-        self._refilled_at = record.created
-        if self._left < 1:
-            self._dropped += 1
-            return
-        self._left -= 1
         try:
             text = message_of(record)
             task = bytes.fromhex(getattr(record, "ids", {}).get("task", ""))
@@ -47,19 +35,13 @@ class OwnLog(logging.Handler):
             self.handleError(record)
             return
         self._waiting.append(line)
-        if len(self._waiting) > MAX_WAITING:
-            self._waiting.popleft()
-            self._dropped += 1
 
     def take(self) -> WorkerLogged | None:
         assert self.lock is not None, "a handler has a lock from its start"
         with self.lock:
-            if not (self._waiting or self._dropped):
-                return None
-            message = WorkerLogged(list(self._waiting), self._dropped)
+            lines = list(self._waiting)
             self._waiting.clear()
-            self._dropped = 0
-        return message
+        return WorkerLogged(lines) if lines else None
 
 
 def send_records(agent: Agent) -> None:

@@ -1,4 +1,4 @@
-"""Log records that a worker sends: warnings and errors with their cause, at a limited rate."""
+"""Log records that a worker sends: warnings and errors with their cause, in limited numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scaler.extensions.logs.agent import MAX_SAVED, MAX_TEXT, RECORDS_PER_SECOND, OwnLog
+from scaler.extensions.logs.agent import MAX_TEXT, MAX_WAITING, OwnLog
 from scaler.logs import about
 
 
@@ -41,20 +41,10 @@ def test_warnings_and_errors_are_kept_until_collected(log: tuple[logging.Logger,
     assert own.take() is None
 
 
-def test_excess_records_are_counted_and_later_ones_kept(log: tuple[logging.Logger, OwnLog]) -> None:
+def test_only_the_newest_records_are_kept(log: tuple[logging.Logger, OwnLog]) -> None:
     logger, own = log
-
-    def said(at: float) -> None:
-        record = logger.makeRecord(logger.name, logging.WARNING, __file__, 1, "again", (), None)
-        record.created = at
-        logger.handle(record)
-
-    for _ in range(3 * int(MAX_SAVED)):
-        said(1000.0)
+    for number in range(3 * MAX_WAITING):
+        logger.warning("%d", number)
     taken = own.take()
     assert taken is not None
-    assert (len(taken.lines), taken.dropped) == (int(MAX_SAVED), 2 * int(MAX_SAVED))
-    said(1000.0 + 1.01 / RECORDS_PER_SECOND)
-    later = own.take()
-    assert later is not None
-    assert (len(later.lines), later.dropped) == (1, 0)
+    assert [line.text for line in taken.lines] == [str(number) for number in range(2 * MAX_WAITING, 3 * MAX_WAITING)]
