@@ -177,7 +177,6 @@ class SessionObjects:
     def __init__(self, config: AwsHpcConfig, session: str, aws: boto3.session.Session) -> None:
         self._s3 = AwsClient(config, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
         self._bucket = config.s3_bucket
-        self._manager_prefix = requests.keys_of(config)
         self._prefix = requests.keys_of(config, session)
 
     def check(self) -> None:
@@ -205,12 +204,9 @@ class SessionObjects:
     def delete(self, keys: Sequence[str]) -> None:
         delete_objects(self._s3, self._bucket, keys)
 
-    def clear(self, *, others: bool) -> int:
-        """Remove all objects of this session, or of other sessions of this manager. Return the number."""
-        prefix = self._manager_prefix if others else self._prefix
-        left = [key for key in object_keys(self._s3, self._bucket, prefix) if key.startswith(self._prefix) != others]
-        self.delete(left)
-        return len(left)
+    def clear(self) -> None:
+        """Remove all objects of this session. Those of a killed session expire."""
+        self.delete(list(object_keys(self._s3, self._bucket, self._prefix)))
 
     def close(self) -> None:
         self._s3.close()

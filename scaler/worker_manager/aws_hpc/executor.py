@@ -174,18 +174,17 @@ class BatchExecutor:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
 
     def _upload(self, blocks: Mapping[str, Buffer]) -> None:
-        missing = self._shared.missing(blocks, time.monotonic())
+        missing = self._shared.missing(blocks)
         uploads = {self._pool.submit(self._objects.put_object, name, blocks[name]): name for name in missing}
         for upload in as_completed(uploads):
             if upload.exception() is None:
-                self._shared.uploaded(uploads[upload], time.monotonic())
+                self._shared.uploaded(uploads[upload])
         for upload in uploads:
             upload.result()
 
     # -- the polling thread
 
     def _work(self) -> None:
-        self._clear("earlier sessions", others=True)
         while self._rest():
             try:
                 self._poll()
@@ -294,21 +293,18 @@ class BatchExecutor:
                 break
             time.sleep(CLOSE_PAUSE_SECONDS)
         if self._count:
-            self._clear("this session", others=False)
+            self._clear()
         if left := list(self._tracking.terminations):
             raise ScalerError(
                 f"these jobs may still run: {', '.join(left)}; end each with `aws batch terminate-job --region "
                 f"{self._config.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"
             )
 
-    def _clear(self, whose: str, *, others: bool) -> None:
+    def _clear(self) -> None:
         try:
-            count = self._objects.clear(others=others)
+            self._objects.clear()
         except AwsError as error:
-            _log.warning("objects of %s stay in S3 until they expire: %s", whose, error)
-        else:
-            if count:
-                _log.info("removed %s of %s", counted(count, "object"), whose)
+            _log.warning("objects of this session stay in S3 until they expire: %s", error)
 
     # -- jobs and their results
 

@@ -28,7 +28,6 @@ MAX_DATA_BYTES = 5 * 1024**3  # Maximum size of a call or result: the limit of P
 
 MIN_SHARED_BYTES = 1024  # smaller blocks remain in their calls
 MAX_SEEN = 10_000  # blocks remembered, to detect repetitions
-FRESH_SECONDS = 12 * 3600.0  # older objects are uploaded again for a new job, long before the bucket's rule applies
 KEY_BYTES = 32  # of the session's key, which precedes each call, and with which its job signs the result
 
 _REFERENCE = b"\xfe"
@@ -78,7 +77,7 @@ class SharedObjects:
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._uploaded_at: dict[str, float] = {}
+        self._uploaded: set[str] = set()
 
     def pack(self, calls: Sequence[Call]) -> list[PackedCall]:
         blocks_of_all = [block for call in calls for block in call.payloads]
@@ -108,16 +107,15 @@ class SharedObjects:
         while len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
 
-    def missing(self, names: Iterable[str], now: float) -> list[str]:
-        uploaded_at = self._uploaded_at
-        return [name for name in names if name not in uploaded_at or now - uploaded_at[name] > FRESH_SECONDS]
+    def missing(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in self._uploaded]
 
-    def uploaded(self, name: str, now: float) -> None:
-        self._uploaded_at[name] = now
+    def uploaded(self, name: str) -> None:
+        self._uploaded.add(name)
 
     def lost(self) -> None:
         """Upload all objects again on their next use, because some may be missing in S3. For any thread."""
-        self._uploaded_at.clear()
+        self._uploaded.clear()
 
 
 def restored(call: Call, read: Callable[[str], bytes]) -> Call:

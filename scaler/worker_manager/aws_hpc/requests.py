@@ -63,8 +63,8 @@ def manager_keys(config: AwsHpcConfig) -> str:
     return f"{config.s3_prefix}/{name}/"
 
 
-def keys_of(config: AwsHpcConfig, session: str = "") -> str:
-    return f"{manager_keys(config)}{mark_of(config)}-{session and f'{session}/'}"
+def keys_of(config: AwsHpcConfig, session: str) -> str:
+    return f"{manager_keys(config)}{mark_of(config)}-{session}/"
 
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"

@@ -13,7 +13,6 @@ from scaler.errors import ProtocolError
 from scaler.offload.call import Call, unpack_call
 from scaler.serialization import Buffer
 from scaler.worker_manager.aws_hpc.objects import (
-    FRESH_SECONDS,
     MIN_SHARED_BYTES,
     PackedCall,
     SharedObjects,
@@ -67,16 +66,13 @@ def test_client_bytes_cannot_pass_for_a_reference() -> None:
     assert list(read_back(packed).inputs) == [block]
 
 
-def test_object_is_uploaded_again_after_half_a_day_or_a_loss() -> None:
+def test_object_is_uploaded_again_after_a_loss() -> None:
     objects = SharedObjects()
-    assert objects.missing(["a", "b"], 0.0) == ["a", "b"]
-    objects.uploaded("a", 0.0)
-    assert objects.missing(["a", "b"], 1.0) == ["b"], "the upload of b has failed"
-    assert objects.missing(["a"], FRESH_SECONDS + 1) == ["a"]
-    objects.uploaded("a", FRESH_SECONDS + 1)
-    assert objects.missing(["a"], FRESH_SECONDS + 2) == []
+    assert objects.missing(["a", "b"]) == ["a", "b"]
+    objects.uploaded("a")
+    assert objects.missing(["a", "b"]) == ["b"], "the upload of b has failed"
     objects.lost()
-    assert objects.missing(["a"], FRESH_SECONDS + 3) == ["a"]
+    assert objects.missing(["a"]) == ["a"]
 
 
 def test_rejects_a_block_that_does_not_match_its_name() -> None:
