@@ -104,7 +104,6 @@ class CapacityPlan:
         self.used = 0
         self.worth = 0  # slots worth keeping; fewer than the used slots if those finish the work very soon
         self.grown = 0
-        self.useful = 0  # slots that would help, but do not justify starting units
         self.reasons: list[str] = []
         self.idle_reason = "no work"
         self.is_at_limit = False  # whether work would need more units than the limit allows
@@ -158,12 +157,6 @@ class CapacityPlan:
             more = max(0, self.most_units - self.manager.units - self.grown)
             slots = min(slots, (self.grown + more) * step - self._growth_used)
         return SlotBatch(slots, self.startup, least, self.manager.dispatch_seconds)
-
-    def note_useful(self, slots: int) -> int:
-        """Record slots that would help but do not justify new units. Returns how many could be added."""
-        taken = self.growth(max(0, slots)).slots
-        self.useful += taken
-        return taken
 
     def grow(self, slots: int) -> int:
         taken = self.growth(max(0, slots)).slots

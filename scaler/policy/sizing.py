@@ -119,7 +119,7 @@ class Sizing:
         before = int(min(self._wanted.get(key, manager.units), max(manager.units, most)))
         is_given, usual = constraints.get("idle_seconds", key) is not None, constraints.cooldown(plan)
         cooldown.most_seconds = longest_idle_seconds(plan.back_seconds)
-        needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
+        needed = math.ceil(plan.used / manager.unit_slots)
         worth = needed if is_given else min(needed, math.ceil(plan.worth / manager.unit_slots))
         if manager.units > max(before, self._seen.get(key, 0)):
             # Unrequested units existed before the first plan, for example after a restart.
@@ -277,7 +277,8 @@ class _Assignment:
             if self._finish_seconds is None:
                 most -= plan.used - before
                 most -= plan.use(max(0, min(most, helpful - (plan.used - before))))
-        self._grow(left, within, is_enough=is_enough, is_guess=is_guess and self._finish_seconds is None)
+        if not is_enough:
+            self._grow(left, within, is_guess=is_guess and self._finish_seconds is None)
 
     def _soonest(self, batches: Sequence[SlotBatch]) -> float:
         return soonest_seconds(batches, self._tasks, self._task_seconds)
@@ -321,17 +322,17 @@ class _Assignment:
             plan.worth += slots
             tasks -= slots * batch.tasks_each(task_seconds, fresh)
 
-    def _grow(self, left: int, within: float, *, is_enough: bool, is_guess: bool) -> None:
+    def _grow(self, left: int, within: float, *, is_guess: bool) -> None:
         work, room, capacity = self._work, self._room, list(self._existing)
         for plan in self._to_grow:
             each = plan.growth(1).tasks_each(work.task_seconds, within)
             slots = min(room, math.ceil(left / each)) if each and left > 0 else 0
-            if is_guess and not is_enough:
+            if is_guess:
                 # Use all slots that have tasks, unless the work ends before the unit has started.
                 done = tasks_done(capacity, work.task_seconds, plan.startup)
                 slots = room if done < self._tasks else 0
-            taken = plan.note_useful(slots) if is_enough else plan.grow(slots)
-            if taken and not is_enough:
+            taken = plan.grow(slots)
+            if taken:
                 plan.reasons.append(f"{work}, {seconds_text(plan.startup)} to start a unit")
             capacity.append(SlotBatch(taken, plan.startup))
             room, left = room - taken, left - each * taken
