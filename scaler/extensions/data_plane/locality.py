@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import cast
 
 from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.extensions.data_plane.queues import NearQueue, OrderedQueue
@@ -64,17 +64,6 @@ class HostStore:
 
     def fits(self, needs: Needs) -> bool:
         return any(needs.fits(worker.offers) for worker in self.workers)
-
-
-class Choice(NamedTuple):
-    """Estimates for a ready task: waiting for a slot near its preferred store, or moving its inputs."""
-
-    host: str
-    near_bytes: int
-    total_bytes: int
-    waiting_seconds: float
-    moving_seconds: float
-    bytes_per_second: float
 
 
 class Locality(Stores):
@@ -239,37 +228,25 @@ class Locality(Stores):
             there = min(there, self._wait(self.store_of[worker], task.needs, now))
         return more <= 0 or there > MARGIN * more + WORTH_MOVING_SECONDS
 
-    def choice(self, task: Task, now: float) -> Choice | None:
+    def why_waits(self, task: Task, now: float) -> str:
+        """Compare the wait for a slot near the preferred store with moving the inputs."""
         queue = cast("NearQueue", self._ready.of(task.needs))
         number = queue.preferred.get(task)
         if number is None:
-            return None
+            return ""
         near, total = self._near(task)
+        host, near_text = self.stores[number].host, bytes_text(near.get(number, 0))
         ahead = queue.before(task, MAX_AHEAD) * task.group.timing.seconds / self.stores[number].total_slots
+        wait = self._wait(number, queue.needs, now) + ahead
+        waiting = f"a free slot there takes about {approximate_seconds(wait)}"
+        if math.isinf(wait):
+            waiting = "no worker there accepts tasks now"
         others = [each for each in islice(self.stores, MAX_STORES_COMPARED) if each != number]
         moving, other = min((self._moving(task, each, number), each) for each in others)
-        return Choice(
-            self.stores[number].host,
-            near.get(number, 0),
-            total,
-            self._wait(number, queue.needs, now) + ahead,
-            max(0.0, moving),
-            self._rate(other, number),
-        )
-
-    def why_waits(self, task: Task, now: float) -> str:
-        choice = self.choice(task, now)
-        if choice is None:
-            return ""
-        if math.isinf(choice.waiting_seconds):
-            waiting = "no worker there accepts tasks now"
-        else:
-            waiting = f"a free slot there takes about {approximate_seconds(choice.waiting_seconds)}"
-        rate = f" at {bytes_text(choice.bytes_per_second)}/s" if choice.moving_seconds > 0 else ""
+        rate = f" at {bytes_text(self._rate(other, number))}/s" if moving > 0 else ""
         return (
-            f"it prefers host {choice.host}, which has {bytes_text(choice.near_bytes)} of the "
-            f"{bytes_text(choice.total_bytes)} of its inputs: {waiting}, and moving them elsewhere takes "
-            f"{approximate_seconds(choice.moving_seconds)}{rate}"
+            f"it prefers host {host}, which has {near_text} of the {bytes_text(total)} of its inputs: {waiting}, and "
+            f"moving them elsewhere takes {approximate_seconds(max(0.0, moving))}{rate}"
         )
 
     # -- which task a worker takes
