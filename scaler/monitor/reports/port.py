@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -38,14 +37,6 @@ STATUS_SECONDS = 1.0
 """Interval of reports, and of questions about the figures of the object storage."""
 
 
-@dataclass(slots=True)
-class _Monitor:
-    """missed: ended tasks in skipped reports."""
-
-    asker: Asker
-    missed: int = 0
-
-
 class Monitors:
     """Serves monitors, and answers the questions of clients."""
 
@@ -55,9 +46,10 @@ class Monitors:
         self._welcome = frame.welcome(m.Role.MONITOR)
         self._events = Events()
         self._answers = Answers(frame, self._events, self._server_status)
-        self._monitors: dict[bytes, _Monitor] = {}
-        self._clients: dict[bytes, Asker] = {}
-        """Peers that connected with a client's key to ask questions. They get no reports."""
+        self._askers: dict[bytes, Asker] = {}
+        """All peers. Those with a client's key may only ask."""
+        self._missed: dict[bytes, int] = {}
+        """Number of ended tasks in skipped reports, by monitor."""
         self._meter = LoadMeter()
         self._storage_row = StorageRow(own_address(frame.storage.public_address))
         frame.storage.on_figures = self._storage_answered
@@ -88,7 +80,7 @@ class Monitors:
         # A client that submits tasks sends details in its Hello; a peer that only asks with a client's key does not.
         if hello.role not in (m.Role.MONITOR, *m.CLIENTS) or isinstance(hello.details, m.ClientDetails):
             return m.Refused(m.RefusalReason.ROLE, f"this address is for monitors; {hello.role}s do not connect here")
-        if len(self._monitors) + len(self._clients) >= MAX_MONITORS and peer not in self._monitors | self._clients:
+        if len(self._askers) >= MAX_MONITORS and peer not in self._askers:
             return m.Refused(m.RefusalReason.LIMIT, f"the scheduler already has MAX_MONITORS = {MAX_MONITORS} monitors")
         return self._welcome
 
@@ -97,19 +89,19 @@ class Monitors:
         for event in arrived:
             match event:
                 case Opened(peer, m.Hello(role=m.Role.MONITOR), identity):
-                    self._opened(peer, self._asker(peer, identity._replace(is_admin=True)))
+                    self._askers[peer] = self._asker(peer, identity._replace(is_admin=True))
+                    self._opened(peer)
                 case Opened(peer, _, identity):
-                    self._clients[peer] = self._asker(peer, identity)
+                    self._askers[peer] = self._asker(peer, identity)
                 case Broken(peer):  # it reconnects as a new peer
                     self._listener.forget(peer)
                     self._forget(peer)
                     self._frame.observe([Closed(peer, "lost its connection", is_orderly=False)])
                 case Closed(peer, _):
                     self._forget(peer)
-                case Received(peer, m.Inquiry() as question) if peer in self._monitors or peer in self._clients:
-                    asker = self._clients.get(peer) or self._monitors[peer].asker
-                    self._answers.add(asker, question)
-                case Received(peer, message) if peer in self._clients:
+                case Received(peer, m.Inquiry() as question) if peer in self._askers:
+                    self._answers.add(self._askers[peer], question)
+                case Received(peer, message) if peer in self._askers and peer not in self._missed:
                     # For example, a client in another language that mistook this for the scheduler's address.
                     kind = type(message).__name__
                     text = f"this address is for monitors and does not accept {kind}: use the scheduler's address"
@@ -122,18 +114,18 @@ class Monitors:
 
     def _asker(self, peer: bytes, identity: Identity) -> Asker:
         record = ClientRecord(peer, "", 0.0, identity=identity)
-        return Asker(record, self._listener, lambda: peer in self._monitors or peer in self._clients)
+        return Asker(record, self._listener, lambda: peer in self._askers)
 
     def _forget(self, peer: bytes) -> None:
-        self._clients.pop(peer, None)
-        if self._monitors.pop(peer, None) is not None and not self._monitors:
+        self._askers.pop(peer, None)
+        if self._missed.pop(peer, None) is not None and not self._missed:
             self._frame.step([MonitoringChanged(False)])
 
-    def _opened(self, peer: bytes, asker: Asker) -> None:
+    def _opened(self, peer: bytes) -> None:
         """Send a new monitor the status and past events, after the report of the other monitors: later events are new
         to all."""
         self._report()
-        self._monitors[peer] = _Monitor(asker)
+        self._missed[peer] = 0
         self._frame.step([MonitoringChanged(True)])
         self._listener.send(peer, self._status(is_report=False))
         past = self._events.past(self._frame.state, time.time())
@@ -174,7 +166,7 @@ class Monitors:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(STATUS_SECONDS, self._tick)
-        if self._monitors:
+        if self._missed:
             self._report(self._status(is_report=True))
         self._frame.storage.ask()
 
@@ -184,12 +176,12 @@ class Monitors:
         report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
         events = MonitorEvents(report.document()) if report is not None else None
-        for peer, monitor in list(self._monitors.items()):
+        for peer, missed in list(self._missed.items()):
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:
-                monitor.missed += ended
+                self._missed[peer] += ended
                 continue
             if state is not None:
                 self._listener.send(peer, state)
             if report is not None and events is not None:
-                self._listener.send(peer, MonitorEvents(report.document(monitor.missed)) if monitor.missed else events)
-                monitor.missed = 0
+                self._listener.send(peer, MonitorEvents(report.document(missed)) if missed else events)
+                self._missed[peer] = 0
