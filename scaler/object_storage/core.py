@@ -288,8 +288,7 @@ class StorageCore:
             self._answer(peer, put.request, (StorageResult.UNSHARED, "its memory descriptor is missing"))
             return
         answer = self.objects.put(peer, put, event.attachments, memory)
-        is_needed = self._is_durable or self.exchange.is_open or self.backend_held is not None or is_cached(put.id)
-        body = self.objects.body(put.id) if answer is DONE and is_needed else None
+        body = self.objects.body(put.id) if answer is DONE else None
         if body is None:
             self._answer(peer, put.request, answer)
         else:

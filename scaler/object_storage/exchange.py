@@ -59,10 +59,6 @@ class ChunkRun:
     source: int
     left: set[int] = field(default_factory=set)
 
-    @property
-    def is_whole(self) -> bool:
-        return not self.first and self.count >= chunk_count(self.size_bytes)
-
 
 @dataclass(slots=True, eq=False)
 class WantedObject:

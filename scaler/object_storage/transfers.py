@@ -20,7 +20,7 @@ from scaler.object_storage.exchange import ChunkRun
 from scaler.object_storage.messages import StoreAddress
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, GrowingMemory
-from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes
+from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
 
 if TYPE_CHECKING:
     from scaler.object_storage.backend.run import BackendClient
@@ -226,4 +226,5 @@ class Transfers:
 
 
 def _comes_at_once(run: ChunkRun) -> bool:
-    return not run.size_bytes or (run.is_whole and run.size_bytes < MIN_SHARED_BYTES)
+    is_whole = not run.first and run.count >= chunk_count(run.size_bytes)
+    return is_whole and run.size_bytes < MIN_SHARED_BYTES
