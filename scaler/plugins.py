@@ -111,6 +111,7 @@ EXTENSIONS = Plugins(
         "profiles": "scaler.extensions.profiles:EXTENSION",
         "resources": "scaler.extensions.resources:EXTENSION",
         "scaling": "scaler.extensions.scaling:EXTENSION",
+        "sharing": "scaler.extensions.sharing:EXTENSION",
         "timeline": "scaler.extensions.timeline:EXTENSION",
     },
 )

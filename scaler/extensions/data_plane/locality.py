@@ -264,17 +264,19 @@ class Locality(Stores):
                 return queue.take_preferring(number, is_last=is_last)
         return queue.take()
 
-    @staticmethod
-    def _goes_first(preferring: OrderedQueue, queue: NearQueue, task: Task | None, *, is_own: bool) -> bool:
-        """Return whether a task that prefers a store goes before the tasks without a preference. The better rank goes
-        first. At equal rank, different clients take turns, and within a client the nearer task goes first."""
+    def _goes_first(self, preferring: OrderedQueue, queue: NearQueue, task: Task | None, *, is_own: bool) -> bool:
+        """Return whether a task that prefers a store goes before the tasks without a preference. The better priority
+        goes first. At equal priority, different owners take turns. Within an owner, the better rank goes first, and at
+        equal rank the nearer task."""
         other = queue.first() if queue.count else None
         if task is None or other is None:
             return task is not None
-        if task.group.rank != other.group.rank:
+        if task.group.rank[0] != other.group.rank[0]:
             return task.group.rank < other.group.rank
-        if task.group.client is other.group.client:
-            return is_own
+        if task.group.owner is other.group.owner:
+            return is_own if task.group.rank == other.group.rank else task.group.rank < other.group.rank
+        if (precedes := self._ready.turns.precedes(task.group, other.group)) is not None:
+            return precedes
         queue.contested = preferring
         preferring.had_turn = not preferring.had_turn
         return preferring.had_turn

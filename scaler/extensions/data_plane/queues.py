@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from scaler.needs import Needs
-from scaler.scheduler.core.ready import Give, Rank, ReadyQueue, Side
+from scaler.scheduler.core.ready import Give, Rank, ReadyQueue, Side, Turns
 from scaler.scheduler.core.state import READY, Task, Worker
 
 MAX_MOVED = 16
@@ -16,30 +16,22 @@ MAX_MOVED = 16
 
 
 class OrderedQueue(ReadyQueue):
-    """A queue whose first and last tasks can be seen. had_turn: whether a store's queue had the last turn, rather than
+    """A queue whose last task can be seen. had_turn: whether a store's queue had the last turn, rather than
     another client's task that prefers no store."""
 
     had_turn = False
 
-    def first(self) -> Task | None:
-        for rank in self._ranks:
-            for tasks in chain.from_iterable(clients.values() for clients in self._lanes[rank].values()):
-                while tasks:
-                    if tasks[0].state is READY:
-                        return tasks[0]
-                    tasks.popleft()
-                    self.tombstones -= 1
-        return None
-
     def last(self) -> Task | None:
-        for rank in reversed(self._ranks):
-            for clients in reversed(self._lanes[rank].values()):
-                for tasks in reversed(clients.values()):
-                    while tasks:
-                        if tasks[-1].state is READY:
-                            return tasks[-1]
-                        tasks.pop()
-                        self.tombstones -= 1
+        for priority in reversed(self._priorities):
+            for owners in reversed(self._lanes[priority].values()):
+                for depths in reversed(owners.values()):
+                    for depth in sorted(depths, reverse=True):
+                        tasks = depths[depth]
+                        while tasks:
+                            if tasks[-1].state is READY:
+                                return tasks[-1]
+                            tasks.pop()
+                            self.tombstones -= 1
         return None
 
     def take_last(self) -> Task | None:
@@ -54,9 +46,9 @@ class OrderedQueue(ReadyQueue):
 class NearQueue(OrderedQueue):
     """A queue in which tasks may prefer a store."""
 
-    def __init__(self, locality: Any, needs: Needs) -> None:
+    def __init__(self, locality: Any, needs: Needs, turns: Turns) -> None:
         """locality: a `Locality`."""
-        super().__init__(needs)
+        super().__init__(needs, turns)
         self._locality = locality
         self.preferred: dict[Task, int] = {}  # with their stores
         self.stores: dict[int, OrderedQueue] = {}
@@ -73,6 +65,10 @@ class NearQueue(OrderedQueue):
             return super().first_rank
         return min(chain([super().first_rank] if self.count else (), self.ranks_preferring))
 
+    def next_turn(self) -> tuple[Any, ...]:
+        queues = [queue for queue in self.stores.values() if queue.count]
+        return min(chain([super().next_turn()] if self.count else (), (queue.next_turn() for queue in queues)))
+
     def taker(self, worker: Worker, now: float) -> Callable[[], Task | None]:
         return partial(self._locality.take, self, worker, now)
 
@@ -84,6 +80,7 @@ class NearQueue(OrderedQueue):
             self.contested.had_turn = not self.contested.had_turn
             self.contested = None
         self.add_one(task, self.taken.pop(task, None), is_first=True)
+        self._turns.put_back(task)
 
     def add_one(self, task: Task, place: int | None = None, *, is_first: bool) -> None:
         if place is None:
@@ -91,7 +88,7 @@ class NearQueue(OrderedQueue):
             return
         queue = self.stores.get(place)
         if queue is None:
-            queue = self.stores[place] = OrderedQueue(self.needs)
+            queue = self.stores[place] = OrderedQueue(self.needs, self._turns)
         queue.add_one(task, is_first=is_first)
         rank = task.group.rank
         self.preferred[task] = place

@@ -112,6 +112,13 @@ class TasksStarted:
     ran: Ran
 
 
+class TaskBlocked(NamedTuple):
+    """A started task began to wait for its own tasks and lends its slots, or continues."""
+
+    task: Task
+    is_blocked: bool
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
     """An attempt failed and will be retried. worker: its name. reason: attempt, worker, and error."""
@@ -293,6 +300,7 @@ class GivenBack(NamedTuple):
 
 Change = (
     TasksStarted
+    | TaskBlocked
     | GroupBegan
     | GroupEnded
     | TasksEnded

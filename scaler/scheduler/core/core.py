@@ -609,11 +609,12 @@ class SchedulerCore:
             if client is None:
                 if len(self.state.clients) >= MAX_NESTED_CLIENTS:
                     raise ProtocolError(f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
-                owner = worker.tasks[relay.task].group.client if relay.task in worker.tasks else None
+                parent = worker.tasks.get(relay.task)
+                owner = None if parent is None else parent.group.owner
                 key = NOBODY.key if owner is None else owner.account.key
                 if self.state.accounts.owners.get(relay.client, key) != key:
                     raise ProtocolError("a message for a client whose task is not on this worker")
-                client = ClientRecord(relay.client, f"in a task on {worker.name}", now, worker)
+                client = ClientRecord(relay.client, f"in a task on {worker.name}", now, worker, owner=owner)
                 self.client_joined(client, self.state.accounts.joined(relay.client, key))
             elif not isinstance(client, ClientRecord) or client.via is not worker:
                 raise ProtocolError("a message for a client that belongs to another worker or process")

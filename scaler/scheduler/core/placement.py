@@ -3,11 +3,12 @@
 A worker's credit is its slots plus a prefetch. The prefetch is worth `PREFETCH_SECONDS` of measured task time or 1.5
 round trips to the worker, whichever is more; at least one task per slot, and at most the worker's queue size. Free
 slots are filled first, breadth first, then prefetches in equal shares. A task with retries=0 is never prefetched: if
-its worker is lost, the scheduler must know whether the task ran.
+its worker is lost, the scheduler must know whether the task ran. Nor is a long task while owners or priorities contend.
 
-Balancing recalls queued tasks in two cases. If a worker is idle and no ready task fits it, tasks that will not start
+Balancing recalls queued tasks in three cases. If a worker is idle and no ready task fits it, tasks that will not start
 soon are recalled at once from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, each
-`CHECK_SECONDS` apart, its queued tasks are recalled, and it gets no prefetch until it finishes a task.
+`CHECK_SECONDS` apart, its queued tasks are recalled, and it gets no prefetch until it finishes a task. If a ready task
+should start before queued ones, those are recalled.
 
 Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
 not prefetch behind a task that uses several slots. If the first such task of a queue finds no room for a while,
@@ -17,9 +18,9 @@ the `resources` extension reserves room for it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from scaler.needs import PIN, Needs
 from scaler.protocol.messages import MAX_BATCH_BYTES, Drain, Outcome
@@ -27,7 +28,7 @@ from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import Give, ReadyQueue
-from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Task, Worker, WorkerPool
+from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Group, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_PLACED_PER_STEP = 4096
@@ -41,6 +42,8 @@ _TOO_MUCH_INPUT = (
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64
 """Workers per pass that may take nothing before the pass gives up."""
+MAX_HELD_BACK = 4
+"""Such workers per pass that do not prefetch the first task."""
 MAX_AVOIDING = 64
 """Tasks that avoid a worker which one step passes over for it."""
 
@@ -79,6 +82,9 @@ class Placement:
         self._resources = state.rooms.resources
         self.poll_again_at: float | None = None
         """Set when balancing left tasks in place because they start soon."""
+        self._held_back = 0
+        """Workers asked in a pass over a queue that do not prefetch its first task."""
+        self._next_recall = 0.0
 
     # -- workers
 
@@ -139,7 +145,11 @@ class Placement:
         self._outbox.send(worker.id, Drain(reason))
         self._state.changes.add(Action, "drained", worker.id, f"{worker.name}: {reason}")
 
-    def _pools_for(self, needs: Needs) -> list[WorkerPool]:
+    def _pools_of(self, queue: ReadyQueue) -> list[WorkerPool]:
+        needs = queue.needs
+        found = self._fitting.get(needs)
+        if found is not None:
+            return found
         pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
         if self._state.rooms.scaling.prefers_least_capable:
             pools.sort(key=lambda pool: len(pool.offers.items))
@@ -158,36 +168,45 @@ class Placement:
             self.update(worker)
         self.touched.clear()
         budget = MAX_PLACED_PER_STEP
+        turns = self._ready.turns
+        if turns.is_shared:
+            turns.begin(now)
         waiting = self._ready.waiting()
+        take_turns = turns.is_shared and len(waiting) > 1
         if self._resources.reservations:
             self._resources.expire(now)
-        for queue in waiting:
-            if queue.needs.pin:
-                budget -= self._give_pinned(queue, now)
-                if budget <= 0:
-                    break
-                continue
-            pools = self._fitting.get(queue.needs)
-            if pools is None:
-                pools = self._pools_for(queue.needs)
-            placed = self._fill(queue, pools, budget, now)
-            if queue.needs.is_counted and self._resources.reserves(queue, placed, now):
-                self._reserve(queue, pools, now)
-            if placed and len(waiting) > 1:
-                self._ready.rotate(queue)
-            budget -= placed
-            if budget <= 0:
-                break
+        placed = dict.fromkeys(waiting, 0)
+        left = waiting.copy()
+        while left and budget > 0:
+            queue = min(left, key=ReadyQueue.next_turn) if take_turns else left[0]
+            count = self._serve(queue, 1 if take_turns else budget, now)
+            placed[queue] += count
+            budget -= count
+            if not (take_turns and count and (queue.count or queue.preferred)):
+                left.remove(queue)
+                self._end_turns(queue, placed[queue], now, is_alone=len(waiting) == 1)
         if self._stores.is_spread:
             self._stores.end_pass(now)
         self.has_backlog = any(queue.count or queue.preferred for queue in waiting)
         return budget <= 0
+
+    def _serve(self, queue: ReadyQueue, budget: int, now: float) -> int:
+        return (
+            self._give_pinned(queue, now) if queue.needs.pin else self._fill(queue, self._pools_of(queue), budget, now)
+        )
+
+    def _end_turns(self, queue: ReadyQueue, placed: int, now: float, *, is_alone: bool) -> None:
+        if queue.needs.is_counted and not queue.needs.pin and self._resources.reserves(queue, placed, now):
+            self._reserve(queue, self._pools_of(queue), now)
+        if placed and not is_alone:
+            self._ready.rotate(queue)
 
     def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
         give = partial(self._give, queue, sum([pool.workers for pool in pools]) == 1, now)
         placed = in_vain = 0
         for prefetch in (False, True):
+            self._held_back = 0
             sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
             if queue.preferred:
                 placed += queue.offer_near(sides, prefetch, budget - placed, give)
@@ -232,7 +251,12 @@ class Placement:
                 side.move_to_end(worker)
             placed += given
             in_vain += not given
-            if not queue.count or placed >= budget or in_vain >= MAX_ASKED_IN_VAIN:
+            if (
+                not queue.count
+                or placed >= budget
+                or in_vain >= MAX_ASKED_IN_VAIN
+                or (prefetch and self._held_back >= MAX_HELD_BACK)
+            ):
                 break
         return placed, in_vain
 
@@ -258,7 +282,7 @@ class Placement:
             task = take()
             if task is None:
                 break
-            if not task.group.spec.retries and count > slots - 1:
+            if count > slots - 1 and self._waits_for_slot(task.group, worker, chosen):
                 queue.put_back(task)
                 break
             if task.id in tasks or (task.errors is not None and not is_only_worker and task.avoids(worker, now)):
@@ -286,6 +310,19 @@ class Placement:
             queue.end_turn()
         self.update(worker)
         return len(chosen)
+
+    def _waits_for_slot(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
+        """Return whether a task is not prefetched by this worker. A long one of several contenders is not if all slots
+        are for long ones: it would wait there while slots become free elsewhere."""
+        turns = self._ready.turns
+        if not group.spec.retries:
+            self._held_back = MAX_HELD_BACK
+            return True
+        if not (turns.is_shared and turns.is_long(group)):
+            return False
+        waits = sum([turns.is_long(task.group) for task in chain(worker.tasks.values(), chosen)]) >= worker.slots
+        self._held_back += waits
+        return waits
 
     @staticmethod
     def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:
@@ -316,6 +353,8 @@ class Placement:
                 if worker.progress.check(now, is_recalled=worker.recalled > 0):
                     self._recall_last(worker, None, now)
                     self.update(worker)
+        if self._ready.turns.is_shared and self.has_backlog and now >= self._next_recall:
+            self._recall_for_others(now)
         pools = [pool for pool in self._pools.values() if pool.idle]
         if not pools or not self._overloaded:
             return
@@ -342,6 +381,35 @@ class Placement:
             # Rotate, so that the next step compares other workers.
             for worker in overloaded:
                 self._overloaded.move_to_end(worker)
+
+    def _recall_for_others(self, now: float) -> None:
+        """Recall tasks that should not start before a ready one: those of lower priority, and long ones that wait for
+        other long ones while slots become free elsewhere."""
+        self._next_recall = now + POLL_AGAIN_SECONDS
+        turns = self._ready.turns
+        better = [(queue.first_rank[0], queue) for queue in self._ready.waiting()]
+        # Short tasks free slots soon, so it suffices to recall from as many workers as the ready tasks can use.
+        wanted = sum(queue.count_first(MAX_OVERLOADED_COMPARED) for _, queue in better)
+        for worker in list(islice(self._overloaded, MAX_OVERLOADED_COMPARED)):
+            if worker.recalled:
+                continue
+            best = min((priority for priority, queue in better if queue.needs.fits(worker.offers)), default=None)
+            if best is None:
+                continue
+            long = sum([turns.is_long(task.group) for task in islice(worker.tasks.values(), MAX_TASKS_COMPARED)])
+            chosen: list[Task] = []
+            for task in islice(reversed(worker.tasks.values()), min(worker.busy - worker.slots, MAX_TASKS_COMPARED)):
+                if type(task.state) is not Assigned or task.id in worker.blocked:
+                    continue
+                is_late = long > worker.slots and turns.is_long(task.group)
+                if is_late or (wanted > 0 and best < task.group.rank[0]):
+                    long -= is_late
+                    chosen.append(task)
+            if chosen:
+                wanted -= worker.slots
+                self._tasks.recall(worker, reversed(chosen))
+        if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
+            self.poll_again_at = self._next_recall
 
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
         """Return the workers worth recalling from, busiest first. Work done within a round trip is not counted."""

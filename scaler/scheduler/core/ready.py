@@ -1,9 +1,9 @@
 """Ready queues: one per requirement, so that a task that no worker can run blocks no other task.
 
-Requirements whose first tasks have equal rank (priority, then depth) go round robin. Within a requirement: by rank,
-then round robin over keys, then over the clients of a key, then first in, first out. A key with many clients thus gets
-no more than a key with one. Adding, taking, and dropping a task are O(1): a dropped task stays as a tombstone until a
-take or a sweep removes it.
+Requirements whose first tasks have equal rank (priority, then depth) go round robin. Within a requirement: by priority,
+then keys take turns, then the owners of a key, then by depth, then first in, first out. A key with many clients thus
+gets no more than a key with one. The owner of a nested task is the client outside of all tasks. Adding, taking, and
+dropping a task are O(1) per turn: a dropped task stays as a tombstone until a take or a sweep removes it.
 
 Extensions may subclass `ReadyQueue` to keep tasks that prefer a place apart.
 """
@@ -14,12 +14,14 @@ from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from scaler.needs import Needs
 from scaler.scheduler.core.state import READY, Group, Task, Worker
 
+T = TypeVar("T")
 Rank = tuple[int, int]
+"""Negated priority, negated depth."""
 Side = OrderedDict[Worker, None]
 """Workers of a pool that may take tasks: idle ones, or prefetching ones."""
 Give = Callable[[Worker, int], int]
@@ -29,20 +31,69 @@ _SWEEP_AT = 1024
 """Tombstones that trigger a sweep, if they also outnumber the live tasks."""
 _NONE: Final[deque[Task]] = deque(maxlen=0)
 
+Depths = dict[int, deque[Task]]
+"""An owner's tasks by negated depth."""
+Owners = OrderedDict[bytes, Depths]
+Lane = OrderedDict[str, Owners]
+"""Tasks of one priority by key and owner."""
+
+
+class Turns:
+    """Whose turn it is among the keys and owners of a lane. Here: round robin. The `sharing` extension goes by use."""
+
+    is_shared = False
+    """Tasks of several owners or priorities are live, so that no long task should wait for another one at a worker."""
+
+    def first(self, level: OrderedDict[Any, Any]) -> Any:
+        """Return the key or owner whose turn it is."""
+        return next(iter(level))
+
+    def took(self, task: Task, lane: Lane, owners: Owners) -> None:
+        """Called after a turn. Levels without tasks have been removed."""
+        group = task.group
+        if len(lane) > 1 and group.client.account.key in lane:
+            lane.move_to_end(group.client.account.key)
+        if len(owners) > 1 and group.owner.id in owners:
+            owners.move_to_end(group.owner.id)
+
+    def put_back(self, task: Task) -> None:
+        """Called when a taken task is put back."""
+
+    def precedes(self, _group: Group, _other: Group, /) -> bool | None:
+        """Return whether the owner of a group has its turn before another one; None: they alternate."""
+        return None
+
+    def standing(self, _group: Group, /) -> tuple[float, float]:
+        """Return a sort key among the first tasks of different queues."""
+        return 0.0, 0.0
+
+    def is_long(self, _group: Group, /) -> bool:
+        """Return whether this owner's tasks are long, or of unknown length."""
+        return False
+
+    def begin(self, now: float) -> None:
+        """Called before the turns of a step, if `is_shared`."""
+
+    def joined(self, group: Group) -> None:
+        """Called for a group with its first live task."""
+
+    def left(self, group: Group) -> None:
+        """Called for a group that has no live task any more."""
+
 
 class ReadyQueue:
     """Ready tasks of one requirement. count: live tasks that any worker may take."""
 
-    def __init__(self, needs: Needs) -> None:
+    def __init__(self, needs: Needs, turns: Turns) -> None:
         self.needs = needs
         self.count = 0
         self.tombstones = 0
-        self._lanes: dict[Rank, OrderedDict[str, OrderedDict[bytes, deque[Task]]]] = {}
-        self._ranks: list[Rank] = []
+        self._turns = turns
+        self._lanes: dict[int, Lane] = {}
+        self._priorities: list[int] = []
+        """Negated, in ascending order."""
         self._sole = _NONE
-        """Shortcut to the tasks of the best rank's only client. Never emptied, so that empty levels are removed by
-        `take`.
-        """
+        """Shortcut to the best priority's only tasks. Never emptied, so that empty levels are removed by `take`."""
 
     preferred: Collection[Task] = ()
     """Tasks that prefer a place, which `count` excludes."""
@@ -53,26 +104,36 @@ class ReadyQueue:
 
     @property
     def first_rank(self) -> Rank:
-        while self._ranks and not self._lanes[self._ranks[0]]:
-            del self._lanes[self._ranks.pop(0)]
-        return self._ranks[0]
+        while self._priorities and not self._lanes[self._priorities[0]]:
+            del self._lanes[self._priorities.pop(0)]
+        lane = self._lanes[self._priorities[0]]
+        owners = lane[self._turns.first(lane)]
+        return self._priorities[0], min(owners[self._turns.first(owners)])
+
+    def next_turn(self) -> tuple[Any, ...]:
+        """Return a sort key among the queues that have a ready task."""
+        first = self.first()
+        return self.first_rank if first is None else (first.group.rank[0], self._turns.standing(first.group))
 
     def may_pass(self, other: ReadyQueue) -> bool:
         """Return whether tasks of this queue may use room reserved for the first task of another queue."""
         return other is self or not other.total or self.first_rank < other.first_rank
 
     def tasks_of(self, group: Group) -> deque[Task]:
-        lane = self._lanes.get(group.rank)
+        priority, depth = group.rank
+        lane = self._lanes.get(priority)
         if lane is None:
-            lane = self._lanes[group.rank] = OrderedDict()
-            insort(self._ranks, group.rank)
-        client = group.client
-        clients = lane.get(client.account.key)
-        if clients is None:
-            clients = lane[client.account.key] = OrderedDict()
-        tasks = clients.get(client.id)
+            lane = self._lanes[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        owners = lane.get(group.client.account.key)
+        if owners is None:
+            owners = lane[group.client.account.key] = OrderedDict()
+        depths = owners.get(group.owner.id)
+        if depths is None:
+            depths = owners[group.owner.id] = {}
+        tasks = depths.get(depth)
         if tasks is None:
-            tasks = clients[client.id] = deque()
+            tasks = depths[depth] = deque()
             self._sole = _NONE
         return tasks
 
@@ -94,50 +155,73 @@ class ReadyQueue:
     def put_back(self, task: Task) -> None:
         """Undo the last take."""
         self.add_one(task, is_first=True)
+        self._turns.put_back(task)
 
     def take(self) -> Task | None:
-        """Take the first ready task, and rotate to the next key and client."""
-        while len(self._sole) > 1:
+        """Take the first ready task, and end its turn."""
+        turns = self._turns
+        while len(self._sole) > 1 and not turns.is_shared:
             first = self._sole.popleft()
             if first.state is READY:
                 self.count -= 1
                 first.group.ready -= 1
                 return first
             self.tombstones -= 1
-        while self._ranks:
-            lane = self._lanes[self._ranks[0]]
+        while self._priorities:
+            lane = self._lanes[self._priorities[0]]
             while lane:
-                key = next(iter(lane))
-                clients = lane[key]
-                task = self._take_of(clients)
-                if not clients:
+                key = turns.first(lane)
+                owners = lane[key]
+                owner = turns.first(owners)
+                depths = owners[owner]
+                task = self._take_of(depths)
+                if not depths:
+                    del owners[owner]
+                if not owners:
                     del lane[key]
-                elif len(lane) > 1:
-                    lane.move_to_end(key)
-                elif len(clients) == 1:
-                    self._sole = next(iter(clients.values()))
-                if task is not None:
-                    return task
-            del self._lanes[self._ranks.pop(0)]
+                if task is None:
+                    continue
+                if turns.is_shared or len(lane) > 1 or len(owners) > 1:
+                    turns.took(task, lane, owners)
+                elif len(depths) == 1:
+                    self._sole = next(iter(depths.values()))
+                return task
+            del self._lanes[self._priorities.pop(0)]
         return None
 
-    def _take_of(self, clients: OrderedDict[bytes, deque[Task]]) -> Task | None:
-        while clients:
-            client = next(iter(clients))
-            tasks = clients[client]
+    def _take_of(self, depths: Depths) -> Task | None:
+        for depth in sorted(depths):
+            tasks = depths[depth]
             while tasks:
                 task = tasks.popleft()
                 if task.state is READY:
                     if not tasks:
-                        del clients[client]
-                    elif len(clients) > 1:
-                        clients.move_to_end(client)
+                        del depths[depth]
                     self.count -= 1
                     task.group.ready -= 1
                     return task
                 self.tombstones -= 1
-            del clients[client]
+            del depths[depth]
         return None
+
+    def first(self) -> Task | None:
+        """Return the task that `take` would take."""
+        for priority in self._priorities:
+            for owners in self._in_turn(self._lanes[priority]):
+                for depths in self._in_turn(owners):
+                    for depth in sorted(depths):
+                        tasks = depths[depth]
+                        while tasks:
+                            if tasks[0].state is READY:
+                                return tasks[0]
+                            tasks.popleft()
+                            self.tombstones -= 1
+        return None
+
+    def _in_turn(self, level: OrderedDict[Any, T]) -> Iterator[T]:
+        if level:
+            yield level[self._turns.first(level)]
+            yield from level.values()
 
     def remove(self, task: Task) -> None:
         """Remove a task that will become ready again. O(tasks of its client)."""
@@ -150,36 +234,41 @@ class ReadyQueue:
         self.count -= 1
         self.tombstones += 1
         if self.tombstones > _SWEEP_AT and self.tombstones > self.count:
-            for clients in self._by_key():
-                for client, tasks in clients.items():
-                    clients[client] = deque(task for task in tasks if task.state is READY)
+            for depths in self._by_owner():
+                for depth, tasks in depths.items():
+                    depths[depth] = deque(task for task in tasks if task.state is READY)
             self.tombstones = 0
             self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
         """Return how many tasks of the same preferred place go before this one, at most `limit`. O(limit)."""
-        rank, own = task.group.rank, task.group.client
+        (priority, depth), group = task.group.rank, task.group
         count = 0
-        for better in self._ranks[: self._ranks.index(rank)]:
-            for clients in self._lanes[better].values():
-                for tasks in clients.values():
-                    count += _live(tasks, None, limit - count)
-        lane, key = self._lanes[rank], own.account.key
-        ahead = _live(lane[key][own.id], task, limit - count)
-        ahead += _between(((client, (tasks,)) for client, tasks in lane[key].items()), own.id, ahead, limit - count)
-        others = _between(((each, clients.values()) for each, clients in lane.items()), key, ahead, limit - count)
+        for better in self._priorities[: self._priorities.index(priority)]:
+            for owners in self._lanes[better].values():
+                count += _live(_all_of(owners.values()), None, limit - count)
+        lane, key, owner = self._lanes[priority], group.client.account.key, group.owner.id
+        own = lane[key][owner]
+        deeper = chain.from_iterable(own[each] for each in sorted(own) if each < depth)
+        ahead = _live(chain(deeper, own[depth]), task, limit - count)
+        ahead += _between(((each, (depths,)) for each, depths in lane[key].items()), owner, ahead, limit - count)
+        others = _between(((each, owners.values()) for each, owners in lane.items()), key, ahead, limit - count)
         return min(limit, count + ahead + others)
 
-    def clients(self) -> set[bytes]:
-        return {client for clients in self._by_key() for client in clients}
+    def count_first(self, limit: int) -> int:
+        """Return how many tasks have the best priority, at most `limit`. O(limit)."""
+        lane = self._lanes[self._priorities[0]] if self._priorities else {}
+        return _live(_all_of(depths for owners in lane.values() for depths in owners.values()), None, limit)
 
-    def _by_key(self) -> Iterator[OrderedDict[bytes, deque[Task]]]:
-        return (clients for lane in self._lanes.values() for clients in lane.values())
+    def clients(self) -> set[bytes]:
+        """Return the clients of the first task of each owner."""
+        return {task.group.client.id for depths in self._by_owner() for task in islice(_all_of([depths]), 1)}
+
+    def _by_owner(self) -> Iterator[Depths]:
+        return (depths for lane in self._lanes.values() for owners in lane.values() for depths in owners.values())
 
     def __iter__(self) -> Iterator[Task]:
-        for clients in self._by_key():
-            for tasks in clients.values():
-                yield from (task for task in tasks if task.state is READY)
+        return (task for task in _all_of(self._by_owner()) if task.state is READY)
 
     def add_one(self, task: Task, _place: int | None = None, *, is_first: bool) -> None:
         """Add a task. _place: the one that it prefers. is_first: ahead of its client's other tasks."""
@@ -192,19 +281,23 @@ class ReadyQueue:
             self.tasks_of(group).append(task)
 
 
+def _all_of(owners: Iterable[Depths]) -> Iterator[Task]:
+    return chain.from_iterable(tasks for depths in owners for tasks in depths.values())
+
+
 def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
     live = (task for task in takewhile(lambda task: task is not until, tasks) if task.state is READY)
     return sum(1 for _ in islice(live, max(0, limit)))
 
 
-def _between(queues: Iterable[tuple[object, Iterable[deque[Task]]]], own: object, ahead: int, limit: int) -> int:
-    """Count the tasks of other queues that are taken before `ahead` tasks of the own one, in round robin."""
+def _between(levels: Iterable[tuple[object, Iterable[Depths]]], own: object, ahead: int, limit: int) -> int:
+    """Count the tasks of others that are taken before `ahead` tasks of the own one, if all take turns."""
     count, extra = 0, 1
-    for name, tasks in queues:
+    for name, owners in levels:
         if name == own:
             extra = 0
         else:
-            count += _live(chain.from_iterable(tasks), None, min(ahead + extra, limit - count))
+            count += _live(_all_of(owners), None, min(ahead + extra, limit - count))
     return count
 
 
@@ -213,11 +306,12 @@ class ReadyQueues:
 
     def __init__(self) -> None:
         self.queues: dict[Needs, ReadyQueue] = {}
-        self.make_queue: Callable[[Needs], ReadyQueue] = ReadyQueue
+        self.make_queue: Callable[[Needs, Turns], ReadyQueue] = ReadyQueue
+        self.turns = Turns()
 
     def of(self, needs: Needs) -> ReadyQueue:
         if needs not in self.queues:
-            self.queues[needs] = self.make_queue(needs)
+            self.queues[needs] = self.make_queue(needs, self.turns)
         return self.queues[needs]
 
     def add(self, group: Group, tasks: Sequence[Task]) -> None:
@@ -244,10 +338,10 @@ class ReadyQueues:
         return sum(queue.total for queue in self.queues.values())
 
     def waiting(self) -> list[ReadyQueue]:
-        """Return the queues that have a ready task, by best rank, then least recently served."""
+        """Return the queues that have a ready task, by whose turn it is, then least recently served."""
         found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
         if len(found) > 1:
-            found.sort(key=lambda queue: queue.first_rank)
+            found.sort(key=ReadyQueue.next_turn if self.turns.is_shared else lambda queue: queue.first_rank)
         return found
 
     def rotate(self, queue: ReadyQueue) -> None:

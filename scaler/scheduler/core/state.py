@@ -135,9 +135,11 @@ class Function:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Live tasks of one client and spec. rank: sort key of queues, by descending priority, then depth."""
+    """Live tasks of one client and spec. owner: the client outside of all tasks, for nested ones; otherwise the client.
+    rank: sort key of queues, by descending priority, then depth."""
 
     client: ClientRecord
+    owner: ClientRecord
     spec: Spec
     functions: tuple[bytes, ...]
     size_bytes: int
@@ -468,6 +470,8 @@ class ClientRecord(PeerRecord):
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     is_durable: bool = False
     """Its tasks and results outlive its connection. Set only by the `durability` extension."""
+    owner: ClientRecord | None = None
+    """For a client inside a task: the client outside of all tasks, as far as known."""
 
     @property
     def is_detached(self) -> bool:

@@ -211,7 +211,9 @@ class Submission:
         if client.via is not None and spec.parent:
             parent = client.via.tasks.get(spec.parent)
             depth = 1 if parent is None else parent.group.depth + 1
+            client.owner = client.owner if parent is None else parent.group.owner
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
+        self._state.ready.turns.joined(group)
         self._state.changes.add(GroupBegan, group)
         timings = group.function.timings
         timings[timing] = None
@@ -231,7 +233,8 @@ class Submission:
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
         rank = -spec.priority, -depth
-        return Group(client, spec, spec.registered, spec_bytes(spec), needs, rank, depth, timing, function)
+        size_bytes, owner = spec_bytes(spec), client.owner or client
+        return Group(client, owner, spec, spec.registered, size_bytes, needs, rank, depth, timing, function)
 
 
 def _shared(payloads: Iterable[bytes]) -> Iterator[bytes]:

@@ -51,6 +51,7 @@ from scaler.scheduler.core.changes import (
     GivenBack,
     GroupEnded,
     Incident,
+    TaskBlocked,
     TaskFailed,
     TaskRetried,
     TasksEnded,
@@ -292,6 +293,7 @@ class Tasks:
             if task is None or task.attempt != attempt:
                 continue
             worker.block(task, is_blocked=is_suspended)
+            self._state.changes.add(TaskBlocked, task, is_suspended)
 
     # -- results
 
@@ -778,6 +780,7 @@ class Tasks:
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]
+            self._ready.turns.left(group)
             self._state.changes.add(GroupEnded, group)
             group.client.account.size_bytes -= group.size_bytes
             for identifier in group.functions:

@@ -12,8 +12,10 @@ from scaler.scheduler.core.changes import FailureRecord, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated, Timing
 from tests.extensions.history.recorded import Recorded
 
+CLIENT = ClientRecord(b"client..", "client", 0.0)
 GROUP = Group(
-    ClientRecord(b"client..", "client", 0.0),
+    CLIENT,
+    CLIENT,
     Spec(b"f" * 16),
     (b"f" * 16,),
     0,

@@ -109,6 +109,7 @@ class Cluster(SchedulerPart):
     """Feeds the core, and checks every invariant after some steps. Peers have short names."""
 
     _steps = 0
+    check_every = CHECK_EVERY
 
     changes: ClassVar[tuple[type, ...]] = (Action,)
     """Participates in the core like an extension."""
@@ -160,7 +161,7 @@ class Cluster(SchedulerPart):
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = self.core.step(list(inputs), self.now)
         self._steps += 1
-        if self._steps % CHECK_EVERY == 0:
+        if self._steps % self.check_every == 0:
             check(self.state)
         self.commands.extend(commands)
         return commands

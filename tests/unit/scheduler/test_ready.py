@@ -15,8 +15,10 @@ GPU = Needs.of({"gpu": 1})
 
 def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = PLAIN) -> Group:
     spec = Spec(b"f" * 16, priority=priority, needs=needs.items)
+    record = ClientRecord(client.encode().ljust(8, b"."), client, 0.0)
     return Group(
-        ClientRecord(client.encode().ljust(8, b"."), client, 0.0),
+        record,
+        record,
         spec,
         (spec.function,),
         0,

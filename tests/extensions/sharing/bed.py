@@ -1,0 +1,240 @@
+"""A simulated cluster: the scheduler's core, and workers that run tasks for as long as their clients say."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from scaler.protocol.messages import (
+    STARTED_AFTER_SECONDS,
+    Done,
+    Finished,
+    Message,
+    Outcome,
+    Recall,
+    Returned,
+    Run,
+    Started,
+    Suspended,
+)
+from tests.unit.scheduler.driver import VALUE, Cluster
+
+WAY_SECONDS = 0.0005
+"""Duration of a message."""
+
+
+@dataclass
+class Flood:
+    """A client with more tasks than slots at any time. nested: number and seconds of tasks that each task waits for."""
+
+    seconds: Callable[[int], float]
+    options: dict[str, object] = field(default_factory=dict)
+    nested: tuple[int, float] | None = None
+    used: float = 0.0
+    seen: int = 0
+    sent: int = 0
+    waiting_since: float = 0.0
+    longest_wait: float = 0.0
+
+
+@dataclass
+class Running:
+    client: str
+    ends_at: float
+    began_at: float
+    children: int = 0
+    is_blocked: bool = False
+
+
+class Bed(Cluster):
+    check_every = 200
+    extensions = (*Cluster.extensions, "sharing")
+
+    def __init__(self, workers: int = 1, slots: int = 2, **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self.slots = slots
+        self.parents: dict[str, tuple[str, bytes]] = {}
+        """Worker and parent of each client inside a task."""
+        self.owners: dict[bytes, str] = {}
+        """Clients outside of tasks, by nested task."""
+        self.attempts: dict[bytes, int] = {}
+        self.ended: set[bytes] = set()
+        self.flooding: set[bytes] = set()
+        """Tasks whose end makes their clients submit the next ones."""
+        self.floods: dict[str, Flood] = {}
+        self.seconds: dict[bytes, float] = {}
+        self.queues: dict[str, list[tuple[tuple[int, int], int, bytes, int]]] = {}
+        self.running: dict[str, dict[bytes, Running]] = {}
+        self.began: dict[bytes, float] = {}
+        self._order = count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        for number in range(workers):
+            name = self.worker(f"w{number}", slots=slots)
+            self.queues[name], self.running[name] = [], {}
+
+    # -- clients
+
+    def flood(self, name: str, seconds: float | Callable[[int], float], at: float = 0.0, **options: object) -> Flood:
+        """Let a client keep 60 tasks per slot, from a time on."""
+        nested = options.pop("nested", None)
+        lengths = seconds if callable(seconds) else lambda _: seconds
+        found = self.floods[name] = Flood(lengths, options, nested)  # type: ignore[arg-type]
+        self.at(at, lambda: self._join(name, found))
+        return found
+
+    def guest(self, name: str) -> None:
+        """Add a client that submits nothing on its own."""
+        self.floods[name] = Flood(lambda _: 0.0)
+        self.client(name)
+
+    def _join(self, name: str, flood: Flood) -> None:
+        self.client(name)
+        flood.waiting_since = self.now
+        for _ in range(60 * len(self.queues) * self.slots):
+            self._submit(name, flood)
+
+    def _submit(self, name: str, flood: Flood) -> None:
+        ids = [self.task_id(name)]
+        self.seconds[ids[0]] = flood.seconds(flood.sent)
+        flood.sent += 1
+        self.flooding.add(ids[0])
+        self.submit(name, ids=ids, seen=flood.seen, **{"retries": 3, **flood.options})
+        self.hear()
+
+    # -- time
+
+    def at(self, delay: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._order), act))
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while True:
+            due = self._events[0][0] if self._events else until
+            wakes = self.core.next_step_at(self.now)
+            if min(due, wakes) >= until:
+                break
+            if wakes < due:
+                self.now = max(wakes, self.now + 1e-6)
+                self.step()
+            else:
+                self.now, _, act = heapq.heappop(self._events)
+                act()
+            self.hear()
+        self.now = until
+        self._settle()
+
+    def _settle(self) -> None:
+        """Count what running tasks have used so far."""
+        for running in self.running.values():
+            for each in running.values():
+                if not each.is_blocked:
+                    self.floods[each.client].used += self.now - each.began_at
+                    each.began_at = self.now
+
+    def shares(self, seconds: float) -> dict[str, float]:
+        """Return the slot-seconds that each client uses from now on."""
+        self._settle()
+        before = {name: flood.used for name, flood in self.floods.items()}
+        self.run(seconds)
+        return {name: flood.used - before[name] for name, flood in self.floods.items()}
+
+    # -- workers
+
+    def hear(self) -> None:
+        said, self.said, self.commands = self.said, [], []
+        for name, message in said:
+            if isinstance(message, Finished) and name in self.floods:
+                self.floods[name].seen = message.number
+            if name in self.queues:
+                self.at(WAY_SECONDS, lambda name=name, message=message: self._received(name, message))  # type: ignore[misc]
+            elif isinstance(message, Finished) and name in self.parents:
+                self.at(WAY_SECONDS, lambda name=name, message=message: self._child_ended(name, message))  # type: ignore[misc]
+
+    def _received(self, worker: str, message: Message) -> None:
+        if isinstance(message, Run):
+            for group in message.groups:
+                rank = -group.spec.priority, -int(bool(group.spec.parent))
+                for task, attempt in zip(group.ids, group.attempts, strict=True):
+                    self.queues[worker].append((rank, next(self._order), task, attempt))
+            self.queues[worker].sort()
+            self._start(worker)
+        elif isinstance(message, Recall):
+            back = {task for _, _, task, _ in self.queues[worker]} & set(message.ids)
+            self.queues[worker] = [each for each in self.queues[worker] if each[2] not in back]
+            started = [task not in back for task in message.ids]
+            self._send(worker, Returned(message.ids, message.attempts, started))
+
+    def _send(self, name: str, message: Message) -> None:
+        self.at(WAY_SECONDS, lambda: self.say(name, message) and None)
+
+    def _start(self, worker: str) -> None:
+        running = self.running[worker]
+        while self.queues[worker] and sum(not each.is_blocked for each in running.values()) < self.slots:
+            _, _, task, attempt = self.queues[worker].pop(0)
+            owner = self.owners.get(task) or task[:8].rstrip(b".").decode()
+            flood = self.floods[owner]
+            flood.longest_wait = max(flood.longest_wait, self.now - flood.waiting_since)
+            flood.waiting_since = self.now
+            self.began[task] = self.now
+            seconds = self.seconds[task]
+            running[task] = Running(owner, self.now + seconds, self.now)
+            is_parent = flood.nested is not None and task not in self.owners
+            if is_parent:
+                self.at(seconds, lambda task=task, attempt=attempt: self._block(worker, task, attempt))  # type: ignore[misc]
+            else:
+                self.at(seconds, lambda task=task, attempt=attempt: self._end(worker, task, attempt))  # type: ignore[misc]
+            if seconds >= STARTED_AFTER_SECONDS:
+                self.at(STARTED_AFTER_SECONDS, lambda task=task: self._tell(worker, task))  # type: ignore[misc]
+
+    def _tell(self, worker: str, task: bytes) -> None:
+        if task in self.running[worker]:
+            self._send(worker, Started([task], [int(1e6 * self.running[worker][task].began_at)], [0]))
+
+    def _end(self, worker: str, task: bytes, attempt: int) -> None:
+        ended = self.running[worker].pop(task)
+        flood = self.floods[ended.client]
+        flood.used += self.now - ended.began_at
+        duration = self.now - self.began[task]
+        done = Done([task], [attempt], [Outcome.SUCCESS], [VALUE], [int(duration * 1e6)])
+        self._send(worker, done)
+        self.ended.add(task)
+        if task in self.flooding:
+            self.at(2 * WAY_SECONDS, lambda: self._submit(ended.client, flood))
+        self._start(worker)
+
+    # -- nested tasks
+
+    def _block(self, worker: str, task: bytes, attempt: int) -> None:
+        parent = self.running[worker][task]
+        flood = self.floods[parent.client]
+        flood.used += self.now - parent.began_at
+        parent.is_blocked = True
+        number, seconds = flood.nested or (0, 0.0)
+        name = f"n{task[8:16].hex()[-6:]}"
+        self.nested(name, worker, task)
+        self.parents[name] = worker, task
+        parent.children = number
+        self._send(worker, Suspended([task], [attempt], [True]))
+        ids = [self.task_id(name) for _ in range(number)]
+        for child in ids:
+            self.seconds[child], self.owners[child] = seconds, parent.client
+        self.attempts[task] = attempt
+        self.submit(name, ids=ids, parent=task, retries=3)
+
+    def _child_ended(self, name: str, message: Finished) -> None:
+        worker, task = self.parents[name]
+        parent = self.running[worker][task]
+        parent.children -= len(message.ids)
+        if not parent.children:
+            parent.is_blocked, parent.began_at = False, self.now
+            self._send(worker, Suspended([task], [self.attempts[task]], [False]))
+            self._end(worker, task, self.attempts[task])
+            del self.parents[name]
+
+
+def split(shares: dict[str, float], names: Sequence[str]) -> list[float]:
+    """Return each client's part of all slot-seconds used."""
+    total = sum(shares.values())
+    return [shares[name] / total for name in names]
