@@ -1,4 +1,4 @@
-"""Sharing: slots go to the key, and then the client, that used least of them lately.
+"""Sharing: free slots go to the key, and within it to the client, with the least recent use.
 
 changes of the core -> use.py: slot-seconds by key and owner -> turns.py: whose turn it is -> ready queues, placement
 """
@@ -6,4 +6,4 @@ changes of the core -> use.py: slot-seconds by key and owner -> turns.py: whose 
 from scaler.plugins import Extension
 
 EXTENSION = Extension("sharing", scheduler="scaler.extensions.sharing.turns:FairTurns")
-"""Keys share the slots by use, and the clients of a key share what it gets."""
+"""Keys share slots equally, and clients share the slots of their key."""

@@ -1,25 +1,28 @@
-"""Turns by use: the key that used least goes first, and among its clients the one that used least. Pure."""
+"""Turns by use: first the key with the lowest standing, then its client with the lowest standing. Pure."""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, Running, User, admit, update, width_of
+from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, update, width_of
 from scaler.scheduler.core.changes import ClientLeft, TaskBlocked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.ready import Lane, Owners, Turns
 from scaler.scheduler.core.rooms import Now
-from scaler.scheduler.core.state import Group, Task
+from scaler.scheduler.core.state import Assigned, Group, Task, Worker
 
 UPDATE_SECONDS = 0.005
 """Seconds between two updates of the standings. In between, they count the tasks sent."""
 FORGET_SECONDS = 1.0
 NEGLIGIBLE_SECONDS = 0.01
+MAX_COMPARED = 512
+"""Tasks of a worker that are compared."""
 
 
 class FairTurns(SchedulerPart, Turns):
@@ -30,7 +33,7 @@ class FairTurns(SchedulerPart, Turns):
         """By key, and by id of an owner."""
         self._contenders: Counter[tuple[bytes, int]] = Counter()
         """Live groups by owner and priority."""
-        self._running: dict[bytes, Running] = {}
+        self._running: dict[bytes, LongTask] = {}
         self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[float, int, Any]]]] = {}
         """Standings in a level, by its `id`."""
         self._update_at = self._forgot_at = 0.0
@@ -138,8 +141,37 @@ class FairTurns(SchedulerPart, Turns):
     def precedes(self, group: Group, other: Group) -> bool | None:
         return self.standing(group) < self.standing(other)
 
-    def is_long(self, group: Group) -> bool:
-        return self._users[group.owner.id].is_long
+    def _is_long(self, task: Task) -> bool:
+        return self._users[task.group.owner.id].is_long
+
+    def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
+        """Hold long tasks back if all slots are for long ones: they would wait there while slots elsewhere get free."""
+        if not self._users[group.owner.id].is_long:
+            return False
+        return sum(map(self._is_long, chain(worker.tasks.values(), chosen))) >= worker.slots
+
+    def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
+        """Yield tasks of lower priority than a ready one, and long ones that wait for other long ones."""
+        waiting = [(queue.first_rank[0], queue) for queue in self.cluster.ready.waiting()]
+        # Slots with short tasks are soon free: a few workers are enough.
+        wanted = sum(min(queue.total, len(overloaded)) for _, queue in waiting)
+        for worker in overloaded:
+            best = min((priority for priority, queue in waiting if queue.needs.fits(worker.offers)), default=None)
+            if best is None or worker.recalled:
+                continue
+            tasks = worker.tasks.values()
+            late = sum(map(self._is_long, islice(tasks, MAX_COMPARED))) - worker.slots
+            chosen: list[Task] = []
+            for task in islice(reversed(tasks), min(worker.busy - worker.slots, MAX_COMPARED)):
+                if type(task.state) is not Assigned or task.id in worker.blocked:
+                    continue
+                is_late = late > 0 and self._is_long(task)
+                if is_late or (wanted > 0 and best < task.group.rank[0]):
+                    late -= is_late
+                    chosen.append(task)
+            if chosen:
+                wanted -= worker.slots
+                yield worker, chosen[::-1]
 
     # -- use
 
@@ -184,7 +216,7 @@ class FairTurns(SchedulerPart, Turns):
             return
         offset = started.ran.clock.offset_seconds
         began_at = now if offset is None else min(now, self.cluster.own_time(began_us / 1e6 + offset))
-        running = self._running[task.id] = Running(owner, width_of(task.group), None)
+        running = self._running[task.id] = LongTask(owner, width_of(task.group), None)
         owner.begin(running, began_at)
 
     def _blocked(self, task: Task, now: float, *, is_blocked: bool) -> None:
@@ -193,7 +225,7 @@ class FairTurns(SchedulerPart, Turns):
             return
         running = self._running.get(task.id)
         if running is None:
-            running = self._running[task.id] = Running(owner, width_of(task.group), None)
+            running = self._running[task.id] = LongTask(owner, width_of(task.group), None)
             owner.begin(running, now)
         if is_blocked and running.began_at is not None:
             owner.pause(running, now)
@@ -205,7 +237,7 @@ class FairTurns(SchedulerPart, Turns):
             owner.begin(running, now)
 
     @staticmethod
-    def _stop(running: Running, now: float) -> None:
+    def _stop(running: LongTask, now: float) -> None:
         if running.began_at is None:
             running.blocked_seconds += now - running.blocked_at
             running.user.blocked -= 1

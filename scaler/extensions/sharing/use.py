@@ -1,8 +1,8 @@
-"""What keys and their clients use: slot-seconds over weight. Pure.
+"""Slot-seconds used by each key and client, divided by its weight. Pure.
 
-A user has used the slot-seconds of its ended tasks, of which half are forgotten after `HALF_LIFE_SECONDS`, and is
-charged for the tasks that it has on workers: what they ran so far, or what its tasks usually take. A user that becomes
-active again is owed at most `OWED_SECONDS` of all slots, so that it never keeps others out for longer.
+A user's standing has two parts. Its ended tasks count with their durations, which lose half of their weight every
+`HALF_LIFE_SECONDS`. Its tasks on workers count with their mean duration, or with the time they have run if that is
+longer. A user that becomes active again gets an advantage of at most `OWED_SECONDS` on all slots.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_MEASURED = 64
 
 
 @dataclass(slots=True, eq=False)
-class Running:
-    """A task that runs for long. began_at: core time; None while it waits for its own tasks, which are charged instead.
-    charged_seconds: charged so far. blocked_seconds: how long it waited."""
+class LongTask:
+    """A task that the worker has reported as running. began_at: core time; None while the task waits for nested tasks,
+    which are charged instead. charged_seconds, blocked_seconds: running and waiting time up to then."""
 
     user: User
     width: float
@@ -36,7 +36,7 @@ class Running:
 
 @dataclass(slots=True, eq=False)
 class User:
-    """Use of a key, or of a client outside of tasks with all its nested tasks. standing: the lowest has its turn."""
+    """A key, or a client with all its nested tasks. The user with the lowest standing goes first."""
 
     key: User | None = None
     weight: float = 1.0
@@ -51,14 +51,14 @@ class User:
     ended: float = 0.0
     ended_seconds: float = 0.0
     sent_at: float = math.inf
-    """Since when it has tasks on workers, before the first of them ended."""
+    """When its first tasks were sent to workers, until one of them ends."""
     running: int = 0
     blocked: int = 0
     sum_began: float = 0.0
     """Sum of `began_at` of its running tasks."""
 
     def mean_seconds(self, now: float) -> float:
-        """Return the duration of its tasks. Before the first one ends: twice as long as they run already."""
+        """Return the mean duration of its tasks, or an estimate from their age until the first one ends."""
         if self.ended:
             return self.ended_seconds / self.ended
         return max(UNKNOWN_DURATION_SECONDS, 2 * (now - self.sent_at))
@@ -76,13 +76,13 @@ class User:
             self.key.used_seconds += seconds
 
     def expect(self, seconds: float) -> None:
-        """Charge a task that is sent now, until the next `update`."""
+        """Count a task that is being sent until the next `update` counts it."""
         self.standing += seconds / self.weight
         if self.key is not None:
             self.key.standing += seconds / self.key.weight
 
     def committed(self, now: float) -> float:
-        """Return the slot-seconds of its tasks on workers: what they ran or what they usually take."""
+        """Return the slot-seconds to count for its tasks on workers."""
         assigned = sum(group.assigned * width_of(group) for group in self.groups)
         if not self.ended:
             self.sent_at = min(self.sent_at, now) if assigned else math.inf
@@ -90,13 +90,13 @@ class User:
         others = max(0.0, assigned - self.running - self.blocked)
         return others * mean + max(self.running * mean, self.running * now - self.sum_began)
 
-    def begin(self, task: Running, now: float) -> None:
+    def begin(self, task: LongTask, now: float) -> None:
         task.began_at = now
         self.running += 1
         self.sum_began += now
 
-    def pause(self, task: Running, now: float) -> None:
-        """Charge what a task has run since it began or continued."""
+    def pause(self, task: LongTask, now: float) -> None:
+        """Charge a task's running time so far, and stop counting."""
         if task.began_at is not None:
             seconds = max(0.0, now - task.began_at)
             task.charged_seconds += seconds
@@ -121,7 +121,7 @@ def update(users: Collection[User], now: float) -> None:
 
 
 def admit(user: User, others: Iterable[User], slots: int) -> None:
-    """Limit what a user that becomes active is owed, relative to the active others."""
+    """Limit how far a user that becomes active is behind the other active ones."""
     least = min((other.standing for other in others), default=-math.inf)
     owed = least * user.weight - user.used_seconds
     user.used_seconds += max(0.0, owed - OWED_SECONDS * slots)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 
 from scaler.needs import PIN, Needs
 from scaler.protocol.messages import MAX_BATCH_BYTES, Drain, Outcome
@@ -191,9 +191,9 @@ class Placement:
         return budget <= 0
 
     def _serve(self, queue: ReadyQueue, budget: int, now: float) -> int:
-        return (
-            self._give_pinned(queue, now) if queue.needs.pin else self._fill(queue, self._pools_of(queue), budget, now)
-        )
+        if queue.needs.pin:
+            return self._give_pinned(queue, now)
+        return self._fill(queue, self._pools_of(queue), budget, now)
 
     def _end_turns(self, queue: ReadyQueue, placed: int, now: float, *, is_alone: bool) -> None:
         if queue.needs.is_counted and not queue.needs.pin and self._resources.reserves(queue, placed, now):
@@ -282,7 +282,7 @@ class Placement:
             task = take()
             if task is None:
                 break
-            if count > slots - 1 and self._waits_for_slot(task.group, worker, chosen):
+            if count > slots - 1 and self._is_held_back(task.group, worker, chosen):
                 queue.put_back(task)
                 break
             if task.id in tasks or (task.errors is not None and not is_only_worker and task.avoids(worker, now)):
@@ -311,18 +311,16 @@ class Placement:
         self.update(worker)
         return len(chosen)
 
-    def _waits_for_slot(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
-        """Return whether a task is not prefetched by this worker. A long one of several contenders is not if all slots
-        are for long ones: it would wait there while slots become free elsewhere."""
+    def _is_held_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
+        """Return whether a task is not prefetched by this worker."""
         turns = self._ready.turns
         if not group.spec.retries:
-            self._held_back = MAX_HELD_BACK
-            return True
-        if not (turns.is_shared and turns.is_long(group)):
+            self._held_back = MAX_HELD_BACK  # no worker prefetches it
+        elif turns.is_shared and turns.holds_back(group, worker, chosen):
+            self._held_back += 1
+        else:
             return False
-        waits = sum([turns.is_long(task.group) for task in chain(worker.tasks.values(), chosen)]) >= worker.slots
-        self._held_back += waits
-        return waits
+        return True
 
     @staticmethod
     def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:
@@ -345,16 +343,14 @@ class Placement:
     # -- balancing
 
     def balance(self, now: float) -> None:
-        """Recall tasks from stalled workers, and from overloaded workers for idle ones."""
+        """Recall tasks from stalled workers, from overloaded workers for idle ones, and for tasks that precede them."""
         self.poll_again_at = None
         if now >= self.next_check:
-            self.next_check = now + CHECK_SECONDS
-            for worker in list(self._overloaded):
-                if worker.progress.check(now, is_recalled=worker.recalled > 0):
-                    self._recall_last(worker, None, now)
-                    self.update(worker)
+            self._relieve_stalled(now)
         if self._ready.turns.is_shared and self.has_backlog and now >= self._next_recall:
-            self._recall_for_others(now)
+            self._next_recall = now + POLL_AGAIN_SECONDS
+            for worker, tasks in self._ready.turns.to_recall(list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))):
+                self._tasks.recall(worker, tasks)
         pools = [pool for pool in self._pools.values() if pool.idle]
         if not pools or not self._overloaded:
             return
@@ -382,34 +378,12 @@ class Placement:
             for worker in overloaded:
                 self._overloaded.move_to_end(worker)
 
-    def _recall_for_others(self, now: float) -> None:
-        """Recall tasks that should not start before a ready one: those of lower priority, and long ones that wait for
-        other long ones while slots become free elsewhere."""
-        self._next_recall = now + POLL_AGAIN_SECONDS
-        turns = self._ready.turns
-        better = [(queue.first_rank[0], queue) for queue in self._ready.waiting()]
-        # Short tasks free slots soon, so it suffices to recall from as many workers as the ready tasks can use.
-        wanted = sum(queue.count_first(MAX_OVERLOADED_COMPARED) for _, queue in better)
-        for worker in list(islice(self._overloaded, MAX_OVERLOADED_COMPARED)):
-            if worker.recalled:
-                continue
-            best = min((priority for priority, queue in better if queue.needs.fits(worker.offers)), default=None)
-            if best is None:
-                continue
-            long = sum([turns.is_long(task.group) for task in islice(worker.tasks.values(), MAX_TASKS_COMPARED)])
-            chosen: list[Task] = []
-            for task in islice(reversed(worker.tasks.values()), min(worker.busy - worker.slots, MAX_TASKS_COMPARED)):
-                if type(task.state) is not Assigned or task.id in worker.blocked:
-                    continue
-                is_late = long > worker.slots and turns.is_long(task.group)
-                if is_late or (wanted > 0 and best < task.group.rank[0]):
-                    long -= is_late
-                    chosen.append(task)
-            if chosen:
-                wanted -= worker.slots
-                self._tasks.recall(worker, reversed(chosen))
-        if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
-            self.poll_again_at = self._next_recall
+    def _relieve_stalled(self, now: float) -> None:
+        self.next_check = now + CHECK_SECONDS
+        for worker in list(self._overloaded):
+            if worker.progress.check(now, is_recalled=worker.recalled > 0):
+                self._recall_last(worker, None, now)
+                self.update(worker)
 
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
         """Return the workers worth recalling from, busiest first. Work done within a round trip is not counted."""

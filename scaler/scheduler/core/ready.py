@@ -42,7 +42,7 @@ class Turns:
     """Whose turn it is among the keys and owners of a lane. Here: round robin. The `sharing` extension goes by use."""
 
     is_shared = False
-    """Tasks of several owners or priorities are live, so that no long task should wait for another one at a worker."""
+    """Tasks of several owners or priorities are live."""
 
     def first(self, level: OrderedDict[Any, Any]) -> Any:
         """Return the key or owner whose turn it is."""
@@ -67,9 +67,13 @@ class Turns:
         """Return a sort key among the first tasks of different queues."""
         return 0.0, 0.0
 
-    def is_long(self, _group: Group, /) -> bool:
-        """Return whether this owner's tasks are long, or of unknown length."""
+    def holds_back(self, _group: Group, _worker: Worker, _chosen: Sequence[Task], /) -> bool:
+        """Return whether a worker should not prefetch a task, if `is_shared`. chosen: tasks that it gets now."""
         return False
+
+    def to_recall(self, _overloaded: Sequence[Worker], /) -> Iterable[tuple[Worker, Sequence[Task]]]:
+        """Yield queued tasks that should not start before a ready one, if `is_shared`."""
+        return ()
 
     def begin(self, now: float) -> None:
         """Called before the turns of a step, if `is_shared`."""
@@ -255,11 +259,6 @@ class ReadyQueue:
         others = _between(((each, owners.values()) for each, owners in lane.items()), key, ahead, limit - count)
         return min(limit, count + ahead + others)
 
-    def count_first(self, limit: int) -> int:
-        """Return how many tasks have the best priority, at most `limit`. O(limit)."""
-        lane = self._lanes[self._priorities[0]] if self._priorities else {}
-        return _live(_all_of(depths for owners in lane.values() for depths in owners.values()), None, limit)
-
     def clients(self) -> set[bytes]:
         """Return the clients of the first task of each owner."""
         return {task.group.client.id for depths in self._by_owner() for task in islice(_all_of([depths]), 1)}
@@ -291,7 +290,7 @@ def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
 
 
 def _between(levels: Iterable[tuple[object, Iterable[Depths]]], own: object, ahead: int, limit: int) -> int:
-    """Count the tasks of others that are taken before `ahead` tasks of the own one, if all take turns."""
+    """Count other tasks before a task with `ahead` own tasks before it, in round robin."""
     count, extra = 0, 1
     for name, owners in levels:
         if name == own:

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from scaler.protocol.messages import (
     STARTED_AFTER_SECONDS,
@@ -30,7 +31,7 @@ class Flood:
     """A client with more tasks than slots at any time. nested: number and seconds of tasks that each task waits for."""
 
     seconds: Callable[[int], float]
-    options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     nested: tuple[int, float] | None = None
     used: float = 0.0
     seen: int = 0
@@ -52,8 +53,8 @@ class Bed(Cluster):
     check_every = 200
     extensions = (*Cluster.extensions, "sharing")
 
-    def __init__(self, workers: int = 1, slots: int = 2, **settings: object) -> None:
-        super().__init__(**settings)  # type: ignore[arg-type]
+    def __init__(self, workers: int = 1, slots: int = 2, **settings: Any) -> None:
+        super().__init__(**settings)
         self.slots = slots
         self.parents: dict[str, tuple[str, bytes]] = {}
         """Worker and parent of each client inside a task."""
@@ -69,18 +70,18 @@ class Bed(Cluster):
         self.running: dict[str, dict[bytes, Running]] = {}
         self.began: dict[bytes, float] = {}
         self._order = count()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         for number in range(workers):
             name = self.worker(f"w{number}", slots=slots)
             self.queues[name], self.running[name] = [], {}
 
     # -- clients
 
-    def flood(self, name: str, seconds: float | Callable[[int], float], at: float = 0.0, **options: object) -> Flood:
+    def flood(self, name: str, seconds: float | Callable[[int], float], at: float = 0.0, **options: Any) -> Flood:
         """Let a client keep 60 tasks per slot, from a time on."""
         nested = options.pop("nested", None)
         lengths = seconds if callable(seconds) else lambda _: seconds
-        found = self.floods[name] = Flood(lengths, options, nested)  # type: ignore[arg-type]
+        found = self.floods[name] = Flood(lengths, options, nested)
         self.at(at, lambda: self._join(name, found))
         return found
 
@@ -105,7 +106,7 @@ class Bed(Cluster):
 
     # -- time
 
-    def at(self, delay: float, act: Callable[[], None]) -> None:
+    def at(self, delay: float, act: Callable[[], object]) -> None:
         heapq.heappush(self._events, (self.now + delay, next(self._order), act))
 
     def run(self, seconds: float) -> None:
@@ -167,7 +168,7 @@ class Bed(Cluster):
             self._send(worker, Returned(message.ids, message.attempts, started))
 
     def _send(self, name: str, message: Message) -> None:
-        self.at(WAY_SECONDS, lambda: self.say(name, message) and None)
+        self.at(WAY_SECONDS, lambda: self.say(name, message))
 
     def _start(self, worker: str) -> None:
         running = self.running[worker]

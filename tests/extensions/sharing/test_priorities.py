@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.extensions.sharing.bed import WAY_SECONDS, Bed
@@ -10,7 +12,7 @@ ROUND_TRIP = 4 * WAY_SECONDS
 """The recall and its answer; the end of a task and the next one."""
 
 
-def submit(bed: Bed, client: str, seconds: float, count: int = 1, **options: object) -> list[bytes]:
+def submit(bed: Bed, client: str, seconds: float, count: int = 1, **options: Any) -> list[bytes]:
     ids = [bed.task_id(client) for _ in range(count)]
     bed.seconds.update(dict.fromkeys(ids, seconds))
     bed.submit(client, ids=ids, **{"retries": 3, **options})
