@@ -50,7 +50,7 @@ CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("scaler/worker/agent/core.py", "scaler/worker/agent/pool.py", "scaler/offload/calls.py"),
         (
             "tests/unit/worker/test_agent_core.py",
-            "tests/unit/worker/test_memory_limits.py",
+            "tests/extensions/resources/test_memory_limits.py",
             "tests/unit/worker_manager/test_offload_core.py",
             "tests/properties/test_worker_core.py",
         ),
