@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, Unpack
 
-from scaler.client.client import Client
+from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.future import ScalerFuture, carry_through
-from scaler.client.options import OptionKeywords, check_integer, options_of
+from scaler.client.options import OptionKeywords, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.extensions.maps.results import ResultIterator, iterate
 from scaler.extensions.maps.runner import why_one
 from scaler.extensions.maps.window import UNBOUNDED
 from scaler.host import usable_cpus
+from scaler.serialization import Serializer
 from scaler.serialization.exceptions import hide_frames, hiding_frames
 
 
@@ -56,17 +57,29 @@ class ScalerExecutor(Executor):
     """
 
     @hiding_frames
-    def __init__(
+    def __init__(  # noqa: PLR0913 (mostly the arguments of a client)
         self,
         client: Client | None = None,
         *,
+        address: str | None = None,
         max_workers: int | None = None,
+        profiling: bool = False,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        serializer: Serializer | type[Serializer] | None = None,
+        stream_output: bool = False,
+        name: str = "",
+        credentials: str | None = None,
+        insecure_no_auth: bool | None = None,
+        session: str | None = None,
+        compression: str | None = None,
+        processes: bool = True,
+        n_workers: int | None = None,
         task_options: OptionKeywords | None = None,
-        **options: Any,
+        **options: Unpack[TaskKeywords],
     ) -> None:
-        parameters = signature(Client).parameters
-        given = {name: options.pop(name) for name in parameters if name in options}
-        of_client = {name: value for name, value in given.items() if value != parameters[name].default}
+        arguments: dict[str, Any] = locals()
+        parameters = signature(Client).parameters.values()
+        of_client = {each.name: arguments[each.name] for each in parameters if arguments[each.name] != each.default}
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client or address=...; {client!r} is neither")
         if client is not None and of_client:
@@ -76,7 +89,7 @@ class ScalerExecutor(Executor):
             )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
-        self._task_options: OptionKeywords = {**(task_options or {}), **options}  # type: ignore[typeddict-item]
+        self._task_options: OptionKeywords = {**(task_options or {}), **options}
         options_of(self._task_options, "ScalerExecutor")  # before a client connects
         self._owns_client = client is None
         client = client or Client(**of_client)
