@@ -347,10 +347,8 @@ class Placement:
         self.poll_again_at = None
         if now >= self.next_check:
             self._relieve_stalled(now)
-        if self._ready.turns.is_shared and self.has_backlog and now >= self._next_recall:
-            self._next_recall = now + POLL_AGAIN_SECONDS
-            for worker, tasks in self._ready.turns.to_recall(list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))):
-                self._tasks.recall(worker, tasks)
+        if self._ready.turns.is_shared and self.has_backlog:
+            self._recall_for_ready(now)
         pools = [pool for pool in self._pools.values() if pool.idle]
         if not pools or not self._overloaded:
             return
@@ -377,6 +375,13 @@ class Placement:
             # Rotate, so that the next step compares other workers.
             for worker in overloaded:
                 self._overloaded.move_to_end(worker)
+
+    def _recall_for_ready(self, now: float) -> None:
+        """Recall tasks that should start after a ready one."""
+        if now >= self._next_recall:
+            self._next_recall = now + POLL_AGAIN_SECONDS
+            for worker, tasks in self._ready.turns.to_recall(list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))):
+                self._tasks.recall(worker, tasks)
 
     def _relieve_stalled(self, now: float) -> None:
         self.next_check = now + CHECK_SECONDS
