@@ -147,7 +147,6 @@ class PackageResource(Resource):
         note = "" if package is None else f": scaler {__version__} and {len(package.requirements)} requirements"
         super().__init__(account, f"s3://{bucket}/{PREFIX}/{base}", note)
         self._bucket, self._base, self._package = bucket, base, package
-        self.is_quiet = package is None
 
     def describe(self) -> Fields | None:
         s3 = self.account.client(self.service)

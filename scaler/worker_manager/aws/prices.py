@@ -13,7 +13,6 @@ EC2_SPOT_SHARE = 0.5  # of the on-demand price; upper estimate for most zones an
 FARGATE_ARM_SHARE = 0.8
 
 _TABLES = tomllib.loads(resources.files(__package__).joinpath("prices.toml").read_text())
-PRICES_OF: str = _TABLES["month"]
 _REGIONS: Mapping[str, Sequence[float]] = _TABLES["regions"]
 _LARGE: Mapping[str, float] = _TABLES["large"]
 _WITH_GPU: Mapping[str, Mapping[str, float]] = _TABLES["with_gpu"]

@@ -119,7 +119,6 @@ class InstanceProfile(IamResource):
     """Attaches a role of the same name to EC2 instances."""
 
     service, kind, path = "iam", "instance profile", "instance-profile"
-    is_quiet = True
 
     def describe(self) -> Fields | None:
         found = self.find("GetInstanceProfile", "NoSuchEntity", InstanceProfileName=self.name)
@@ -303,7 +302,6 @@ class CredentialParameter(Resource):
         self._text = credential
         # A digest identifies the credential without revealing it, because the secret key is 32 random bytes.
         self._description = f"credential {hashlib.sha256(credential.encode()).hexdigest()[:12]} of scaler"
-        self.is_quiet = not credential
 
     def arn(self) -> str:
         name = f"parameter{self.name}"

@@ -102,7 +102,6 @@ class Resource:
     service: ClassVar[str]
     kind: ClassVar[str]
     changes_foreign: ClassVar[bool] = False
-    is_quiet = False  # `teardown` does not report a missing resource
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:
         self.account = account
@@ -157,10 +156,7 @@ class Resource:
 
     def teardown(self) -> bool:
         """Remove the resource if it is ours. Returns False if it is still in use and therefore kept."""
-        found_all = self.describe_all()
-        if not found_all and not self.is_quiet:
-            self.account.line("missing", self.what)
-        for found in found_all:
+        for found in self.describe_all():
             name = f"{self.what}{self.suffix(found)}"
             if not is_ours(found):
                 self.account.line("kept", name, NOT_OURS)

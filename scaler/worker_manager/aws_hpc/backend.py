@@ -95,7 +95,11 @@ class BatchService:
         return self._batch.items("ListJobs", "jobSummaryList", **parameters)
 
     def describe(self, job_ids: Iterable[str]) -> dict[str, Fields]:
-        return described(self._batch, list(job_ids))
+        found: dict[str, Fields] = {}
+        left = iter(job_ids)
+        while some := list(islice(left, MAX_DESCRIBED)):
+            found |= {str(job["jobId"]): job for job in self._batch.call("DescribeJobs", jobs=some)["jobs"]}
+        return found
 
     def waiting_reason(self, job: Fields) -> str:
         jobs = [job]
@@ -111,14 +115,6 @@ class BatchService:
     def close(self) -> None:
         self._batch.close()
         self._submitting.close()
-
-
-def described(batch: AwsClient, job_ids: Sequence[str]) -> dict[str, Fields]:
-    found: dict[str, Fields] = {}
-    for at in range(0, len(job_ids), MAX_DESCRIBED):
-        answer = batch.call("DescribeJobs", jobs=job_ids[at : at + MAX_DESCRIBED])
-        found |= {str(job["jobId"]): job for job in answer["jobs"]}
-    return found
 
 
 def counts_of(job: Mapping[str, Any]) -> dict[str, int]:

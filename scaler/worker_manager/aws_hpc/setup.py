@@ -67,7 +67,6 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             if not queue.teardown():
                 return 1  # the jobs in the queue use the other resources
             hosts = [profile, host_role]  # left by an earlier setup for instances
-            host_role.is_quiet = True
         to_remove = [environment, definition, *hosts, execution, jobs, logs, package, bucket]
         return run(account, wanted, to_remove)
 
@@ -225,7 +224,7 @@ class ServiceRole(aws.IamResource):
     """The role of Batch itself, which exists once per account and is never removed."""
 
     path = f"role/aws-service-role/{BATCH_SERVICE}"
-    changes_foreign = is_quiet = True
+    changes_foreign = True
 
     def __init__(self, account: Account) -> None:
         super().__init__(account, SERVICE_ROLE, " for AWS Batch itself, one for the whole account")
