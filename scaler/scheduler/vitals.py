@@ -16,6 +16,7 @@ from scaler.net.keys import ServerKeys
 from scaler.processes import Load, LoadMeter, give_memory_back
 from scaler.scheduler.core.changes import KeysRead, Observed, ProcessMeasured
 from scaler.scheduler.core.commands import ClockRead, Input
+from scaler.security.keys import Entry
 
 YOUNG_OBJECTS = 10_000
 """New objects per collection of the youngest generation, which takes about 2 ms."""
@@ -82,7 +83,7 @@ class Vitals:
         self._loop = loop
         self._meter = LoadMeter()
         self._unix_at_zero = 0.0
-        self._keys: dict[str, tuple[str, str, str]] = {}
+        self._keys: dict[str, Entry] = {}
 
     def was_late(self, seconds: float) -> None:
         self.longest_lag_seconds = max(self.longest_lag_seconds, seconds)

@@ -7,18 +7,32 @@ import re
 import sys
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from scaler.config.flags import parse_flags, verb_parser
 from scaler.errors import UsageError
+from scaler.grammar import counted
 from scaler.paths import local_path
 from scaler.processes import absolute
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.directory import KeysDirectory, default_directory, require_free
-from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, BrokenEntry, PeerEntry, lines, shown
+from scaler.security.documents import (
+    MAX_NAME_CHARACTERS,
+    NAME_RULE,
+    PEER_ROLES,
+    BrokenEntry,
+    PeerEntry,
+    complaint,
+    is_name,
+    lines,
+    shown,
+)
+from scaler.security.keys import Share
 from scaler.security.private_files import write_private
 from scaler.texts import aligned
 
@@ -26,6 +40,7 @@ STDOUT = "-"
 KEY_VERBS: Mapping[str, str] = {
     "init": "Create the keys of a cluster in a private directory for its servers.",
     "add": "Add a key and write the credential file for a user or machine.",
+    "share": "Change the share of the slots that a key or a group of keys gets, within two seconds.",
     "revoke": "Revoke a key; its connections end within two seconds.",
     "list": "List all keys.",
     "show": "Show the keys of a name. The output contains no secrets.",
@@ -42,6 +57,8 @@ class KeysRequest:
     expires: datetime | None = None
     output: str = ""
     cluster: str = ""
+    share: Mapping[str, Any] = field(default_factory=dict)
+    """Given fields of `Share`; None: the default."""
 
 
 def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> KeysRequest:
@@ -60,11 +77,35 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
         parser.add_argument("--expires", metavar="TIME", help="lifetime, such as 12h, 30d, or 52w [default: unlimited]")
         text = "credential file to create [default: NAME.credentials]; - writes to stdout"
         parser.add_argument("-o", "--output", metavar="FILE", default="", help=text)
+    if verb in ("add", "share"):
+        text = "share of the slots relative to other keys, or within the group [default: 1]"
+        parser.add_argument("--weight", metavar="NUMBER", help=text)
+        parser.add_argument("--max-slots", metavar="COUNT", help="maximum slots at once; 0 removes the limit")
+        parser.add_argument("--group", metavar="NAME", help="group whose keys share slots as if they were one key")
     flags = parse_flags(parser, arguments[1:])
+    share = _share_of({name: flags.pop(name, None) for name in Share._fields})
+    if verb == "share" and not share:
+        raise UsageError("give a --weight, --max-slots, or --group")
     values = {key: str(value) for key, value in flags.items() if value is not None and key != "directory"}
     expires = _time_after(values.pop("expires")) if "expires" in values else None
     directory = local_path(str(flags["directory"])) if "directory" in flags else default_directory(environment)
-    return KeysRequest(verb=verb, directory=directory, expires=expires, **values)
+    return KeysRequest(verb=verb, directory=directory, expires=expires, share=share, **values)
+
+
+def _share_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    share: dict[str, Any] = {}
+    for name, kind in (("weight", float), ("max_slots", int)):
+        if (text := flags[name]) is not None:
+            with suppress(ValueError):
+                text = kind(text)
+            share[name] = None if name == "max_slots" and text == 0 else text
+            if share[name] is not None and (rule := complaint(name, text)):
+                raise UsageError(f"--{name.replace('_', '-')} {flags[name]}: must be {rule}")
+    if (group := flags["group"]) is not None:
+        if group and not is_name(group):
+            raise UsageError(f"--group {group}: must be {NAME_RULE}")
+        share["group"] = group or None
+    return share
 
 
 def run(request: KeysRequest) -> int:
@@ -73,6 +114,10 @@ def run(request: KeysRequest) -> int:
     directory = KeysDirectory.open(request.directory)
     if request.verb == "add":
         return _add(directory, request)
+    if request.verb == "share":
+        entry = directory.share(request.name, request.share)
+        _say(f"{entry.name}: {_share_text(entry.share)}")
+        return 0
     if request.verb == "revoke":
         directory.revoke(request.name)
         _say(f"revoked {request.name}: its connections end within 2 seconds")
@@ -100,7 +145,7 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
     require_free(request.name, directory.listed())
     if to_file and path.exists():
         raise UsageError(f"{path} already exists: choose another file with --output")
-    credential = directory.add(request.name, request.role, request.expires)
+    credential = directory.add(request.name, request.role, request.expires, _with_defaults(request.share))
     if not to_file:
         sys.stdout.write(credential.to_text())
         sys.stdout.flush()
@@ -130,14 +175,24 @@ def _show(directory: KeysDirectory, name: str) -> int:
         return 0
     if not entries:
         _say("no keys yet: scaler keys add NAME --role ROLE")
-    rows = [("name", "role", "added", "expires", "state")]
+    rows = [("name", "role", "share", "added", "expires", "state")]
     for entry in entries:
         expires = shown(entry.expires) if entry.expires else "never"
-        rows.append((entry.name, entry.role, shown(entry.added), expires, _state(entry)))
+        share = _share_text(entry.share)
+        rows.append((entry.name, entry.role, share, shown(entry.added), expires, _state(entry)))
     if entries:
         _say(aligned(rows))
     sys.stderr.writelines(f"scaler keys list: grants no access: {problem}\n" for problem in problems)
     return 1 if problems else 0
+
+
+def _with_defaults(share: Mapping[str, Any]) -> Share:
+    return Share(**{name: value for name, value in share.items() if value is not None})
+
+
+def _share_text(share: Share) -> str:
+    limit = f", at most {counted(share.max_slots, 'slot')}" if share.max_slots else ""
+    return f"weight {share.weight:g}{limit}{f', group {share.group}' if share.group else ''}"
 
 
 def _state(entry: PeerEntry) -> str:

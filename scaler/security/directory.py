@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Self
+from typing import Any, Self
 
 from scaler.errors import ConfigError, UsageError
 from scaler.paths import UNSUPPORTED, local_path
 from scaler.security import CREDENTIALS_VARIABLE, documents
 from scaler.security.credential import Credential, load_credential
 from scaler.security.documents import UNITS, BrokenEntry, PeerEntry
-from scaler.security.keys import Entry, KeyPair, new_key_pair
+from scaler.security.keys import NO_SHARE, Entry, KeyPair, Share, new_key_pair
 from scaler.security.private_files import read_private, require_private, write_private
 from scaler.texts import escaped
 
@@ -87,11 +87,28 @@ class KeysDirectory:
         pairs = (KeyPair(values[f"{server}_public"], values[f"{server}_secret"]) for server in documents.SERVERS)
         return cls(path, values["cluster"], *pairs)
 
-    def add(self, name: str, role: str, expires: datetime | None = None) -> Credential:
+    def add(self, name: str, role: str, expires: datetime | None = None, share: Share = NO_SHARE) -> Credential:
         """Admit a new key; return its credential, the only copy of its secrets. Raises UsageError for a taken name."""
         credential = self._new_credential(name, role, expires)
-        self._admit(credential)
+        self._admit(credential, share)
         return credential
+
+    def share(self, name: str, changes: Mapping[str, Any]) -> PeerEntry:
+        """Change the share of a key, or of a group that a key names. changes: fields of `Share`; None: the default.
+        Returns the entry. Raises UsageError if there is neither."""
+        with self._changing() as listed:
+            entries = [entry for entry in listed if isinstance(entry, PeerEntry) and not entry.revoked]
+            found = next((entry for entry in entries if entry.name == name), None)
+            if found is None:
+                if not any(entry.group == name for entry in entries):
+                    raise UsageError(f"there is no key named {name!r}, and no key is in a group of this name")
+                found = PeerEntry(name=name, role=documents.GROUP, added=datetime.now(UTC))
+                listed.append(found)
+            if found.role == documents.GROUP and changes.get("group"):
+                raise UsageError(f"{name!r} is a group, and groups are in no other group")
+            changed = replace(found, **changes)
+            listed[listed.index(found)] = changed
+        return changed
 
     def of_scheduler(self) -> Credential:
         return self._credential("scheduler", "scheduler", self.scheduler)
@@ -166,7 +183,7 @@ class KeysDirectory:
             **keys._asdict(),
         )
 
-    def _admit(self, credential: Credential) -> None:
+    def _admit(self, credential: Credential, share: Share = NO_SHARE) -> None:
         new = documents.PeerEntry(
             name=credential.name,
             role=credential.role,
@@ -174,6 +191,9 @@ class KeysDirectory:
             units=credential.for_units().public if credential.role == "manager" else None,
             added=datetime.now(UTC),
             expires=credential.expires,
+            weight=None if share.weight == 1.0 else share.weight,
+            max_slots=share.max_slots or None,
+            group=share.group or None,
         )
         with self._changing() as listed:
             require_free(new.name, listed)
@@ -243,7 +263,9 @@ class AllowList:
         read = [(entry.problem(now), entry) for entry in self._listed if isinstance(entry, PeerEntry)]
         self._next_expiry = min((entry.expires for why, entry in read if not why and entry.expires), default=None)
         for problem, entry in sorted(read, key=lambda each: not each[0]):  # of equal keys, a refused one wins
-            rows = {entry.public: Entry(entry.name, entry.role, problem)}
+            # A space occurs in no public key.
+            known = entry.public or f"{documents.GROUP} {entry.name}"
+            rows = {known: Entry(entry.name, entry.role, problem, entry.share)}
             if entry.units:
                 rows[entry.units] = Entry(entry.name + UNITS, "worker", problem)
             if reserved in rows or rows.keys() & found.keys():

@@ -12,8 +12,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from scaler.errors import ConfigError
+from scaler.security.keys import Share
 
 PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
+GROUP = "group"
+"""Role of an entry that is no key, but the share of a group of keys."""
+MAX_SLOTS = 1_000_000
+MAX_WEIGHT = 1_000.0
 MAX_NAME_CHARACTERS = 60
 MAX_CHARACTERS = 64 * 1024
 SERVERS = ("scheduler", "object_storage")
@@ -28,10 +33,12 @@ Name: TypeAlias = str
 Role: TypeAlias = str
 Key: TypeAlias = str
 Time: TypeAlias = datetime
+Weight: TypeAlias = float
+Slots: TypeAlias = int
 """Value types for annotations of a document's class; optional ones end with | None."""
 _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
     "Name": (str, lambda text: is_name(text.removesuffix(UNITS)), NAME_RULE),
-    "Role": (str, PEER_ROLES.__contains__, f"one of {', '.join(PEER_ROLES)}"),
+    "Role": (str, (*PEER_ROLES, GROUP).__contains__, f"one of {', '.join(PEER_ROLES)}"),
     "Key": (str, _KEY.fullmatch, "a key of 40 characters in z85"),
     # Near the limits of datetime, a time zone can overflow.
     "Time": (
@@ -39,6 +46,8 @@ _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
         lambda time: time.tzinfo is not None and 2000 <= time.year <= 9000,
         "a time with its zone, such as 2030-01-31T12:00:00Z",
     ),
+    "Weight": (float, lambda weight: 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT, f"between 0.001 and {MAX_WEIGHT:g}"),
+    "Slots": (int, lambda slots: type(slots) is int and 0 < slots <= MAX_SLOTS, f"a whole number, at most {MAX_SLOTS}"),
 }
 
 
@@ -65,6 +74,8 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
             if expected is datetime and isinstance(values[key], str):
                 with suppress(ValueError):
                     values[key] = datetime.fromisoformat(values[key])
+            if expected is float and type(values[key]) is int:
+                values[key] = float(values[key])
             if not (isinstance(values[key], expected) and is_right(values[key])):
                 raise ConfigError(f"{where}: {key} must be {rule}")
         elif not kind.endswith(" | None"):
@@ -72,11 +83,17 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
     return {key: values.get(key) for key in kinds}
 
 
-def lines(values: Mapping[str, str | datetime | None]) -> str:
+def lines(values: Mapping[str, str | datetime | float | None]) -> str:
     texts = {
         key: time_text(value) if isinstance(value, datetime) else json.dumps(value) for key, value in values.items()
     }
     return "".join(f"{key} = {text}\n" for key, text in texts.items() if values[key])
+
+
+def complaint(name: str, value: Any) -> str:
+    """Return what a field of `PeerEntry` must be, or an empty string if this value is valid."""
+    expected, is_right, rule = _KINDS[PeerEntry.__annotations__[name].removesuffix(" | None")]
+    return "" if isinstance(value, expected) and is_right(value) else rule
 
 
 def is_name(text: str) -> bool:
@@ -93,15 +110,22 @@ def time_text(time: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEntry:
-    """One key of a peer, without secrets. units: public key of a manager's units."""
+    """One key of a peer, without secrets, or the share of a group. units: public key of a manager's units."""
 
     name: Name
     role: Role
-    public: Key
+    public: Key | None = None
     units: Key | None = None
     added: Time
     expires: Time | None = None
     revoked: Time | None = None
+    weight: Weight | None = None
+    max_slots: Slots | None = None
+    group: Name | None = None
+
+    @property
+    def share(self) -> Share:
+        return Share(self.weight or 1.0, self.max_slots or 0, self.group or "")
 
     def problem(self, now: datetime) -> str:
         if self.revoked:
@@ -133,6 +157,8 @@ def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
             raise ConfigError(f"{where}: {entry.name!r} is not a valid peer name")
         if (entry.role == "manager") != (entry.units is not None):
             raise ConfigError(f"{where}: only a manager's key has units")
+        if (entry.role == GROUP) != (entry.public is None):
+            raise ConfigError(f"{where}: only a group has no public key")
     except ConfigError as error:
         return BrokenEntry(line, str(error))
     return entry

@@ -16,12 +16,25 @@ class KeyPair(NamedTuple):
         return f"KeyPair(public={self.public!r})"
 
 
+class Share(NamedTuple):
+    """What a key or a group of keys gets of a cluster. weight: relative to others. max_slots: most slots at once; 0: no
+    limit. group: name, or empty."""
+
+    weight: float = 1.0
+    max_slots: int = 0
+    group: str = ""
+
+
+NO_SHARE = Share()
+
+
 class Entry(NamedTuple):
-    """The meaning of a public key. problem: why the key is not admitted, or empty."""
+    """The meaning of a public key, or with the role `group`, of a group. problem: why the key is not admitted."""
 
     name: str
     role: str
     problem: str = ""
+    share: Share = NO_SHARE
 
 
 def new_key_pair() -> KeyPair:

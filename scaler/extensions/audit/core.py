@@ -17,6 +17,7 @@ from scaler.protocol.messages import ClientDetails, Hello, Role
 from scaler.scheduler.core.changes import Action, AdmissionRefused, Expelled, KeysRead, Noted, Observed
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Now
+from scaler.security.keys import Entry
 from scaler.texts import escaped
 
 COUNT_SECONDS = 5.0
@@ -41,7 +42,7 @@ class Audit(SchedulerPart):
         self._counts: dict[AuditRow, dict[tuple[str, str], tuple[float, int]]] = {}
         """By actor, then by (kind, text): first event (unix seconds) and number of events."""
         self._counted = 0
-        self._keys: dict[str, tuple[str, str, str]] = {}
+        self._keys: dict[str, Entry] = {}
         self._rows: list[AuditRow] = []
         """Records of the present step."""
         self._kept: deque[AuditRow] = deque(maxlen=MAX_KEPT)
@@ -88,14 +89,15 @@ class Audit(SchedulerPart):
     def _note(self, kind: str, key: str, text: str, at: float) -> None:
         self._rows.append(AuditRow(at, kind, _shown(key), text=_shown(text)))
 
-    def _note_keys(self, entries: Mapping[str, tuple[str, str, str]], at: float) -> None:
+    def _note_keys(self, entries: Mapping[str, Entry], at: float) -> None:
         before, self._keys = self._keys, dict(entries)
         for public_key in {**before, **entries} if before else ():
             old, new = before.get(public_key), entries.get(public_key)
             if old != new:
-                name, role, problem = new or old or ("", "", "")
+                name, role, problem, share = new or old or Entry("", "")
+                is_share = old is not None and new == old._replace(share=share)
                 kind = "key removed" if new is None else "key revoked" if problem else "key added"
-                self._note(kind, name, f"for the role {role} {problem}".rstrip(), at)
+                self._note("share changed" if is_share else kind, name, f"for the role {role} {problem}".rstrip(), at)
 
     def _take(self, *, is_due: bool) -> list[Command]:
         if not (self._rows or self._left or is_due):

@@ -256,12 +256,12 @@ class Locality(Stores):
         queue.contested = None
         own = queue.stores.get(self.store_of[worker])
         if own is not None and self._goes_first(own, queue, own.first(), is_own=True):
-            return queue.take_preferring(self.store_of[worker])
+            return queue.take_preferring(self.store_of[worker]) or queue.take()
         found = self._movable(queue, worker, now) if own is None else None
         if found is not None:
             number, task, is_last = found
             if self._goes_first(queue.stores[number], queue, task, is_own=False):
-                return queue.take_preferring(number, is_last=is_last)
+                return queue.take_preferring(number, is_last=is_last) or queue.take()
         return queue.take()
 
     def _goes_first(self, preferring: OrderedQueue, queue: NearQueue, task: Task | None, *, is_own: bool) -> bool:

@@ -186,8 +186,10 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         return f"it waits for another worker, after {_last_error(task)}"
     if willing:
         before = state.ready.of(needs).before(task, MAX_COUNTED)
-        least = "at least " if before >= MAX_COUNTED else ""
+        least = "at least " if before >= MAX_COUNTED else "about " if state.ready.turns.is_shared else ""
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
+        if share := state.ready.turns.text(task.group):
+            parts.append(share)
         if lower := _prefetched_below(task, willing):
             parts.append(f"{counted(lower, 'task')} of lower priority that workers received earlier may start first")
         if preference := state.rooms.stores.why_waits(task, now):

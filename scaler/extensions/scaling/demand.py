@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
@@ -74,7 +74,11 @@ class DemandMeter:
         demand: list[Demand] = []
         for function, groups in alike.items():
             ended = self._ended_since(before.get(function, _Ended()), function, groups)
-            row = self._row(function, groups, ended, running, late, seconds) if groups or ended.tasks else None
+            row = (
+                self._row(function, groups, state.ready.turns.wanted, ended, running, late, seconds)
+                if groups or ended.tasks
+                else None
+            )
             if row is not None:
                 demand.append(row)
         return tuple(demand)
@@ -92,6 +96,7 @@ class DemandMeter:
         self,
         function: Function,
         groups: Sequence[Group],
+        wanted: Callable[[Group], int],
         ended: _Ended,
         running: _Running,
         late_workers: LateWorkers,
@@ -99,7 +104,7 @@ class DemandMeter:
     ) -> Demand | None:
         # No other worker can run pinned tasks.
         groups = [group for group in groups if not (group.client.terminated or group.needs.pin)]
-        ready = sum(group.ready for group in groups)
+        ready = sum(map(wanted, groups))
         sent = sum(group.assigned for group in groups)
         # Only the time of an ended task since the last view counts.
         ended_seconds = ended.wall_us * 1e-6

@@ -3,7 +3,20 @@
 changes of the core -> use.py: slot-seconds by key and owner -> turns.py: whose turn it is -> ready queues, placement
 """
 
-from scaler.plugins import Extension
+from scaler.plugins import Extension, FoundTable
 
-EXTENSION = Extension("sharing", scheduler="scaler.extensions.sharing.turns:FairTurns")
+EXTENSION = Extension(
+    "sharing",
+    scheduler="scaler.extensions.sharing.turns:FairTurns",
+    found=(
+        FoundTable(
+            "shares",
+            "Shares of the slots",
+            "scaler.extensions.sharing.rows:ShareRow",
+            most=2_000,
+            parameter=("search", "Text to search for in the name."),
+            page="clients",
+        ),
+    ),
+)
 """Keys share slots equally, and clients share the slots of their key."""

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.sharing.rows import ShareRow
 from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, update, width_of
-from scaler.scheduler.core.changes import ClientLeft, TaskBlocked, TaskRetried, TasksEnded, TasksStarted
+from scaler.grammar import counted
+from scaler.net.connection import ANYONE, LOCAL
+from scaler.scheduler.core.changes import ClientLeft, KeysRead, TaskBlocked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.ready import Lane, Owners, Turns
 from scaler.scheduler.core.rooms import Now
-from scaler.scheduler.core.state import Assigned, Group, Task, Worker
+from scaler.scheduler.core.state import Assigned, ClientRecord, Group, Task, Worker
+from scaler.security.keys import NO_SHARE, Entry, Share
 
 UPDATE_SECONDS = 0.005
 """Seconds between two updates of the standings. In between, they count the tasks sent."""
 FORGET_SECONDS = 1.0
 NEGLIGIBLE_SECONDS = 0.01
+GROUP = "group "
+"""Prefix of groups' names, which no key's name has."""
+UNNAMED = (LOCAL.key, ANYONE.key)
+"""Keys of peers without a key of their own."""
+FULL = (math.inf,)
 MAX_COMPARED = 512
 """Tasks of a worker that are compared."""
 
 
 class FairTurns(SchedulerPart, Turns):
-    changes = (TasksEnded, TasksStarted, TaskBlocked, TaskRetried, ClientLeft)
+    changes = (TasksEnded, TasksStarted, TaskBlocked, TaskRetried, ClientLeft, KeysRead)
 
     def __init__(self, _settings: Any = None) -> None:
         self._users: dict[str | bytes, User] = {}
@@ -34,8 +44,11 @@ class FairTurns(SchedulerPart, Turns):
         self._contenders: Counter[tuple[bytes, int]] = Counter()
         """Live groups by owner and priority."""
         self._running: dict[bytes, LongTask] = {}
-        self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[float, int, Any]]]] = {}
+        self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[Any, int, Any]]]] = {}
         """Standings in a level, by its `id`."""
+        self._shares: dict[str, Share] = {}
+        """By key, and by group with the prefix `GROUP`."""
+        self._has_limits = False
         self._update_at = self._forgot_at = 0.0
 
     def bound(self, cluster: ClusterState) -> None:
@@ -51,37 +64,60 @@ class FairTurns(SchedulerPart, Turns):
     def joined(self, group: Group) -> None:
         now = self._now
         self._forget(now)
-        key = self._join(group, group.client.account.key, None, now)
-        self._join(group, group.owner.id, key, now)
+        name = group.client.account.key
+        share = self._shares.get(name, NO_SHARE)
+        parent = self._join(group, GROUP + share.group, None, now) if share.group else None
+        key = self._join(group, name, parent, now)
+        owner = self._join(group, group.owner.id, key, now)
+        owner.is_owner = True
         self._contenders[group.owner.id, group.rank[0]] += 1
-        self.is_shared = len(self._contenders) > 1
+        self._count_contenders()
 
-    def _join(self, group: Group, name: str | bytes, key: User | None, now: float) -> User:
+    def _join(self, group: Group, name: str | bytes, parent: User | None, now: float) -> User:
         user = self._users.get(name)
         if user is None:
-            user = self._users[name] = User()
-        user.key = key
+            title = f"client {group.owner.name}" if isinstance(name, bytes) else name
+            user = self._users[name] = User(title if title != group.client.account.key else f"key {title}")
+        user.parent = parent
+        if isinstance(name, str):
+            user.give(self._shares.get(name, NO_SHARE))
         if not user.groups and self._contenders and now - user.active_at > FORGET_SECONDS:
             self._update(now)
-            siblings = (other for other in self._active() if other.key is key and other is not key)
+            siblings = (other for other in self._active() if other.parent is parent and other is not parent)
             admit(user, siblings, sum(worker.slots for worker in self.cluster.workers.values()))
         user.groups[group] = None
         user.active_at = now
         return user
 
     def left(self, group: Group) -> None:
-        for user in (self._users[group.client.account.key], self._users[group.owner.id]):
+        for user in self._users[group.owner.id].line():
             user.groups.pop(group, None)
             user.active_at = self._now
         contender = group.owner.id, group.rank[0]
         self._contenders[contender] -= 1
         if not self._contenders[contender]:
             del self._contenders[contender]
-        self.is_shared = len(self._contenders) > 1
+        self._count_contenders()
+
+    def _count_contenders(self) -> None:
+        self.is_shared = len(self._contenders) > 1 or (self._has_limits and len(self._contenders) > 0)
+
+    def _learn(self, entries: Mapping[str, Entry]) -> None:
+        """Take the shares of keys and groups, and move the keys of present clients to other groups."""
+        self._shares = {GROUP * (entry.role == "group") + entry.name: entry.share for entry in entries.values()}
+        self._has_limits = any(share.max_slots for share in self._shares.values())
+        live = [group for user in self._active() if user.is_owner for group in user.groups]
+        for group in live:
+            self.left(group)
+        for group in live:
+            self.joined(group)
 
     def begin(self, now: float) -> None:
         if now >= self._update_at:
             self._update(now)
+        if self._has_limits:
+            for user in self._users.values():
+                user.count_slots()
 
     def _update(self, now: float) -> None:
         self._update_at = now + UPDATE_SECONDS
@@ -102,29 +138,42 @@ class FairTurns(SchedulerPart, Turns):
                     del self._users[name]
 
     def first(self, level: OrderedDict[Any, Any]) -> Any:
-        """Return the key or owner with the lowest standing. O(1) if there is one, and O(log n) amortized otherwise."""
-        if len(level) == 1 or not self.is_shared:
+        """Return the key or owner with the lowest standing; None if all are at their limits. O(1) if there is one, and
+        O(log n) amortized otherwise."""
+        if not self.is_shared or (len(level) == 1 and not self._has_limits):
             return next(iter(level))
         of, heap = self._heaps.get(id(level), (None, []))
         if of is not level or len(heap) < len(level):
-            heap = [(self._users[name].standing, place, name) for place, name in enumerate(level)]
+            heap = [(self._order(name), place, name) for place, name in enumerate(level)]
             heapq.heapify(heap)
             self._heaps[id(level)] = level, heap
         while heap:
-            standing, place, name = heap[0]
+            order, place, name = heap[0]
             if name not in level:
                 heapq.heappop(heap)
-            elif (present := self._users[name].standing) > standing:
+            elif (present := self._order(name)) > order:
                 heapq.heapreplace(heap, (present, place, name))
             else:
-                return name
+                return None if present == FULL else name
         return next(iter(level))
+
+    def _order(self, name: str | bytes) -> tuple[float, ...]:
+        user = self._users[name]
+        return FULL if self._has_limits and user.is_full else user.order
 
     def took(self, task: Task, lane: Lane, owners: Owners) -> None:
         if not self.is_shared:
             super().took(task, lane, owners)
             return
         self._expect(task, 1)
+
+    def allows(self, task: Task) -> bool:
+        slots = width_of(task.group)
+        for user in self._users[task.group.owner.id].line() if self._has_limits else ():
+            if user.share.max_slots and user.taken + slots > user.share.max_slots:
+                user.taken = user.share.max_slots
+                return False
+        return True
 
     def put_back(self, task: Task) -> None:
         if self.is_shared:
@@ -133,13 +182,57 @@ class FairTurns(SchedulerPart, Turns):
 
     def _expect(self, task: Task, sign: int) -> None:
         owner = self._users[task.group.owner.id]
-        owner.expect(sign * owner.mean_seconds(self._now) * width_of(task.group))
+        slots = width_of(task.group)
+        owner.expect(sign * owner.mean_seconds(self._now) * slots)
+        owner.take(sign * slots)
 
-    def standing(self, group: Group) -> tuple[float, float]:
-        return self._users[group.client.account.key].standing, self._users[group.owner.id].standing
+    def standing(self, group: Group) -> tuple[float, ...]:
+        return *self._users[group.client.account.key].order, self._users[group.owner.id].standing
 
     def precedes(self, group: Group, other: Group) -> bool | None:
         return self.standing(group) < self.standing(other)
+
+    def wanted(self, group: Group) -> int:
+        found = group.ready
+        for user in self._users[group.owner.id].line() if self._has_limits and found else ():
+            if user.share.max_slots:
+                user.count_slots()
+                ready = sum(each.ready for each in user.groups)
+                found = min(found, math.ceil(max(0.0, user.share.max_slots - user.taken) * group.ready / ready))
+        return found
+
+    def text(self, group: Group) -> str:
+        if not self.is_shared:
+            return ""
+        self.begin(self._now)
+        owner = self._users[group.owner.id]
+        for user in owner.line():
+            if 0 < user.share.max_slots <= user.taken:
+                return f"{user.title} has {counted(round(user.taken), 'slot')}, its maximum is {user.share.max_slots}"
+        slots = sum(worker.slots for worker in self.cluster.workers.values())
+        key = owner.parent
+        user = owner if key is None or group.client.account.key in UNNAMED else key
+        return f"{self._part(user) * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
+
+    def _part(self, user: User) -> float:
+        """Return the part of all slots that a user may count on while all others with tasks want more."""
+        part, active = 1.0, self._active()
+        for each in user.line():
+            siblings = [other for other in active if other.parent is each.parent and other.is_owner is each.is_owner]
+            part *= each.share.weight / sum(other.share.weight for other in siblings)
+        return part
+
+    def rows(
+        self, _table: str, search: str, most: int, client: ClientRecord, state: ClusterState
+    ) -> Iterable[ShareRow]:
+        self._update(self._now)
+        slots = sum(worker.slots for worker in state.workers.values())
+        for user in islice((user for user in self._active() if search in user.title), most):
+            if any(client.identity.may_see(group.client.account.key) for group in user.groups):
+                tasks = sum(group.assigned * width_of(group) for group in user.groups) - user.lent
+                parent, ready = user.parent.title if user.parent is not None else "", sum(g.ready for g in user.groups)
+                share = min(self._part(user) * slots, user.share.max_slots or math.inf)
+                yield ShareRow(user.title, parent, *user.share[:2], share, round(tasks), ready, user.used_seconds)
 
     def _is_long(self, task: Task) -> bool:
         return self._users[task.group.owner.id].is_long
@@ -186,6 +279,8 @@ class FairTurns(SchedulerPart, Turns):
                         self._began(task, change, began_us, core_now)
                 case TaskBlocked(task, is_blocked):
                     self._blocked(task, core_now, is_blocked=is_blocked)
+                case KeysRead(entries):
+                    self._learn(entries)
                 case TaskRetried(task):
                     if (running := self._running.pop(task.id, None)) is not None:
                         self._stop(running, core_now)
@@ -231,9 +326,11 @@ class FairTurns(SchedulerPart, Turns):
             owner.pause(running, now)
             running.blocked_at = now
             owner.blocked += 1
+            _lend(running, running.width)
         elif not is_blocked and running.began_at is None:
             running.blocked_seconds += now - running.blocked_at
             owner.blocked -= 1
+            _lend(running, -running.width)
             owner.begin(running, now)
 
     @staticmethod
@@ -241,11 +338,11 @@ class FairTurns(SchedulerPart, Turns):
         if running.began_at is None:
             running.blocked_seconds += now - running.blocked_at
             running.user.blocked -= 1
+            _lend(running, -running.width)
         else:
             running.user.pause(running, now)
 
 
-def _uncount(counter: Counter[Any], name: Any) -> None:
-    counter[name] -= 1
-    if counter[name] <= 0:
-        del counter[name]
+def _lend(task: LongTask, slots: float) -> None:
+    for user in task.user.line():
+        user.lent += slots

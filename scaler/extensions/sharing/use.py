@@ -1,4 +1,4 @@
-"""Slot-seconds used by each key and client, divided by its weight. Pure.
+"""Slot-seconds used by groups, keys, and clients, divided by their weights. Pure.
 
 A user's standing has two parts. Its ended tasks count with their durations, which lose half of their weight every
 `HALF_LIFE_SECONDS`. Its tasks on workers count with their mean duration, or with the time they have run if that is
@@ -8,10 +8,11 @@ longer. A user that becomes active again gets an advantage of at most `OWED_SECO
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from scaler.scheduler.core.state import PREFETCH_SECONDS, UNKNOWN_DURATION_SECONDS, Group
+from scaler.security.keys import NO_SHARE, Share
 
 HALF_LIFE_SECONDS = 120.0
 OWED_SECONDS = 10.0
@@ -36,16 +37,22 @@ class LongTask:
 
 @dataclass(slots=True, eq=False)
 class User:
-    """A key, or a client with all its nested tasks. The user with the lowest standing goes first."""
+    """A group of keys, a key, or a client with all its nested tasks. The one with the lowest standing goes first.
+    parent: of a key, its group or None; of a client, its key."""
 
-    key: User | None = None
-    weight: float = 1.0
+    title: str
+    parent: User | None = None
+    share: Share = NO_SHARE
+    taken: float = 0.0
+    """Slots that its tasks have, if they are limited."""
     used_seconds: float = 0.0
     standing: float = 0.0
     is_long: bool = True
     """Its tasks are long, or of unknown length."""
+    is_owner: bool = False
+    """Tasks are its own: it is a client outside of tasks."""
     groups: dict[Group, None] = field(default_factory=dict)
-    """Live groups of an owner, and of all owners for a key."""
+    """Its live groups of tasks, including those of its clients."""
     active_at: float = -math.inf
     """When its last group began or ended."""
     ended: float = 0.0
@@ -54,6 +61,8 @@ class User:
     """When its first tasks were sent to workers, until one of them ends."""
     running: int = 0
     blocked: int = 0
+    lent: float = 0.0
+    """Slots lent by its blocked tasks."""
     sum_began: float = 0.0
     """Sum of `began_at` of its running tasks."""
 
@@ -70,16 +79,44 @@ class User:
         self.ended += tasks
         self.ended_seconds += seconds
 
+    def give(self, share: Share) -> None:
+        """Set the share. What was used before counts as much as it did."""
+        self.used_seconds *= share.weight / self.share.weight
+        self.share = share
+
     def charge(self, seconds: float) -> None:
-        self.used_seconds += seconds
-        if self.key is not None:
-            self.key.used_seconds += seconds
+        for user in self.line():
+            user.used_seconds += seconds
 
     def expect(self, seconds: float) -> None:
         """Count a task that is being sent until the next `update` counts it."""
-        self.standing += seconds / self.weight
-        if self.key is not None:
-            self.key.standing += seconds / self.key.weight
+        for user in self.line():
+            user.standing += seconds / user.share.weight
+
+    def line(self) -> Iterator[User]:
+        """Yield the user, its key, and its group."""
+        user: User | None = self
+        while user is not None:
+            yield user
+            user = user.parent
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Sort key among the users of a level: groups come first, and keys without a group are groups of their own."""
+        return (self.standing if self.parent is None else self.parent.standing), self.standing
+
+    @property
+    def is_full(self) -> bool:
+        return any(0 < user.share.max_slots <= user.taken for user in self.line())
+
+    def count_slots(self) -> None:
+        """Count the slots that its tasks have. Blocked tasks lend theirs."""
+        if self.share.max_slots:
+            self.taken = sum(group.assigned * width_of(group) for group in self.groups) - self.lent
+
+    def take(self, slots: float) -> None:
+        for user in self.line():
+            user.taken += slots
 
     def committed(self, now: float) -> float:
         """Return the slot-seconds to count for its tasks on workers."""
@@ -113,16 +150,16 @@ def width_of(group: Group) -> float:
 def update(users: Collection[User], now: float) -> None:
     """Bring the standings of active users up to date."""
     for user in users:
-        user.standing = user.used_seconds / user.weight
+        user.standing = user.used_seconds / user.share.weight
         user.is_long = not user.ended or user.ended_seconds >= LONG_SECONDS * user.ended
     for user in users:
-        if user.key is not None:
+        if user.is_owner:
             user.expect(user.committed(now))
 
 
 def admit(user: User, others: Iterable[User], slots: int) -> None:
     """Limit how far a user that becomes active is behind the other active ones."""
     least = min((other.standing for other in others), default=-math.inf)
-    owed = least * user.weight - user.used_seconds
+    owed = least * user.share.weight - user.used_seconds
     user.used_seconds += max(0.0, owed - OWED_SECONDS * slots)
-    user.standing = user.used_seconds / user.weight
+    user.standing = user.used_seconds / user.share.weight

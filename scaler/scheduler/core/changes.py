@@ -218,9 +218,9 @@ class AdmissionRefused(NamedTuple):
 
 
 class KeysRead(NamedTuple):
-    """Public keys known to the scheduler: name, role, and refusal reason (empty: admitted)."""
+    """Public keys known to the scheduler, and groups of keys: a `scaler.security.keys.Entry` each."""
 
-    entries: Mapping[str, tuple[str, str, str]]
+    entries: Mapping[str, Any]
 
 
 class ProcessMeasured(NamedTuple):

@@ -10,6 +10,7 @@ Extensions may subclass `ReadyQueue` to keep tasks that prefer a place apart.
 
 from __future__ import annotations
 
+import sys
 from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -27,6 +28,8 @@ Side = OrderedDict[Worker, None]
 Give = Callable[[Worker, int], int]
 """Gives up to so many tasks of a queue to a worker, and returns their number."""
 
+NO_RANK: Final = (sys.maxsize, 0)
+"""After the ranks of all tasks."""
 _SWEEP_AT = 1024
 """Tombstones that trigger a sweep, if they also outnumber the live tasks."""
 _NONE: Final[deque[Task]] = deque(maxlen=0)
@@ -42,10 +45,10 @@ class Turns:
     """Whose turn it is among the keys and owners of a lane. Here: round robin. The `sharing` extension goes by use."""
 
     is_shared = False
-    """Tasks of several owners or priorities are live."""
+    """Tasks of several owners or priorities are live, or of limited ones."""
 
     def first(self, level: OrderedDict[Any, Any]) -> Any:
-        """Return the key or owner whose turn it is."""
+        """Return the key or owner whose turn it is; None if none may have one."""
         return next(iter(level))
 
     def took(self, task: Task, lane: Lane, owners: Owners) -> None:
@@ -56,6 +59,18 @@ class Turns:
         if len(owners) > 1 and group.owner.id in owners:
             owners.move_to_end(group.owner.id)
 
+    def allows(self, _task: Task, /) -> bool:
+        """Return whether a task may be taken, if `is_shared`. If not, its key has no turn before the next `begin`."""
+        return True
+
+    def wanted(self, group: Group) -> int:
+        """Return how many of a group's ready tasks more slots would run."""
+        return group.ready
+
+    def text(self, _group: Group, /) -> str:
+        """Return a text on the share of a group's owner, or an empty string."""
+        return ""
+
     def put_back(self, task: Task) -> None:
         """Called when a taken task is put back."""
 
@@ -63,7 +78,7 @@ class Turns:
         """Return whether the owner of a group has its turn before another one; None: they alternate."""
         return None
 
-    def standing(self, _group: Group, /) -> tuple[float, float]:
+    def standing(self, _group: Group, /) -> tuple[float, ...]:
         """Return a sort key among the first tasks of different queues."""
         return 0.0, 0.0
 
@@ -108,11 +123,13 @@ class ReadyQueue:
 
     @property
     def first_rank(self) -> Rank:
-        while self._priorities and not self._lanes[self._priorities[0]]:
-            del self._lanes[self._priorities.pop(0)]
-        lane = self._lanes[self._priorities[0]]
-        owners = lane[self._turns.first(lane)]
-        return self._priorities[0], min(owners[self._turns.first(owners)])
+        """Rank of the next task to take, or `NO_RANK`."""
+        for priority in self._priorities:
+            lane = self._lanes[priority]
+            if lane and (key := self._turns.first(lane)) is not None:
+                owners = lane[key]
+                return priority, min(owners[self._turns.first(owners)])
+        return NO_RANK
 
     def next_turn(self) -> tuple[Any, ...]:
         """Return a sort key among the queues that have a ready task."""
@@ -171,10 +188,12 @@ class ReadyQueue:
                 first.group.ready -= 1
                 return first
             self.tombstones -= 1
-        while self._priorities:
-            lane = self._lanes[self._priorities[0]]
+        for priority in tuple(self._priorities):
+            lane = self._lanes[priority]
             while lane:
                 key = turns.first(lane)
+                if key is None:
+                    break
                 owners = lane[key]
                 owner = turns.first(owners)
                 depths = owners[owner]
@@ -185,12 +204,17 @@ class ReadyQueue:
                     del lane[key]
                 if task is None:
                     continue
+                if turns.is_shared and not turns.allows(task):
+                    self.add_one(task, is_first=True)
+                    continue
                 if turns.is_shared or len(lane) > 1 or len(owners) > 1:
                     turns.took(task, lane, owners)
                 elif len(depths) == 1:
                     self._sole = next(iter(depths.values()))
                 return task
-            del self._lanes[self._priorities.pop(0)]
+            if not lane:
+                del self._lanes[priority]
+                self._priorities.remove(priority)
         return None
 
     def _take_of(self, depths: Depths) -> Task | None:
@@ -223,9 +247,9 @@ class ReadyQueue:
         return None
 
     def _in_turn(self, level: OrderedDict[Any, T]) -> Iterator[T]:
-        if level:
-            yield level[self._turns.first(level)]
-            yield from level.values()
+        if level and (name := self._turns.first(level)) is not None:
+            yield level[name]
+        yield from level.values()
 
     def remove(self, task: Task) -> None:
         """Remove a task that will become ready again. O(tasks of its client)."""
@@ -337,8 +361,10 @@ class ReadyQueues:
         return sum(queue.total for queue in self.queues.values())
 
     def waiting(self) -> list[ReadyQueue]:
-        """Return the queues that have a ready task, by whose turn it is, then least recently served."""
+        """Return the queues with a ready task that may run, by whose turn it is, then least recently served."""
         found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
+        if self.turns.is_shared:
+            found = [queue for queue in found if queue.first_rank != NO_RANK]
         if len(found) > 1:
             found.sort(key=ReadyQueue.next_turn if self.turns.is_shared else lambda queue: queue.first_rank)
         return found

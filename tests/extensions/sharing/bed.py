@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from scaler.net.connection import LOCAL, Identity
 from scaler.protocol.messages import (
     STARTED_AFTER_SECONDS,
     Done,
@@ -20,6 +21,9 @@ from scaler.protocol.messages import (
     Started,
     Suspended,
 )
+from scaler.scheduler.core.changes import KeysRead
+from scaler.scheduler.core.commands import ShellObserved
+from scaler.security.keys import Entry, Share
 from tests.unit.scheduler.driver import VALUE, Cluster
 
 WAY_SECONDS = 0.0005
@@ -79,10 +83,10 @@ class Bed(Cluster):
 
     def flood(self, name: str, seconds: float | Callable[[int], float], at: float = 0.0, **options: Any) -> Flood:
         """Let a client keep 60 tasks per slot, from a time on."""
-        nested = options.pop("nested", None)
+        nested, key = options.pop("nested", None), options.pop("key", "")
         lengths = seconds if callable(seconds) else lambda _: seconds
         found = self.floods[name] = Flood(lengths, options, nested)
-        self.at(at, lambda: self._join(name, found))
+        self.at(at, lambda: self._join(name, found, key))
         return found
 
     def guest(self, name: str) -> None:
@@ -90,8 +94,8 @@ class Bed(Cluster):
         self.floods[name] = Flood(lambda _: 0.0)
         self.client(name)
 
-    def _join(self, name: str, flood: Flood) -> None:
-        self.client(name)
+    def _join(self, name: str, flood: Flood, key: str) -> None:
+        self.client(name, identity=Identity(key) if key else LOCAL)
         flood.waiting_since = self.now
         for _ in range(60 * len(self.queues) * self.slots):
             self._submit(name, flood)
@@ -103,6 +107,27 @@ class Bed(Cluster):
         self.flooding.add(ids[0])
         self.submit(name, ids=ids, seen=flood.seen, **{"retries": 3, **flood.options})
         self.hear()
+
+    def share(self, **shares: Share) -> None:
+        """Set the shares of keys, and of groups with names that begin with `group_`."""
+        entries = {
+            name: Entry(name.removeprefix("group_"), "group" if name.startswith("group_") else "client", "", share)
+            for name, share in shares.items()
+        }
+        self.step(ShellObserved([KeysRead(entries)]))
+
+    @property
+    def slots_used(self) -> dict[str, int]:
+        """Slots that each client's tasks use now."""
+        found = dict.fromkeys(self.floods, 0)
+        for running in self.running.values():
+            for each in running.values():
+                found[each.client] += not each.is_blocked
+        return found
+
+    def why_waits(self, client: str) -> str:
+        """Return the explanation of the last task that this client submitted."""
+        return str(self.state.rooms.explainer.why(next(reversed(self.state.clients[self.peer(client)].tasks))))
 
     # -- time
 
