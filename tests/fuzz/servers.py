@@ -154,7 +154,7 @@ class SchedulerWorld:
         config = scheduler_model()(
             bind_address=ADDRESS, worker_timeout_seconds=LEASE_SECONDS, client_timeout_seconds=LEASE_SECONDS
         )
-        rooms = Rooms(built_in("data_plane", "durability"))
+        rooms = Rooms(built_in("data_plane", "durability", "sharing"))
         self.core = SchedulerCore(config, self.network.now, make_scaling(), rooms)
         self._listener = self.network.listener(
             ADDRESS, server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._step

@@ -209,6 +209,8 @@ class FairTurns(SchedulerPart, Turns):
         for user in owner.line():
             if 0 < user.share.max_slots <= user.taken:
                 return f"{user.title} has {counted(round(user.taken), 'slot')}, its maximum is {user.share.max_slots}"
+        if len({each for each, _ in self._contenders}) == 1:
+            return ""
         slots = sum(worker.slots for worker in self.cluster.workers.values())
         key = owner.parent
         user = owner if key is None or group.client.account.key in UNNAMED else key

@@ -178,7 +178,7 @@ class Placement:
         placed = dict.fromkeys(waiting, 0)
         left = waiting.copy()
         while left and budget > 0:
-            queue = min(left, key=ReadyQueue.next_turn) if take_turns else left[0]
+            queue = min(left, key=lambda each: each.next_turn()) if take_turns else left[0]
             count = self._serve(queue, 1 if take_turns else budget, now)
             placed[queue] += count
             budget -= count

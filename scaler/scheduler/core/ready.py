@@ -134,7 +134,7 @@ class ReadyQueue:
     def next_turn(self) -> tuple[Any, ...]:
         """Return a sort key among the queues that have a ready task."""
         first = self.first()
-        return self.first_rank if first is None else (first.group.rank[0], self._turns.standing(first.group))
+        return NO_RANK[:1] if first is None else (first.group.rank[0], self._turns.standing(first.group))
 
     def may_pass(self, other: ReadyQueue) -> bool:
         """Return whether tasks of this queue may use room reserved for the first task of another queue."""
@@ -366,7 +366,7 @@ class ReadyQueues:
         if self.turns.is_shared:
             found = [queue for queue in found if queue.first_rank != NO_RANK]
         if len(found) > 1:
-            found.sort(key=ReadyQueue.next_turn if self.turns.is_shared else lambda queue: queue.first_rank)
+            found.sort(key=lambda queue: queue.next_turn() if self.turns.is_shared else queue.first_rank)
         return found
 
     def rotate(self, queue: ReadyQueue) -> None:

@@ -42,7 +42,7 @@ class SteppedCore:
         check_every: interval in steps at which all invariants of the core are checked, 0 for never.
         """
         self.now = 0.0
-        rooms = rooms or Rooms(built_in("durability", "resources"))
+        rooms = rooms or Rooms(built_in("durability", "resources", "sharing"))
         self.core = SchedulerCore(config, self.now, make_scaling(allocation), rooms)
         self._step_seconds = step_seconds
         self._check_every = check_every

@@ -55,7 +55,6 @@ class Running:
 
 class Bed(Cluster):
     check_every = 200
-    extensions = (*Cluster.extensions, "sharing")
 
     def __init__(self, workers: int = 1, slots: int = 2, **settings: Any) -> None:
         super().__init__(**settings)

@@ -115,7 +115,7 @@ class Cluster(SchedulerPart):
     """Participates in the core like an extension."""
     parts: Sequence[Callable[[], Any]] = (Remembering,)
     """Creates parts of extensions, in addition to `extensions`."""
-    extensions: Sequence[str] = ("explain", "resources", "scaling", "data_plane", "durability")
+    extensions: Sequence[str] = ("explain", "resources", "scaling", "data_plane", "durability", "sharing")
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
@@ -407,3 +407,9 @@ class Cluster(SchedulerPart):
             if name == worker and isinstance(message, Recall) and message.kill is kill
             for task in message.ids
         ]
+
+
+class Alternating(Cluster):
+    """Clients alternate task by task, because the extension `sharing` is missing."""
+
+    extensions = tuple(each for each in Cluster.extensions if each != "sharing")

@@ -20,7 +20,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.rooms import UNKNOWN
 from scaler.serialization.exceptions import dump_exception
-from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.driver import Alternating, Cluster
 
 GPU = (("gpu", 2.0),)
 
@@ -143,7 +143,8 @@ def test_queued_task_reports_its_position(cluster: Cluster, client: str) -> None
     assert why(cluster, last) == "1,204 tasks will run before it; 1 slot can run such tasks"
 
 
-def test_higher_priorities_and_other_clients_turns_come_first(cluster: Cluster) -> None:
+def test_higher_priorities_and_other_clients_turns_come_first() -> None:
+    cluster = Alternating()
     alice, bob = cluster.client("alice"), cluster.client("bob")
     cluster.worker("w", queue_size=0)
     cluster.submit(alice)
@@ -248,5 +249,7 @@ def test_urgent_task_reports_prefetched_lower_priority_tasks_ahead(cluster: Clus
     assert why(cluster, urgent).startswith(
         "it will run next; 1 task of lower priority that workers received earlier may start first; "
     )
+    cluster.give_back("w", cluster.on("w")[-1])
+    assert why(cluster, urgent) == "it will run next; 1 slot can run such tasks"
     (lower,) = cluster.submit(client, 1, priority=-9)
     assert "lower priority" not in why(cluster, lower)

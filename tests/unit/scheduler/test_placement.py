@@ -26,7 +26,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core import core
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Relayed
-from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
+from tests.unit.scheduler.driver import CODE, FUNCTION, Alternating, Cluster, NoScaling
 
 
 def test_worker_prefetches_one_task_of_unknown_length_or_many_short_ones(cluster: Cluster) -> None:
@@ -95,7 +95,8 @@ def test_constrained_tasks_alternate_with_unconstrained_ones(cluster: Cluster) -
     assert len(done) <= 2 * len(special) + 3
 
 
-def test_priority_precedes_arrival_and_clients_alternate(cluster: Cluster) -> None:
+def test_priority_precedes_arrival_and_clients_alternate() -> None:
+    cluster = Alternating()
     first, second = cluster.client("first"), cluster.client("second")
     mine = cluster.submit(first, 3)
     theirs = cluster.submit(second, 3)

@@ -85,7 +85,7 @@ def test_replay_produces_the_same_commands(tmp_path: Path) -> None:
         assert SchedulerConfig.from_json(head["config"]) == CONFIG
         assert head["complete"]
         steps = list(recorded)
-    rooms = Rooms(built_in("resources", "data_plane", "durability"))
+    rooms = Rooms(built_in("resources", "data_plane", "durability", "sharing"))
     core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], make_scaling(), rooms)
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
