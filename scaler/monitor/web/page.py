@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -81,14 +82,17 @@ def page_of(listening: socket.socket, *, is_encrypted: bool = False) -> str:
 
 TOKEN_FILE = "web-token"  # noqa: S105 (a file's name)
 MIN_TOKEN_CHARACTERS = 22
+KEEP_SECONDS = 1.0
+"""Interval at which a web server checks for its token file."""
 
 
-def load_token(path: str | None) -> tuple[str, Path]:
-    """Return the token and its file: the given file, or this user's own file, which is created if missing. Raises
-    UsageError if the file cannot be read or created, if other users can read it, or if the token is too short."""
+def load_token(path: str | None, token: str = "") -> tuple[str, Path]:
+    """Return the token and its file: the given file, or this user's own file, which is created if missing. token: for
+    a new file; default: a random one. Raises UsageError if the file cannot be read or created, if other users can read
+    it, or if the token is too short."""
     file = private_path(TOKEN_FILE) if path is None else local_path(path)
     if path is None and not file.exists():
-        token = secrets.token_urlsafe()
+        token = token or secrets.token_urlsafe()
         try:
             with contextlib.suppress(FileExistsError):  # created by another server
                 write_private(file, f"{token}\n")
@@ -99,6 +103,14 @@ def load_token(path: str | None) -> tuple[str, Path]:
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
         raise ConfigError(f"the token in {file} must have at least {MIN_TOKEN_CHARACTERS} letters and digits")
     return token, file
+
+
+async def keep_token(token: str) -> None:
+    """Recreate this user's own token file whenever a cleaner has removed it. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(KEEP_SECONDS)
+        with contextlib.suppress(UsageError, OSError):  # the next call retries
+            await asyncio.to_thread(load_token, None, token)
 
 
 def link_to_show(config: WebUiConfig, page: str) -> str:

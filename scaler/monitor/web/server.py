@@ -33,7 +33,7 @@ from scaler.monitor.tables import ADDED
 from scaler.monitor.web.api import api_routes, openapi
 from scaler.monitor.web.delta import DeltaEncoder
 from scaler.monitor.web.metrics import Metrics
-from scaler.monitor.web.page import inherited, link_to_show, listen, load_token, page_of, tls_of
+from scaler.monitor.web.page import inherited, keep_token, link_to_show, listen, load_token, page_of, tls_of
 from scaler.monitor.web.routes import Source, answer, dump, refusal
 from scaler.monitor.web.security import Guard, Login
 from scaler.monitor.web.serving import serve
@@ -205,10 +205,15 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
             _log.warning("%s; the page is empty until one does: %s", monitor.last_error, WHICH_ADDRESS)
 
     warning = asyncio.get_running_loop().call_later(WARN_SECONDS, warn)
+    keeping = None
+    if token is not None and config.web_token_file is None:
+        keeping = asyncio.create_task(keep_token(token))
     try:
         await serve(app, listening, component.stop, app.close, tls)
     finally:
         warning.cancel()
+        if keeping is not None:
+            keeping.cancel()
         monitor.close()
 
 
