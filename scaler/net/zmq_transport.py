@@ -72,25 +72,29 @@ _MONITOR_EVENT = struct.Struct("=HI")
 _monitor_numbers = itertools.count()
 
 _lock = threading.Lock()
-_contexts: dict[int, tuple[Context, int]] = {}
-"""Context and number of its users by pid. A forked process keeps those of its parents, which it must not end."""
+_contexts: list[tuple[Context, int]] = []
+_users = 0
 
 
 def acquire_context() -> Context:
     """Return the context of the process's connectors; release it with `release_context`."""
+    global _users  # noqa: PLW0603 (there is one context in a process)
     with _lock:
-        context, users = _contexts.get(os.getpid()) or (zmq.Context(), 0)
-        _contexts[os.getpid()] = context, users + 1
-        return context
+        if not _contexts or _contexts[-1][1] != os.getpid():
+            _contexts.append((zmq.Context(), os.getpid()))
+            _users = 0
+        _users += 1
+        return _contexts[-1][0]
 
 
 def release_context() -> None:
     """Release the context. The last user waits for closed sockets to deliver within their linger time."""
+    global _users  # noqa: PLW0603
     with _lock:
-        context, users = _contexts.pop(os.getpid())
-        if users > 1:
-            _contexts[os.getpid()] = context, users - 1
+        _users -= 1
+        if _users:
             return
+        context, _ = _contexts.pop()
     context.term()
 
 
