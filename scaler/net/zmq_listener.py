@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import socket as sockets
@@ -25,13 +26,14 @@ from scaler.net.packing import expanded, packing
 from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_transport import (
     LAST,
-    Authenticator,
-    Context,
     Outgoing,
     ZmqEnd,
+    acquire_context,
+    authenticator_of,
     checked,
     is_readable,
     receive_envelope,
+    release_context,
 )
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES
 from scaler.protocol.session import Envelope, OutboxLimits
@@ -64,6 +66,7 @@ HAS_A_KEY = (
     "its handshake failed: it uses keys, but this server runs with insecure_no_auth, which the peer must set as well; "
     "or it is not a scaler peer"
 )
+_domains = itertools.count()
 
 
 class ZmqLink:
@@ -132,8 +135,8 @@ class ZmqListener(ZmqEnd):
 
     def __init__(self, addresses: Iterable[str], wakeups: Wakeups, keys: ServerKeys | None, compression: str) -> None:
         """Bind to all addresses, or raise UsageError with none bound. keys: None admits every peer, unencrypted."""
-        self._context: Context = zmq.Context()
-        super().__init__(self._context, zmq.ROUTER, wakeups)
+        context = acquire_context()
+        super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
         self.compression = compression
         self.is_encrypted = keys is not None
@@ -142,11 +145,14 @@ class ZmqListener(ZmqEnd):
         self._is_explained = False
         """The next reported end was not caused by invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()
+        self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
-            Authenticator(self._context, keys)
+            self._authenticator = authenticator_of(context)
+            self._authenticator.add(self._domain, keys)
             self._socket.curve_server = 1
             self._socket.curve_publickey = keys.pair.public.encode()
             self._socket.curve_secretkey = keys.pair.secret.encode()
+            self._socket.zap_domain = self._domain
         self._links: dict[int, ZmqLink] = {}  # by descriptor
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
@@ -259,7 +265,9 @@ class ZmqListener(ZmqEnd):
         for file in self._files:
             file.remove()
         self._close(linger_seconds)
-        self._context.term()
+        if self._keys is not None:
+            self._authenticator.remove(self._domain)
+        release_context()
 
     def _read_one(self) -> int:
         route = self._socket.recv(LAST)

@@ -1,4 +1,4 @@
-"""Shared by both ends of a ZeroMQ connection: the connectors' context, and reading and writing envelopes.
+"""Shared by both ends of a ZeroMQ connection: the process's context, and reading and writing envelopes.
 
 ZeroMQ is for connections between hosts, and for platforms without the local transport. Frames are not copied where that
 is safe and pays off. A connector uses a new socket per connection instead of ZeroMQ's reconnects. Unencrypted envelopes
@@ -74,10 +74,11 @@ _monitor_numbers = itertools.count()
 _lock = threading.Lock()
 _contexts: list[tuple[Context, int]] = []
 _users = 0
+_authenticator: tuple[Context, Authenticator] | None = None
 
 
 def acquire_context() -> Context:
-    """Return the context of the process's connectors; release it with `release_context`."""
+    """Return the process's context; release it with `release_context`."""
     global _users  # noqa: PLW0603 (there is one context in a process)
     with _lock:
         if not _contexts or _contexts[-1][1] != os.getpid():
@@ -96,6 +97,14 @@ def release_context() -> None:
             return
         context, _ = _contexts.pop()
     context.term()
+
+
+def authenticator_of(context: Context) -> Authenticator:
+    global _authenticator  # noqa: PLW0603 (there is one in a context)
+    with _lock:
+        if _authenticator is None or _authenticator[0] is not context:
+            _authenticator = context, Authenticator(context)
+        return _authenticator[1]
 
 
 def _after_fork() -> None:
@@ -164,16 +173,22 @@ _VERSION = b"1.0"
 
 
 class Authenticator:
-    """Authenticates a listener's peers by key for ZeroMQ. Created before the listener, which otherwise accepts every
-    key. ZeroMQ asks over a socket of the listener's context (ZAP, https://rfc.zeromq.org/spec/27/). A thread answers,
-    so that peers do not wait for a busy server."""
+    """Authenticates peers by key for ZeroMQ. One per context, created before its first listener with keys. Without an
+    authenticator, ZeroMQ accepts every key. ZeroMQ asks over an internal socket (ZAP, https://rfc.zeromq.org/spec/27/).
+    A thread answers, so that peers do not wait for a busy server."""
 
-    def __init__(self, context: Context, keys: ServerKeys) -> None:
-        self._keys = keys
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._servers: dict[bytes, ServerKeys] = {}
         self._socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(_ADDRESS)
         threading.Thread(target=self._run, name="scaler-authenticator", daemon=True).start()
+
+    def add(self, domain: bytes, keys: ServerKeys) -> None:
+        self._servers[domain] = keys
+
+    def remove(self, domain: bytes) -> None:
+        self._servers.pop(domain, None)
 
     def _run(self) -> None:
         while True:
@@ -185,11 +200,12 @@ class Authenticator:
                 return
 
     def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes, bytes]:
-        version, _, _, origin, _, mechanism, *credentials = request
-        if version != _VERSION or mechanism != b"CURVE" or len(credentials) != 1:
+        version, _, domain, origin, _, mechanism, *credentials = request
+        keys = self._servers.get(domain)
+        if keys is None or version != _VERSION or mechanism != b"CURVE" or len(credentials) != 1:
             return b"400", b"", b"", b""
         public_key = z85.encode(credentials[0])
-        code = self._keys.decide(public_key.decode(), origin.decode(errors="replace"))
+        code = keys.decide(public_key.decode(), origin.decode(errors="replace"))
         return code.encode(), b"", public_key if code == "200" else b"", b""
 
 
