@@ -62,44 +62,46 @@ class FairTurns(SchedulerPart, Turns):
     # -- whose turn it is
 
     def joined(self, group: Group) -> None:
-        now = self._now
-        self._forget(now)
-        name = group.client.account.key
-        share = self._shares.get(name, NO_SHARE)
-        parent = self._join(group, GROUP + share.group, None, now) if share.group else None
-        key = self._join(group, name, parent, now)
-        owner = self._join(group, group.owner.id, key, now)
-        owner.is_owner = True
+        owner = self._users.get(group.owner.id)
+        if owner is None or self._contenders or self._users.get(group.client.account.key) is not owner.parent:
+            owner = self._admit(group)
+        for user in owner.line():
+            user.groups[group] = None
         self._contenders[group.owner.id, group.rank[0]] += 1
-        self._count_contenders()
+        self.is_shared = len(self._contenders) > 1 or self._has_limits
 
-    def _join(self, group: Group, name: str | bytes, parent: User | None, now: float) -> User:
+    def _admit(self, group: Group) -> User:
+        now, name = self._now, group.client.account.key
+        self._forget(now)
+        share = self._shares.get(name, NO_SHARE)
+        parent = self._join(GROUP + share.group, GROUP + share.group, None, now) if share.group else None
+        key = self._join(name, f"key {name}", parent, now)
+        owner = self._join(group.owner.id, f"client {group.owner.name}", key, now)
+        owner.is_owner = True
+        return owner
+
+    def _join(self, name: str | bytes, title: str, parent: User | None, now: float) -> User:
         user = self._users.get(name)
         if user is None:
-            title = f"client {group.owner.name}" if isinstance(name, bytes) else name
-            user = self._users[name] = User(title if title != group.client.account.key else f"key {title}")
+            user = self._users[name] = User(title)
         user.parent = parent
         if isinstance(name, str):
             user.give(self._shares.get(name, NO_SHARE))
-        if not user.groups and self._contenders and now - user.active_at > FORGET_SECONDS:
+        if not user.groups and self._contenders and self.cluster.now - user.active_at > FORGET_SECONDS:
             self._update(now)
             siblings = (other for other in self._active() if other.parent is parent and other is not parent)
             admit(user, siblings, sum(worker.slots for worker in self.cluster.workers.values()))
-        user.groups[group] = None
-        user.active_at = now
         return user
 
     def left(self, group: Group) -> None:
+        now = self.cluster.now
         for user in self._users[group.owner.id].line():
-            user.groups.pop(group, None)
-            user.active_at = self._now
+            del user.groups[group]
+            user.active_at = now
         contender = group.owner.id, group.rank[0]
         self._contenders[contender] -= 1
         if not self._contenders[contender]:
             del self._contenders[contender]
-        self._count_contenders()
-
-    def _count_contenders(self) -> None:
         self.is_shared = len(self._contenders) > 1 or (self._has_limits and len(self._contenders) > 0)
 
     def _learn(self, entries: Mapping[str, Entry]) -> None:
@@ -110,6 +112,7 @@ class FairTurns(SchedulerPart, Turns):
         for group in live:
             self.left(group)
         for group in live:
+            self._admit(group)
             self.joined(group)
 
     def begin(self, now: float) -> None:
@@ -270,42 +273,44 @@ class FairTurns(SchedulerPart, Turns):
 
     # -- use
 
-    def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
-        core_now = self.cluster.own_time(now.clock)
+    def on_changes(self, changes: Sequence[Any], _now: Now) -> Iterable[Command]:
         for change in changes:
-            match change:
-                case TasksEnded():
-                    self._ended(change, core_now)
-                case TasksStarted():
-                    for task, began_us in zip(change.tasks, change.ran.began_us, strict=False):
-                        self._began(task, change, began_us, core_now)
-                case TaskBlocked(task, is_blocked):
-                    self._blocked(task, core_now, is_blocked=is_blocked)
-                case KeysRead(entries):
-                    self._learn(entries)
-                case TaskRetried(task):
-                    if (running := self._running.pop(task.id, None)) is not None:
-                        self._stop(running, core_now)
-                case ClientLeft(client):
-                    for identifier in [each for each in self._running if each[: len(client)] == client]:
-                        self._stop(self._running.pop(identifier), core_now)
+            if type(change) is TasksEnded:
+                self._ended(change)
+            else:
+                self._changed(change, self._now)
         return ()
 
-    def _ended(self, ended: TasksEnded, now: float) -> None:
-        stops = [*ended.run_starts[1:], len(ended)]
+    def _changed(self, change: Any, now: float) -> None:
+        match change:
+            case TasksStarted():
+                for task, began_us in zip(change.tasks, change.ran.began_us, strict=False):
+                    self._began(task, change, began_us, now)
+            case TaskBlocked(task, is_blocked):
+                self._blocked(task, now, is_blocked=is_blocked)
+            case KeysRead(entries):
+                self._learn(entries)
+            case TaskRetried(task):
+                if (running := self._running.pop(task.id, None)) is not None:
+                    self._stop(running, now)
+            case ClientLeft(client):
+                for identifier in [each for each in self._running if each[: len(client)] == client]:
+                    self._stop(self._running.pop(identifier), now)
+
+    def _ended(self, ended: TasksEnded) -> None:
+        stops = [*ended.run_starts[1:], len(ended.ids)]
         for group, start, stop in zip(ended.run_groups, ended.run_starts, stops, strict=True):
             owner = self._users.get(group.owner.id)
             if owner is None:
                 continue
             durations = ended.duration_us[start:stop]
-            seconds, ran = sum(durations) / 1e6, sum(1 for each in durations if each)
+            seconds = charged = sum(durations) / 1e6
             if self._running:
                 for identifier in ended.ids[start:stop]:
                     if (running := self._running.pop(identifier, None)) is not None:
-                        self._stop(running, now)
-                        seconds = max(0.0, seconds - running.charged_seconds - running.blocked_seconds)
-            owner.note_ended(ran, sum(durations) / 1e6)
-            owner.charge(seconds * width_of(group))
+                        self._stop(running, self._now)
+                        charged -= running.charged_seconds + running.blocked_seconds
+            owner.ran(len(durations) - durations.count(0), seconds, max(0.0, charged) * width_of(group))
 
     def _began(self, task: Task, started: TasksStarted, began_us: int, now: float) -> None:
         owner = self._users.get(task.group.owner.id)

@@ -72,7 +72,10 @@ class User:
             return self.ended_seconds / self.ended
         return max(UNKNOWN_DURATION_SECONDS, 2 * (now - self.sent_at))
 
-    def note_ended(self, tasks: int, seconds: float) -> None:
+    def ran(self, tasks: int, seconds: float, charged_seconds: float) -> None:
+        """Count ended tasks, which took so long together, and charge them."""
+        for user in self.line():
+            user.used_seconds += charged_seconds
         if self.ended >= MOST_MEASURED:
             self.ended /= 2
             self.ended_seconds /= 2

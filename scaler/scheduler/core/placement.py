@@ -145,11 +145,7 @@ class Placement:
         self._outbox.send(worker.id, Drain(reason))
         self._state.changes.add(Action, "drained", worker.id, f"{worker.name}: {reason}")
 
-    def _pools_of(self, queue: ReadyQueue) -> list[WorkerPool]:
-        needs = queue.needs
-        found = self._fitting.get(needs)
-        if found is not None:
-            return found
+    def _pools_for(self, needs: Needs) -> list[WorkerPool]:
         pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
         if self._state.rooms.scaling.prefers_least_capable:
             pools.sort(key=lambda pool: len(pool.offers.items))
@@ -179,30 +175,32 @@ class Placement:
         left = waiting.copy()
         while left and budget > 0:
             queue = min(left, key=lambda each: each.next_turn()) if take_turns else left[0]
-            count = self._serve(queue, 1 if take_turns else budget, now)
+            count = self._fill(queue, 1 if take_turns else budget, now)
             placed[queue] += count
             budget -= count
-            if not (take_turns and count and (queue.count or queue.preferred)):
-                left.remove(queue)
-                self._end_turns(queue, placed[queue], now, is_alone=len(waiting) == 1)
+            if take_turns and count and queue.total:
+                continue
+            left.remove(queue)
+            if queue.needs.is_counted and not queue.needs.pin:
+                self._note_shortage(queue, placed[queue], now)
+            if placed[queue] and len(waiting) > 1:
+                self._ready.rotate(queue)
         if self._stores.is_spread:
             self._stores.end_pass(now)
         self.has_backlog = any(queue.count or queue.preferred for queue in waiting)
         return budget <= 0
 
-    def _serve(self, queue: ReadyQueue, budget: int, now: float) -> int:
+    def _note_shortage(self, queue: ReadyQueue, placed: int, now: float) -> None:
+        if self._resources.reserves(queue, placed, now):
+            self._reserve(queue, self._fitting[queue.needs], now)
+
+    def _fill(self, queue: ReadyQueue, budget: int, now: float) -> int:
+        """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
         if queue.needs.pin:
             return self._give_pinned(queue, now)
-        return self._fill(queue, self._pools_of(queue), budget, now)
-
-    def _end_turns(self, queue: ReadyQueue, placed: int, now: float, *, is_alone: bool) -> None:
-        if queue.needs.is_counted and not queue.needs.pin and self._resources.reserves(queue, placed, now):
-            self._reserve(queue, self._pools_of(queue), now)
-        if placed and not is_alone:
-            self._ready.rotate(queue)
-
-    def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
-        """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
+        pools = self._fitting.get(queue.needs)
+        if pools is None:
+            pools = self._pools_for(queue.needs)
         give = partial(self._give, queue, sum([pool.workers for pool in pools]) == 1, now)
         placed = in_vain = 0
         for prefetch in (False, True):

@@ -191,11 +191,11 @@ class ReadyQueue:
         for priority in tuple(self._priorities):
             lane = self._lanes[priority]
             while lane:
-                key = turns.first(lane)
+                key = turns.first(lane) if turns.is_shared else next(iter(lane))
                 if key is None:
                     break
                 owners = lane[key]
-                owner = turns.first(owners)
+                owner = turns.first(owners) if turns.is_shared else next(iter(owners))
                 depths = owners[owner]
                 task = self._take_of(depths)
                 if not depths:
