@@ -43,7 +43,7 @@ OF_SOME_COMMANDS = {
     *("--of", "--pdb"),  # of scaler profile and scaler replay
     *("--since", "--until"),  # of scaler history
     *("--limit", "--state", "--worker"),  # of scaler show
-    *("--role", "--expires", "--output", "--directory"),  # of scaler keys
+    *("--role", "--expires", "--output", "--directory", "--weight", "--max-slots", "--group"),  # of scaler keys
 }
 """They state a command's action, and are not settings."""
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "config").glob("*.toml"), ROOT / "README.md"])
