@@ -111,10 +111,22 @@ class ZmqLink:
         self._listener.drop(self)
 
     def shut_down(self) -> None:
-        """Shut down the socket, for which ZeroMQ has no call. Its descriptor's number may belong to a later file."""
-        with contextlib.suppress(OSError), borrowed(self.descriptor) as connection:
-            if os.fstat(self.descriptor).st_ino == self._inode:
-                connection.shutdown(sockets.SHUT_RDWR)
+        """Shut down the socket, for which ZeroMQ has no call. Uses a duplicate descriptor, verified to be the same
+        socket, because descriptor numbers are reused. If no descriptor is free, closes the socket instead."""
+        duplicate = None
+        try:
+            duplicate = os.dup(self.descriptor)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                return
+        checked = self.descriptor if duplicate is None else duplicate
+        try:
+            with contextlib.suppress(OSError), borrowed(checked) as connection:
+                if os.fstat(checked).st_ino == self._inode:
+                    connection.shutdown(sockets.SHUT_RDWR)
+        finally:
+            if duplicate is not None:
+                os.close(duplicate)
 
     def exceeds(self) -> bool:
         """Return whether more bytes have arrived than messages account for. Call periodically."""

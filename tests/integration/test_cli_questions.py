@@ -14,11 +14,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from scaler.cli import run_command
 from scaler.extensions.logs.rows import LogRow
+from scaler.extensions.sharing.rows import ShareRow
 from scaler.monitor.messages import (
     Explain,
     Explained,
@@ -50,6 +52,7 @@ WAITING = [
     {"id": "2", "function": "load\x1b", "tasks": 1, "age_seconds": 4000.0, "reason": "all workers that fit are busy"},
 ]
 SPENDING = {"hour": 1.5, "day": 8.0, "run": 8.0, "run_limit": 10.0, "per_hour": 2.0, "forecast": 0.25, "today": 4.0}
+SHARE = ShareRow("key alice", "group desk", 3.0, 0, 2.67, 3, 312, 8.6)
 LINES = [
     LogRow(2, 1_790_000_001.0, "ERROR", "cloud-2", "22" * 8, "the disk is full\x1b", "agent"),
     LogRow(1, 1_790_000_000.0, "WARNING", "cloud-1", "11" * 8, "a task printed too much", "agent"),
@@ -92,7 +95,7 @@ class Teller:
         self.close = self._listener.close
 
     def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome:
-        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0, tables="audit logs")
+        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0, tables="audit logs shares")
 
     def _on_events(self, arrived: list[ListenerEvent]) -> None:
         for event in arrived:
@@ -113,8 +116,9 @@ class Teller:
                 case Received(peer=peer, message=FindObjects(named, most, number=number)):
                     found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
                     self._listener.send(peer, ObjectsFound(named, most, found.encode(), number=number))
-                case Received(peer=peer, message=ReadTable(number=number)):
-                    self._listener.send(peer, TableRead(rows_document(LINES), number=number))
+                case Received(peer=peer, message=ReadTable(number=number, table=table)):
+                    told: list[NamedTuple] = [SHARE] if table == "shares" else [*LINES]
+                    self._listener.send(peer, TableRead(rows_document(told), number=number))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
                     self._listener.send(peer, replace(self._log, number=question.number))

@@ -101,10 +101,10 @@ def test_table_has_all_keys_with_their_states(shell: Shell) -> None:
     shell.keys("add alice --role client")
     shell.keys("revoke alice")
     head, alice, bob = (re.split(r"  +", line) for line in shell.keys("list").splitlines())
-    assert head == ["name", "role", "added", "expires", "state"]
-    assert (alice[0], alice[1], alice[3], alice[4][:10]) == ("alice", "client", "never", "revoked on")
-    assert (bob[0], bob[1], bob[4]) == ("bob", "monitor", "admitted")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", bob[3])
+    assert head == ["name", "role", "share", "added", "expires", "state"]
+    assert (*alice[:3], alice[4], alice[5][:10]) == ("alice", "client", "weight 1", "never", "revoked on")
+    assert (bob[0], bob[1], bob[5]) == ("bob", "monitor", "admitted")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", bob[4])
 
 
 @pytest.mark.parametrize("server", [Server.SCHEDULER, Server.OBJECT_STORAGE])
@@ -125,7 +125,7 @@ def test_publicly_reachable_server_names_the_two_required_commands(server: Serve
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("", "give one of scaler keys init|add|revoke|list|show"),
+        ("", "give one of scaler keys init|add|share|revoke|list|show"),
         ("ad alice", "give one of scaler keys init"),
         ("add --role client", "the following arguments are required: NAME"),
         ("add alice", "the following arguments are required: --role"),

@@ -38,14 +38,14 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core import commands as core_commands
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Waiting
 from tests.scenarios.transcript import Command
-from tests.unit.scheduler.driver import FUNCTION, Cluster, delivered
+from tests.unit.scheduler.driver import FUNCTION, Alternating, Cluster, delivered
 
 
 class Story:
     """One core, with its peers and tasks by their names in the story."""
 
     def __init__(self) -> None:
-        self._cluster = Cluster()
+        self._cluster = Alternating()
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._commands: dict[str, Callable[[Command], list[str] | None]] = {

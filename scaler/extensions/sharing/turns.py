@@ -31,11 +31,13 @@ GROUP = "group "
 UNNAMED = (LOCAL.key, ANYONE.key)
 """Keys of peers without a key of their own."""
 FULL = (math.inf,)
-MAX_COMPARED = 512
-"""Tasks of a worker that are compared."""
+MAX_COMPARED = 2048
+"""Tasks on workers that are compared at a time, for recalls."""
 
 
 class FairTurns(SchedulerPart, Turns):
+    """Orders keys and clients by use. The core calls it for each turn, so that an exception ends the scheduler."""
+
     changes = (TasksEnded, TasksStarted, TaskBlocked, TaskRetried, ClientLeft, KeysRead)
 
     def __init__(self, _settings: Any = None) -> None:
@@ -63,7 +65,7 @@ class FairTurns(SchedulerPart, Turns):
 
     def joined(self, group: Group) -> None:
         owner = self._users.get(group.owner.id)
-        if owner is None or self._contenders or self._users.get(group.client.account.key) is not owner.parent:
+        if owner is None or self._contenders or self._users.get(group.owner.account.key) is not owner.parent:
             owner = self._admit(group)
         for user in owner.line():
             user.groups[group] = None
@@ -71,7 +73,7 @@ class FairTurns(SchedulerPart, Turns):
         self.is_shared = len(self._contenders) > 1 or self._has_limits
 
     def _admit(self, group: Group) -> User:
-        now, name = self._now, group.client.account.key
+        now, name = self._now, group.owner.account.key
         self._forget(now)
         share = self._shares.get(name, NO_SHARE)
         parent = self._join(GROUP + share.group, GROUP + share.group, None, now) if share.group else None
@@ -96,7 +98,7 @@ class FairTurns(SchedulerPart, Turns):
     def left(self, group: Group) -> None:
         now = self.cluster.now
         for user in self._users[group.owner.id].line():
-            del user.groups[group]
+            user.groups.pop(group, None)
             user.active_at = now
         contender = group.owner.id, group.rank[0]
         self._contenders[contender] -= 1
@@ -111,6 +113,8 @@ class FairTurns(SchedulerPart, Turns):
         live = [group for user in self._active() if user.is_owner for group in user.groups]
         for group in live:
             self.left(group)
+        for user in self._users.values():
+            user.parent = None  # until it is admitted again
         for group in live:
             self._admit(group)
             self.joined(group)
@@ -161,7 +165,9 @@ class FairTurns(SchedulerPart, Turns):
         return next(iter(level))
 
     def _order(self, name: str | bytes) -> tuple[float, ...]:
-        user = self._users[name]
+        user = self._users.get(name)
+        if user is None:
+            return ()  # all its tasks have ended: `take` removes it
         return FULL if self._has_limits and user.is_full else user.order
 
     def took(self, task: Task, lane: Lane, owners: Owners) -> None:
@@ -190,7 +196,7 @@ class FairTurns(SchedulerPart, Turns):
         owner.take(sign * slots)
 
     def standing(self, group: Group) -> tuple[float, ...]:
-        return *self._users[group.client.account.key].order, self._users[group.owner.id].standing
+        return *self._users[group.owner.account.key].order, self._users[group.owner.id].standing
 
     def precedes(self, group: Group, other: Group) -> bool | None:
         return self.standing(group) < self.standing(other)
@@ -211,12 +217,12 @@ class FairTurns(SchedulerPart, Turns):
         owner = self._users[group.owner.id]
         for user in owner.line():
             if 0 < user.share.max_slots <= user.taken:
-                return f"{user.title} has {counted(round(user.taken), 'slot')}, its maximum is {user.share.max_slots}"
+                return f"{user.title} uses {counted(round(user.taken), 'slot')}, its maximum"
         if len({each for each, _ in self._contenders}) == 1:
             return ""
         slots = sum(worker.slots for worker in self.cluster.workers.values())
         key = owner.parent
-        user = owner if key is None or group.client.account.key in UNNAMED else key
+        user = owner if key is None or group.owner.account.key in UNNAMED else key
         return f"{self._part(user) * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
 
     def _part(self, user: User) -> float:
@@ -233,7 +239,7 @@ class FairTurns(SchedulerPart, Turns):
         self._update(self._now)
         slots = sum(worker.slots for worker in state.workers.values())
         for user in islice((user for user in self._active() if search in user.title), most):
-            if any(client.identity.may_see(group.client.account.key) for group in user.groups):
+            if any(client.identity.may_see(group.owner.account.key) for group in user.groups):
                 tasks = sum(group.assigned * width_of(group) for group in user.groups) - user.lent
                 parent, ready = user.parent.title if user.parent is not None else "", sum(g.ready for g in user.groups)
                 share = min(self._part(user) * slots, user.share.max_slots or math.inf)
@@ -249,27 +255,36 @@ class FairTurns(SchedulerPart, Turns):
         return sum(map(self._is_long, chain(worker.tasks.values(), chosen))) >= worker.slots
 
     def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
-        """Yield tasks of lower priority than a ready one, and long ones that wait for other long ones."""
+        """Yield workers, each with its tasks of lower priority than a ready one, and its long ones that wait for other
+        long ones."""
+        has_long = any(user.is_owner and user.is_long for user in self._active())
+        if not has_long and len({priority for _, priority in self._contenders}) == 1:
+            return
         waiting = [(queue.first_rank[0], queue) for queue in self.cluster.ready.waiting()]
         # Slots with short tasks are soon free: a few workers are enough.
         wanted = sum(min(queue.total, len(overloaded)) for _, queue in waiting)
+        left = MAX_COMPARED
         for worker in overloaded:
             best = min((priority for priority, queue in waiting if queue.needs.fits(worker.offers)), default=None)
-            if best is None or worker.recalled:
-                continue
-            tasks = worker.tasks.values()
-            late = sum(map(self._is_long, islice(tasks, MAX_COMPARED))) - worker.slots
-            chosen: list[Task] = []
-            for task in islice(reversed(tasks), min(worker.busy - worker.slots, MAX_COMPARED)):
-                if type(task.state) is not Assigned or task.id in worker.blocked:
-                    continue
+            chosen = [] if best is None or worker.recalled else self._late(worker, best if wanted > 0 else None)
+            wanted -= worker.slots if chosen else 0
+            yield worker, chosen
+            left -= len(worker.tasks)
+            if left <= 0:
+                break
+
+    def _late(self, worker: Worker, best: int | None) -> list[Task]:
+        """Return the queued tasks of a worker to recall. best: negated priority of a ready task."""
+        tasks = worker.tasks.values()
+        late = sum(map(self._is_long, tasks)) - worker.slots
+        chosen: list[Task] = []
+        for task in islice(reversed(tasks), worker.busy - worker.slots):
+            if type(task.state) is Assigned and task.id not in worker.blocked:
                 is_late = late > 0 and self._is_long(task)
-                if is_late or (wanted > 0 and best < task.group.rank[0]):
+                if is_late or (best is not None and best < task.group.rank[0]):
                     late -= is_late
                     chosen.append(task)
-            if chosen:
-                wanted -= worker.slots
-                yield worker, chosen[::-1]
+        return chosen[::-1]
 
     # -- use
 

@@ -105,8 +105,10 @@ class User:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key among the users of a level: groups come first, and keys without a group are groups of their own."""
-        return (self.standing if self.parent is None else self.parent.standing), self.standing
+        """Sort key among the owners of a key, or among keys: by group first, where a key without one stands alone."""
+        if self.parent is None or self.is_owner:
+            return self.standing, self.standing
+        return self.parent.standing, self.standing
 
     @property
     def is_full(self) -> bool:

@@ -380,6 +380,7 @@ class Placement:
             self._next_recall = now + POLL_AGAIN_SECONDS
             for worker, tasks in self._ready.turns.to_recall(list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))):
                 self._tasks.recall(worker, tasks)
+                self._overloaded.move_to_end(worker)  # the next step compares other workers
 
     def _relieve_stalled(self, now: float) -> None:
         self.next_check = now + CHECK_SECONDS

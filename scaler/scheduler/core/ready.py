@@ -54,8 +54,8 @@ class Turns:
     def took(self, task: Task, lane: Lane, owners: Owners) -> None:
         """Called after a turn. Levels without tasks have been removed."""
         group = task.group
-        if len(lane) > 1 and group.client.account.key in lane:
-            lane.move_to_end(group.client.account.key)
+        if len(lane) > 1 and group.owner.account.key in lane:
+            lane.move_to_end(group.owner.account.key)
         if len(owners) > 1 and group.owner.id in owners:
             owners.move_to_end(group.owner.id)
 
@@ -87,7 +87,7 @@ class Turns:
         return False
 
     def to_recall(self, _overloaded: Sequence[Worker], /) -> Iterable[tuple[Worker, Sequence[Task]]]:
-        """Yield queued tasks that should not start before a ready one, if `is_shared`."""
+        """Yield the compared workers with the queued tasks that should start after a ready one, if `is_shared`."""
         return ()
 
     def begin(self, now: float) -> None:
@@ -146,9 +146,9 @@ class ReadyQueue:
         if lane is None:
             lane = self._lanes[priority] = OrderedDict()
             insort(self._priorities, priority)
-        owners = lane.get(group.client.account.key)
+        owners = lane.get(group.owner.account.key)
         if owners is None:
-            owners = lane[group.client.account.key] = OrderedDict()
+            owners = lane[group.owner.account.key] = OrderedDict()
         depths = owners.get(group.owner.id)
         if depths is None:
             depths = owners[group.owner.id] = {}
@@ -275,7 +275,7 @@ class ReadyQueue:
         for better in self._priorities[: self._priorities.index(priority)]:
             for owners in self._lanes[better].values():
                 count += _live(_all_of(owners.values()), None, limit - count)
-        lane, key, owner = self._lanes[priority], group.client.account.key, group.owner.id
+        lane, key, owner = self._lanes[priority], group.owner.account.key, group.owner.id
         own = lane[key][owner]
         deeper = chain.from_iterable(own[each] for each in sorted(own) if each < depth)
         ahead = _live(chain(deeper, own[depth]), task, limit - count)

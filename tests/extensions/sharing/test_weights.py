@@ -130,4 +130,4 @@ def test_explain_tells_the_share_and_the_maximum() -> None:
     bed.flood("b", 0.5, key="bob")
     bed.run(3.0)
     assert "3 of 4 slots are the share of key alice" in bed.why_waits("a")
-    assert "key bob has 1 slot, its maximum is 1" in bed.why_waits("b")
+    assert "key bob uses 1 slot, its maximum" in bed.why_waits("b")

@@ -62,6 +62,7 @@ def test_page_gets_its_table_columns_from_the_schema() -> None:
         "costs",
         "failures",
         "audit",
+        "shares",
         "times",
         "logs",
     }
