@@ -3,9 +3,8 @@
 Requirements whose first tasks have equal rank (priority, then depth) go round robin. Within a requirement: by priority,
 then keys take turns, then the owners of a key, then by depth, then first in, first out. A key with many clients thus
 gets no more than a key with one. The owner of a nested task is the client outside of all tasks. Adding, taking, and
-dropping a task are O(1) per turn: a dropped task stays as a tombstone until a take or a sweep removes it.
-
-Extensions may subclass `ReadyQueue` to keep tasks that prefer a place apart.
+dropping a task are O(1) per turn: a dropped task stays as a tombstone until a take or a sweep removes it. Extensions
+may subclass `ReadyQueue` to keep tasks that prefer a place apart.
 """
 
 from __future__ import annotations
