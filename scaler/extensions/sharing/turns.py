@@ -240,12 +240,10 @@ class FairTurns(SchedulerPart, Turns):
         slots = sum(worker.slots for worker in state.workers.values())
         for user in islice((user for user in self._active() if search in user.title), most):
             if any(client.identity.may_see(group.owner.account.key) for group in user.groups):
-                tasks = sum(group.assigned * width_of(group) for group in user.groups) - user.lent
-                parent, ready = user.parent.title if user.parent else "", sum(each.ready for each in user.groups)
                 share = round(min(self._part(user) * slots, user.share.max_slots or math.inf), 2)
-                yield ShareRow(
-                    user.title, parent, *user.share[:2], share, round(tasks), ready, round(user.used_seconds, 1)
-                )
+                tasks = round(sum(group.assigned * width_of(group) for group in user.groups) - user.lent)
+                parent, ready = user.parent.title if user.parent else "", sum(each.ready for each in user.groups)
+                yield ShareRow(user.title, parent, *user.share[:2], share, tasks, ready, round(user.used_seconds, 1))
 
     def _is_long(self, task: Task) -> bool:
         return self._users[task.group.owner.id].is_long
