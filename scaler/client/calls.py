@@ -39,7 +39,7 @@ class ClientCalls:
                 call = self._calls.pop(number)
                 found.append(replace(call, items=max(call.items, call.sent)))
                 if not call.is_over:
-                    self._calls[number] = call  # behind those that are not reported yet
+                    self._calls[number] = call  # after all calls that are not reported yet
         return found
 
 

@@ -76,7 +76,7 @@ def local_config(
 ) -> LauncherConfig:
     """Return a scheduler, fixed workers, and a web page. A key applies to all components that have it.
 
-    address: of the scheduler, unless the sources have one. storage_address: of a separate object storage.
+    address: the scheduler address, unless the sources set it. storage_address: a separate object storage server.
     """
 
     def load(model: type[M], **own: object) -> M:

@@ -35,7 +35,7 @@ class _Memory:
     peak_bytes: int = 0
 
     def taken(self) -> tuple[int, int, int]:
-        """Return samples, mean, and peak. Later samples count anew."""
+        """Return samples, mean, and peak. Then starts counting again."""
         samples, total_bytes, self.samples, self.total_bytes = self.samples, self.total_bytes, 0, 0
         return samples, round(total_bytes / samples) if samples else 0, self.peak_bytes
 

@@ -38,7 +38,7 @@ class LongTask:
 @dataclass(slots=True, eq=False)
 class User:
     """A group of keys, a key, or a client with all its nested tasks. The one with the lowest standing goes first.
-    parent: of a key, its group or None; of a client, its key."""
+    parent: a client's key, or a key's group if it has one."""
 
     title: str
     parent: User | None = None
@@ -52,7 +52,7 @@ class User:
     is_owner: bool = False
     """Tasks are its own: it is a client outside of tasks."""
     groups: dict[Group, None] = field(default_factory=dict)
-    """Its live groups of tasks, including those of its clients."""
+    """Its live task groups, including its clients' groups."""
     active_at: float = -math.inf
     """When its last group began or ended."""
     ended: float = 0.0
@@ -83,7 +83,7 @@ class User:
         self.ended_seconds += seconds
 
     def give(self, share: Share) -> None:
-        """Set the share. What was used before counts as much as it did."""
+        """Set the share, and scale earlier use so that the standing stays the same."""
         self.used_seconds *= share.weight / self.share.weight
         self.share = share
 

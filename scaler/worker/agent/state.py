@@ -112,7 +112,7 @@ class AttemptQueue:
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
     def add(self, items: Iterable[Attempt]) -> list[Attempt]:
-        """Add attempts. Returns those of tasks that it already has, which it refuses."""
+        """Add attempts. Returns the refused ones, whose tasks it already has."""
         attempts, rounds, present = self.attempts, self._rounds, self._round
         added, in_order, refused = self.added, self._in_order, list[Attempt]()
         for item in items:

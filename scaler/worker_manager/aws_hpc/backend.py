@@ -201,7 +201,7 @@ class SessionObjects:
         delete_objects(self._s3, self._bucket, keys)
 
     def clear(self) -> None:
-        """Remove all objects of this session. Those of a killed session expire."""
+        """Remove all objects of this session. After a kill, its objects expire instead."""
         self.delete(list(object_keys(self._s3, self._bucket, self._prefix)))
 
     def close(self) -> None:
