@@ -37,6 +37,7 @@ def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
 def _ecs_task_id(base: str) -> str:
     # Imported late: they include the email package (1 MB) and few workers need them.
     from http.client import HTTPException  # noqa: PLC0415
+    from urllib.error import HTTPError  # noqa: PLC0415
     from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
 
     url = f"{base}/task"
@@ -50,6 +51,8 @@ def _ecs_task_id(base: str) -> str:
             problem = "the answer has no TaskARN"
         except (OSError, ValueError, HTTPException) as error:
             problem = str(error) or type(error).__name__
+            if isinstance(error, HTTPError):
+                error.close()  # its response
         if attempt < ATTEMPTS:
             time.sleep(PAUSE_SECONDS)
     raise ConfigError(f"cannot determine the ECS task from {url}: {problem}")

@@ -40,15 +40,18 @@ class Metadata:
         try:
             return self._ask("GET", f"meta-data/{path}", {"X-aws-ec2-metadata-token": token})
         except HTTPError as error:
-            error.close()
             if error.code != 404:
                 raise
             return None
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> str:
         request = urllib.request.Request(f"{self._address}/latest/{path}", method=method, headers=headers)  # noqa: S310
-        with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
-            text: str = answer.read().decode()
+        try:
+            with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
+                text: str = answer.read().decode()
+        except HTTPError as error:
+            error.close()
+            raise
         return text
 
 
