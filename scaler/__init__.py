@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from scaler._version import __version__
 
 if TYPE_CHECKING:
-    from scaler.client.asynchronous import AsyncClient
     from scaler.client.client import Client
     from scaler.client.future import ScalerFuture
     from scaler.client.options import Exponential
     from scaler.cluster.combo import SchedulerClusterCombo
+    from scaler.extensions.asynchronous.client import AsyncClient
     from scaler.extensions.maps.executor import ScalerExecutor
     from scaler.extensions.maps.pool import Pool
     from scaler.serialization import Serializer
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncClient": "scaler.client.asynchronous",
+    "AsyncClient": "scaler.extensions.asynchronous.client",
     "Client": "scaler.client.client",
     "Exponential": "scaler.client.options",
     "Pool": "scaler.extensions.maps.pool",

@@ -94,6 +94,7 @@ def worker_manager_type(name: str) -> WorkerManagerType:
 EXTENSIONS = Plugins(
     "scaler.extensions",
     {
+        "asynchronous": "scaler.extensions.asynchronous:EXTENSION",
         "audit": "scaler.extensions.audit:EXTENSION",
         "calls": "scaler.extensions.calls:EXTENSION",
         "compression": "scaler.extensions.compression:EXTENSION",
@@ -106,6 +107,7 @@ EXTENSIONS = Plugins(
         "graphs": "scaler.extensions.graphs:EXTENSION",
         "health": "scaler.extensions.health:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",
+        "in_process": "scaler.extensions.in_process:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "maps": "scaler.extensions.maps:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
@@ -158,6 +160,9 @@ class Extension:
     `scaler.extensions.durability.steps.DurableSteps`. session: called with a name, a ClientLoop, and a serializer,
     returns the durable session of a client.
 
+    loop: called with the arguments `address`, `session`, and `timeout_seconds` of `Client`, returns the ClientLoop of a
+    client without an own connection.
+
     frames: the module that compresses frames of connections; only the one of `compression` is used.
 
     agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
@@ -184,6 +189,7 @@ class Extension:
     page: str = ""
     keeper: str = ""
     session: str = ""
+    loop: str = ""
     frames: str = ""
     agent: str = ""
     processor: str = ""

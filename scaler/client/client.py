@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from scaler.client.connect import is_inside_task, room, runs_in_process, say_unfinished, uploaded_code
+from scaler.client.connect import is_inside_task, room, say_unfinished, this_thread, uploaded_code
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.loop import ClientLoop
@@ -93,7 +93,7 @@ class Client(ClusterQuestions):
         self._serializer = None if serializer is None else bind_serializer(serializer)
         self._options = Options(profiling=profiling, stream_output=stream_output)
         self._is_inside_task = is_inside_task()
-        self._is_in_process = not processes or (address is None and runs_in_process())
+        self._is_in_process = not processes or (address is None and this_thread.tasks > 0)
         self._is_nested = address is None and self._is_inside_task and not self._is_in_process
         if n_workers is not None and (self._is_nested or self._is_in_process):
             text = "applies only to a cluster that the client starts, but this client starts none"
@@ -101,7 +101,7 @@ class Client(ClusterQuestions):
         if self._is_nested:
             self._loop: ClientLoop = room("nested").open_loop(session, timeout_seconds)
         elif self._is_in_process:
-            self._loop = room("in_process").open_loop(address, session, timeout_seconds)
+            self._loop = part_of("in_process", "loop", "processes=False")(address, session, timeout_seconds)
         else:
             access = credentials, insecure_no_auth, compression
             self._loop = room("clusters").open_cluster(address, name, timeout_seconds, access, session or "", n_workers)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -23,6 +24,14 @@ QUIET_VARIABLE = "SCALER_QUIET"
 """Any value stops clients from printing which cluster they use and which tasks they drop."""
 
 _loops: WeakSet[ClientLoop] = WeakSet()
+
+
+class _Thread(threading.local):
+    tasks = 0
+    """Tasks of clients with processes=False that this thread is running."""
+
+
+this_thread = _Thread()
 
 
 class RunningTask(Protocol):
@@ -75,11 +84,6 @@ def opened(
     loop = ClientLoop(address, connect, connect_storage, timeout_seconds, **options)
     _loops.add(loop)
     return loop
-
-
-def runs_in_process() -> bool:
-    module = sys.modules.get("scaler.client.in_process")  # imported by such a client
-    return module is not None and bool(module.is_running())
 
 
 def open_loops() -> list[ClientLoop]:

@@ -3,7 +3,7 @@ them: the first use of a method does."""
 
 from scaler.plugins import ExtensionMethod
 
-_ASKED = "scaler.client.asynchronous:asked"
+_ASKED = "scaler.extensions.asynchronous.client:asked"
 _CALLS = {
     "map": "maps",
     "starmap": "maps",

@@ -1,6 +1,6 @@
 from abc import ABCMeta
 
-from scaler.client.asynchronous import asked
+from scaler.extensions.asynchronous.client import asked
 from scaler.extensions.durability.cached import CachedCalls
 from scaler.extensions.durability.client import SessionCalls
 from scaler.extensions.failures.bundle import FailureCalls

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import scaler
-from scaler.client.asynchronous import AsyncCompleted, AsyncView
 from scaler.client.future import ProfilingInfo
 from scaler.client.task_calls import ClientView
 from scaler.client.tasks import ObjectReference
 from scaler.config.servers import scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
+from scaler.extensions.asynchronous.client import AsyncCompleted, AsyncView
 from scaler.extensions.logs.client import TaskOutput
 from scaler.extensions.maps.asynchronous import AsyncResults
 from scaler.extensions.maps.pool import AsyncResult, PoolIterator

@@ -6,7 +6,6 @@ Functions, arguments, and results are pickled as usual, so that values that cann
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from scaler.client import tasks
 from scaler.client.calls import ClientCalls
+from scaler.client.connect import this_thread
 from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable, Profile
 from scaler.client.loop import ClientLoop
@@ -33,17 +33,6 @@ from scaler.worker.processor.calling import Meter, failure_of, finish
 
 _Reply = TypeVar("_Reply", bound=Reply)
 _HERE = "it runs in this process during submit"
-
-
-class _Thread(threading.local):
-    depth = 0
-
-
-_thread = _Thread()
-
-
-def is_running() -> bool:
-    return _thread.depth > 0
 
 
 def open_loop(address: str | None, session: str | None, timeout_seconds: float) -> ClientLoop:
@@ -137,7 +126,7 @@ class InProcessLoop(ClientLoop):
         serializer = template.serializer
         meter = Meter()
         began = time.perf_counter_ns()
-        _thread.depth += 1
+        this_thread.tasks += 1
         code = template.functions[0]
         try:
             parts = parts_of(code.payload) if code.upload is None else self._objects[code.upload]
@@ -156,7 +145,7 @@ class InProcessLoop(ClientLoop):
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)
             value, error = load_outcome(*failure_of(raised), serializer)
         finally:
-            _thread.depth -= 1
+            this_thread.tasks -= 1
         duration_us = (time.perf_counter_ns() - began) // 1000
         return value, error, (duration_us, meter.cpu_us, meter.peak_bytes) if template.spec.profiling else duration_us
 

@@ -1,0 +1,5 @@
+"""`AsyncClient`: a client for asyncio."""
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension("asynchronous")
