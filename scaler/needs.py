@@ -17,7 +17,9 @@ UNITS_PER_ONE = 1000  # counted amounts are integer thousandths, so that fractio
 _MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down, so that equal hosts make equal offers
 _BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _PREFIXES = " KMGT"
-PIN = "worker:"  # Prefix of the need for one worker, followed by its id in hex. Capability names have no colon.
+PIN, LIMIT, NEAR = "worker:", "limit:", "near:"
+"""Prefixes of terms: one worker (its id in hex follows), a limit of the cluster, and a preferred place. Terms travel
+among the needs, but only the pin is compared with offers. Capability names have no colon."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
@@ -61,7 +63,8 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Pairs of name and minimum amount, sorted by name; 0 for a label. is_alone: the worker runs no other task."""
+    """Pairs of name and minimum amount, sorted by name; 0 for a label. is_alone: the worker runs no other task.
+    required: the pairs that a worker must offer, without other terms."""
 
     items: tuple[tuple[str, float], ...] = ()
     is_alone: bool = False
@@ -70,8 +73,10 @@ class Needs:
     """Memory and gpu occupied while running, in thousandths."""
     is_counted: bool = field(init=False, compare=False, hash=False, repr=False)  # occupies more than a slot
     pin: str = field(init=False, compare=False, hash=False, repr=False)  # the required worker; empty for any
+    required: tuple[tuple[str, float], ...] = field(init=False, compare=False, hash=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "required", _without(self.items, LIMIT, NEAR))
         amounts = dict(self.items) if self.items else {}
         claims = [(name, math.ceil(amounts[name] * UNITS_PER_ONE)) for name in (GPU, MEMORY) if amounts.get(name)]
         object.__setattr__(self, "cpus", amounts.get(CPUS, 0.0))
@@ -86,7 +91,7 @@ class Needs:
 
     def fits(self, offers: Offers) -> bool:
         amounts = offers.amounts
-        return all(amounts.get(name, -1.0) >= amount for name, amount in self.items)
+        return all(amounts.get(name, -1.0) >= amount for name, amount in self.required)
 
     def width(self, offers: Offers, slots: int) -> float:
         """Return a task's slots on a worker: its share of the cpus, at least one."""
@@ -103,8 +108,13 @@ class Needs:
         shares = [amount / offers.amounts.get(name, math.inf) for name, amount in amounts]
         return min(slots, max([self.width(offers, slots), *(slots * share for share in shares)]))
 
+    @property
+    def capabilities(self) -> Needs:
+        return Needs(_without(self.items, PIN, LIMIT, NEAR))
+
     def __str__(self) -> str:
-        return ",".join(name if amount == 0 else with_amount(name, amount) for name, amount in self.items)
+        pairs = ((name.replace(":", " "), amount) for name, amount in self.items)
+        return ",".join(name if amount == 0 else with_amount(name, amount) for name, amount in pairs)
 
 
 def pinned(worker: str) -> tuple[tuple[str, float], ...]:
@@ -112,8 +122,13 @@ def pinned(worker: str) -> tuple[tuple[str, float], ...]:
     return ((PIN + worker, 0.0),)
 
 
-def without_pin(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-    return tuple([item for item in items if not item[0].startswith(PIN)])
+def function_needs(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    """Return the needs by which the tasks of a function are counted together: capabilities and limits."""
+    return _without(items, PIN, NEAR)
+
+
+def _without(items: tuple[tuple[str, float], ...], *terms: str) -> tuple[tuple[str, float], ...]:
+    return tuple([item for item in items if not item[0].startswith(terms)])
 
 
 def with_amount(name: str, amount: float) -> str:

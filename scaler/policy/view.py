@@ -24,6 +24,7 @@ class Demand:
     """Tasks of one function with the same needs that are unfinished or have finished since the last view."""
 
     needs: Needs
+    """Capabilities only."""
     function: str
     queued: int
     """Tasks that are ready but not running: waiting in the scheduler or prefetched by a worker."""

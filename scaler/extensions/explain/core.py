@@ -79,7 +79,7 @@ class Explanations(SchedulerPart, Explainer):
         self._warned = {client: warned for client, warned in self._warned.items() if client in clients}
         found: list[Command] = []
         for queue in self.cluster.ready.waiting():
-            text = unservable(self.cluster, queue.needs) if queue.needs.items else ""
+            text = unservable(self.cluster, queue.needs) if queue.needs.required else ""
             for client in filter(None, map(clients.get, queue.clients())) if text else ():
                 warned = self._warned.setdefault(client.id, set())
                 if queue.needs in warned or len(warned) >= MAX_WARNED:
@@ -263,7 +263,8 @@ def unservable(state: ClusterState, needs: Needs) -> str:
     options = [f"{name}=..." for name, _ in needs.items if name in (CPUS, MEMORY)] or ["capabilities=..."]
     return (
         f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Offered are: {known}. "
-        f"Ask for less in {listed(options, len(options))}, or start workers with --per-worker-capabilities {needs}"
+        f"Ask for less in {listed(options, len(options))}, or start workers with --per-worker-capabilities "
+        f"{needs.capabilities}"
     )
 
 
@@ -349,7 +350,7 @@ def _offers(state: ClusterState) -> list[Offers]:
 
 
 def _no_candidate(state: ClusterState, needs: Needs) -> str:
-    if not needs.items or not (state.workers or state.managers):
+    if not needs.required or not (state.workers or state.managers):
         return "no worker and no worker manager is connected"
     known: dict[str, float] = {}
     for offer in _offers(state):
@@ -357,9 +358,9 @@ def _no_candidate(state: ClusterState, needs: Needs) -> str:
             known[name] = max(amount, known.get(name, amount))
     short = [
         f"no more than {with_amount(name, known[name])}"
-        for name, amount in needs.items
+        for name, amount in needs.required
         if known.get(name, amount) < amount
     ]
-    short += [f"no {name}" for name, _ in needs.items if name not in known]
+    short += [f"no {name}" for name, _ in needs.required if name not in known]
     because = f": there is {listed(short, len(short))}" if short else ""
-    return f"no worker offers {needs}, and no worker manager could start one that does{because}"
+    return f"no worker offers {needs.capabilities}, and no worker manager could start one that does{because}"

@@ -118,7 +118,7 @@ class DemandMeter:
         task_seconds, longest, left = forecast(timings, running.elapsed.get(function, ()), recent)
         hints = [group.spec.expected_seconds for group in groups if group.spec.expected_seconds]
         return Demand(
-            function.needs,
+            function.needs.capabilities,
             function.name,
             ready + sent - begun,
             begun,

@@ -183,7 +183,7 @@ class _Census:
                 self._live_of[group.client] += live
                 records[group.function] = None
                 if group.live > group.assigned:
-                    self.queued[group.spec.name[:MAX_TEXT], group.needs, group.spec.priority].append(group)
+                    self.queued[group.spec.name[:MAX_TEXT], group.function.needs, group.spec.priority].append(group)
         self.functions = by_name(record for record in chain(records, state.functions.values()) if sees(record.key))
         self.tasks = TaskCounts(
             waiting=state.counts.waiting + max(0, state.counts.more - more_ready - more_assigned),

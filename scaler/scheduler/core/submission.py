@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from scaler.ids import TASK_KIND, show
-from scaler.needs import Needs, without_pin
+from scaler.needs import Needs, function_needs
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, spec_bytes
 from scaler.scheduler.core.changes import GroupBegan
@@ -226,7 +226,7 @@ class Submission:
 
     def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:
         functions = self._state.functions
-        key = spec.name, client.account.key, without_pin(spec.needs) if spec.needs else ()
+        key = spec.name, client.account.key, function_needs(spec.needs) if spec.needs else ()
         function = functions.pop(key, None) or Function(spec.name, Needs(key[2]), client.account.key)
         needs = function.needs if key[2] == spec.needs else Needs(spec.needs)
         functions[key] = function
