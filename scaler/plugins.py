@@ -111,6 +111,7 @@ EXTENSIONS = Plugins(
         "logs": "scaler.extensions.logs:EXTENSION",
         "maps": "scaler.extensions.maps:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
+        "queries": "scaler.extensions.queries:EXTENSION",
         "resources": "scaler.extensions.resources:EXTENSION",
         "scaling": "scaler.extensions.scaling:EXTENSION",
         "sharing": "scaler.extensions.sharing:EXTENSION",

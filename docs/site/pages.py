@@ -30,6 +30,7 @@ API = {
         "scaler.Client",
         "scaler.extensions.maps.calls.MapCalls",
         "scaler.extensions.graphs.calls.GraphCalls",
+        "scaler.extensions.queries.client.Queries",
         "scaler.ScalerFuture",
         "scaler.SchedulerClusterCombo",
     ),

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from scaler.client.connect import is_inside_task, room, say_unfinished, this_thread, uploaded_code
+from scaler.client.extended import ExtendedQuestions
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.loop import ClientLoop
 from scaler.client.options import MAX_SECONDS, Options, checked_label
-from scaler.client.questions import ClusterQuestions
-from scaler.client.task_calls import DISCONNECTED, TemplateTable, hiding_frames_of_methods
+from scaler.client.task_calls import DISCONNECTED, PublicCalls, TemplateTable, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectPinned, ObjectReference
 from scaler.errors import ProtectedError, UsageError
@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT_SECONDS = 60.0
 
 
 @hiding_frames_of_methods()
-class Client(ClusterQuestions):
+class Client(ExtendedQuestions, PublicCalls):
     """A connection to a scheduler. Threads may share a client; processes may not.
 
     Inside a task, `Client()` connects through the task's worker, and its tasks are children of that task. Elsewhere,

@@ -4,29 +4,35 @@ them: the first use of a method does."""
 from scaler.plugins import ExtensionMethod
 
 _ASKED = "scaler.extensions.asynchronous.client:asked"
-_CALLS = {
-    "map": "maps",
-    "starmap": "maps",
-    "imap": "maps",
-    "imap_unordered": "maps",
-    "executor": "maps",
-    "get": "graphs",
-}
+_CALLS = {"maps": ("map", "starmap", "imap", "imap_unordered", "executor"), "graphs": ("get",)}
+"""Methods by extension; likewise `_QUESTIONS`."""
 _QUESTIONS = {
-    "bundle": "failures",
-    "futures": "durability",
-    "replay": "failures",
-    "history": "history",
-    "logs": "logs",
-    "profile": "profiles",
+    "durability": ("futures",),
+    "failures": ("bundle", "replay"),
+    "history": ("history",),
+    "logs": ("logs",),
+    "profiles": ("profile",),
+    "queries": (
+        "cancel",
+        "cluster",
+        "explain",
+        "objects",
+        "restart_workers",
+        "run",
+        "table",
+        "tasks",
+        "wait_for_workers",
+        "who_has",
+    ),
 }
 
 
-def _class(name: str, methods: dict[str, str], *how: str) -> type:
-    return type(name, (), {method: ExtensionMethod(extension, *how) for method, extension in methods.items()})
+def _class(name: str, methods: dict[str, tuple[str, ...]], *how: str) -> type:
+    found = {method: ExtensionMethod(extension, *how) for extension, names in methods.items() for method in names}
+    return type(name, (), found)
 
 
-ExtendedCalls = _class("ExtendedCalls", {**_CALLS, "cache": "durability"})
+ExtendedCalls = _class("ExtendedCalls", {**_CALLS, "durability": ("cache",)})
 AsyncExtendedCalls = _class("AsyncExtendedCalls", _CALLS, "async_client")
 ExtendedQuestions = _class("ExtendedQuestions", _QUESTIONS, "questions")
 AsyncExtendedQuestions = _class("AsyncExtendedQuestions", _QUESTIONS, "questions", _ASKED)

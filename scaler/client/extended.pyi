@@ -10,10 +10,13 @@ from scaler.extensions.logs.client import LogCalls
 from scaler.extensions.maps.asynchronous import AsyncMapCalls
 from scaler.extensions.maps.calls import MapCalls
 from scaler.extensions.profiles.client import ProfileCalls
+from scaler.extensions.queries.client import Queries
 
 class ExtendedCalls(MapCalls, GraphCalls, CachedCalls, metaclass=ABCMeta): ...
 class AsyncExtendedCalls(AsyncMapCalls, AsyncGraphCalls, metaclass=ABCMeta): ...
-class ExtendedQuestions(FailureCalls, SessionCalls, HistoryCalls, LogCalls, ProfileCalls, metaclass=ABCMeta): ...
+class ExtendedQuestions(
+    FailureCalls, SessionCalls, HistoryCalls, LogCalls, ProfileCalls, Queries, metaclass=ABCMeta
+): ...
 
 class AsyncExtendedQuestions:
     bundle = asked(ExtendedQuestions.bundle)
@@ -22,3 +25,13 @@ class AsyncExtendedQuestions:
     history = asked(ExtendedQuestions.history)
     logs = asked(ExtendedQuestions.logs)
     profile = asked(ExtendedQuestions.profile)
+    cancel = asked(ExtendedQuestions.cancel)
+    cluster = asked(ExtendedQuestions.cluster)
+    explain = asked(ExtendedQuestions.explain)
+    objects = asked(ExtendedQuestions.objects)
+    restart_workers = asked(ExtendedQuestions.restart_workers)
+    run = asked(ExtendedQuestions.run)
+    table = asked(ExtendedQuestions.table)
+    tasks = asked(ExtendedQuestions.tasks)
+    wait_for_workers = asked(ExtendedQuestions.wait_for_workers)
+    who_has = asked(ExtendedQuestions.who_has)

@@ -19,6 +19,7 @@ from scaler.client.gathering import Completion, futures_in, gather
 from scaler.client.options import OptionKeywords, options_of
 from scaler.client.task_calls import ClientView
 from scaler.errors import ClientClosedError
+from scaler.plugins import part_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,15 +100,6 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
     send_object = asked(Client.send_object)
     upload = asked(Client.upload)
     persist = asked(Client.persist)
-    explain = asked(Client.explain)
-    who_has = asked(Client.who_has)
-    objects = asked(Client.objects)
-    cluster = asked(Client.cluster)
-    table = asked(Client.table)
-    tasks = asked(Client.tasks)
-    cancel = asked(Client.cancel)
-    run = asked(Client.run)
-    restart_workers = asked(Client.restart_workers)
     progress = asked(Client.progress)
     clear = asked(Client.clear)
 
@@ -118,7 +110,9 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
 
     async def wait_for_workers(self, count: int, timeout: float | None = None) -> None:  # noqa: ASYNC109 (Client's)
         """Return once this many workers are connected, like `Client.wait_for_workers`."""
-        await asyncio.wrap_future(self._open._workers(count, timeout))
+        await asyncio.wrap_future(
+            part_of("queries", "questions", "wait_for_workers")._workers(self._open, count, timeout)
+        )
 
     async def ask(self, method: Callable[Concatenate[Client, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function with the `Client` in a thread: `await client.ask(Client.map, fn, items, cache=True)`."""

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scaler.client.answers import RowTable
-from scaler.client.questions import ask
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.errors import UsageError
 from scaler.monitor.cluster_rows import FailureRow
 from scaler.monitor.connection import Asking
 from scaler.monitor.history_rows import EventRow, FunctionTimesRow, PointRow
+from scaler.monitor.queries import RowTable, ask
 
 DAY_SECONDS = 86_400.0
 
@@ -55,7 +54,7 @@ class HistoryCalls(TaskCalls):
             UnreachableError: The scheduler does not answer.
             RefusedError: The scheduler refuses this client as a monitor.
         """
-        return ask(self, _history, HistorySnapshot, start, end)
+        return ask(self, _history, start, end)
 
 
 async def _history(asking: Asking, start: datetime | float | None, end: datetime | float | None) -> HistorySnapshot:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
-from scaler.client.answers import LogTable
 from scaler.client.future import ScalerFuture, check_future
-from scaler.client.questions import ask
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.errors import UsageError
 from scaler.monitor.messages import ReadLog, TaskLog
+from scaler.monitor.queries import RowTable, ask, table
 from scaler.texts import escaped_lines
 
 MAX_ROWS = 1_000
@@ -38,9 +37,9 @@ class LogCalls(TaskCalls):
     def logs(self, future: ScalerFuture) -> TaskOutput: ...
 
     @overload
-    def logs(self, *, worker: str = "") -> LogTable: ...
+    def logs(self, *, worker: str = "") -> RowTable[Any]: ...
 
-    def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> TaskOutput | LogTable:
+    def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> TaskOutput | RowTable[Any]:
         """Return the output of a task so far, or the log records of workers.
 
         Args:
@@ -56,7 +55,7 @@ class LogCalls(TaskCalls):
         """
         self._check_open()
         if future is None:
-            return ask(self, "table", LogTable, "logs", {"worker": worker, "limit": MAX_ROWS})
+            return ask(self, table, "logs", {"worker": worker, "limit": MAX_ROWS})
         if worker:
             raise UsageError("pass a future for a task's output, or a worker for its own log")
         check_future(future)

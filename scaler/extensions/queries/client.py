@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-from scaler.client import answers
-from scaler.client.connect import room
-from scaler.client.extended import ExtendedQuestions
 from scaler.client.future import ScalerFuture, check_future, error_of
 from scaler.client.options import check_integer, iterated
-from scaler.client.task_calls import PublicCalls, TaskCalls, hiding_frames_of_methods
+from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.grammar import listed
+from scaler.monitor import queries
 from scaler.monitor.messages import FindObjects, ObjectsFound
+from scaler.monitor.queries import ClusterSnapshot, RowTable, TaskTable, ask, start_asking, waited
 from scaler.needs import pinned
 from scaler.protocol import messages as m
 
 MAX_ROWS = 1_000
 """Maximum number of rows of `objects`."""
 MAX_NAMED = 3
-_Answer = TypeVar("_Answer")
-Query = Callable[..., Coroutine[Any, Any, Any]]
 FIRST = 2**31 - 1
 """Priority of the tasks of `run`, ahead of all queued tasks."""
 
 
-@hiding_frames_of_methods()
-class ClusterQuestions(ExtendedQuestions, PublicCalls):
-    """The part of `Client` that queries the scheduler."""
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A host that stores a value, or `object storage`. size_bytes: size of the value; 0 if unknown."""
 
+    host: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LargeObject:
+    """A large object. function, task_id: the task that created it; empty if a client sent the object.
+
+    client: name of its client, or id of a disconnected client. hosts: hosts that store the object, or `object storage`.
+    """
+
+    id: str
+    size_bytes: int
+    function: str
+    task_id: str
+    client: str
+    hosts: tuple[str, ...]
+
+
+@hiding_frames_of_methods()
+class Queries(TaskCalls):
     def explain(self, future: ScalerFuture | None = None) -> str:
         """Explain in one sentence why a task waits, what it does, or how it ended.
 
@@ -49,7 +68,7 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
         check_future(future)
         return self._loop.explain(future)
 
-    def who_has(self, future: ScalerFuture | ObjectReference) -> list[answers.Holder]:
+    def who_has(self, future: ScalerFuture | ObjectReference) -> list[Holder]:
         """Return the hosts that store a value, and its size in bytes.
 
         Args:
@@ -67,13 +86,9 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
         identifier = getattr(future, "_reference_id", None)
         if not isinstance(identifier, bytes):
             raise UsageError(f"{future!r} is neither a future nor an object that send_object returned")
-        return [
-            answers.Holder(host, each.size_bytes)
-            for each in self._large_objects([identifier], 1)
-            for host in each.hosts
-        ]
+        return [Holder(host, each.size_bytes) for each in _large_objects(self, [identifier], 1) for host in each.hosts]
 
-    def objects(self, limit: int = 100) -> list[answers.LargeObject]:
+    def objects(self, limit: int = 100) -> list[LargeObject]:
         """Return the largest objects of this client's key, largest first; with an admin's key, of every key.
 
         Args:
@@ -88,16 +103,9 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
         """
         self._check_open()
         check_integer("limit", limit, 1, MAX_ROWS)
-        return self._large_objects([], limit)
+        return _large_objects(self, [], limit)
 
-    def _large_objects(self, named: list[bytes], most: int) -> list[answers.LargeObject]:
-        answer = self._loop.ask(FindObjects(named, most), ObjectsFound)
-        return [
-            answers.LargeObject(identifier, size_bytes, function, task, client, tuple(hosts))
-            for identifier, size_bytes, function, task, client, hosts in json.loads(answer.json)
-        ]
-
-    def cluster(self) -> answers.ClusterSnapshot:
+    def cluster(self) -> ClusterSnapshot:
         """Return the state of the cluster: workers, managers, clients, functions, tasks, storage, and scheduler.
 
         Returns:
@@ -108,9 +116,9 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
             RefusedError: The scheduler refuses this client as a monitor.
             UsageError: Called inside a task.
         """
-        return ask(self, "cluster", answers.ClusterSnapshot)
+        return ask(self, queries.cluster)
 
-    def table(self, name: str, /, **parameters: Any) -> answers.RowTable[Any]:
+    def table(self, name: str, /, **parameters: Any) -> RowTable[Any]:
         """Return the rows of a table: `client.table("tasks", state="failed", limit=5)`.
 
         Args:
@@ -122,9 +130,9 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
             UnreachableError: The scheduler does not answer.
             RefusedError: The scheduler refuses this client as a monitor.
         """
-        return ask(self, "table", answers.RowTable, name, parameters)
+        return ask(self, queries.table, name, parameters)
 
-    def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> answers.TaskTable:
+    def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> TaskTable:
         """Return the known tasks of this client's key, newest first.
 
         Args:
@@ -136,7 +144,7 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
             UnreachableError: The scheduler does not answer.
             RefusedError: The scheduler refuses this client as a monitor.
         """
-        return ask(self, "tasks", answers.TaskTable, name, state, tag)
+        return ask(self, queries.tasks, name, state, tag)
 
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
         """Cancel unfinished tasks with a name or a tag: this client's, or all of its durable session.
@@ -244,43 +252,22 @@ class ClusterQuestions(ExtendedQuestions, PublicCalls):
         Raises:
             TimeoutError: Too few workers are connected. The text has their number, and the reason if there are none.
         """
-        _waited(self._workers(count, timeout))
+        waited(Queries._workers(self, count, timeout))
 
     def _workers(self, count: int, timeout: float | None) -> Future[None]:
         if self._is_in_process:
             none_needed: Future[None] = Future()
             none_needed.set_result(None)
             return none_needed
-        return start_asking(self, "workers", count, timeout)
+        return start_asking(self, queries.workers, count, timeout)
 
 
-def ask(client: TaskCalls, query: str | Query, answer: type[_Answer], *arguments: object) -> _Answer:
-    found = _waited(start_asking(client, query, *arguments))
-    assert isinstance(found, answer)
-    return found
-
-
-def start_asking(client: TaskCalls, query: str | Query, *arguments: object) -> Future[Any]:
-    """Start a query: a function like those of `scaler.client.status`, or the name of one. Raises UsageError without a
-    cluster."""
-    client._check_open()
-    if client._is_nested:
-        raise UsageError("a client inside a task can query only tasks: pass the scheduler's address")
-    if client._is_in_process:
-        raise UsageError("a client with processes=False has no cluster")
-    status, loop = room("status"), client._loop
-    asking = status.Asking(loop.address, loop.questions, client._futures.timeout_seconds, loop.tables)
-    found: Query = getattr(status, query) if isinstance(query, str) else query
-    return client._futures.start(found(asking, *arguments), loop._loop)
-
-
-def _waited(future: Future[_Answer]) -> _Answer:
-    """Return a future's value. Cancels the future if the wait is interrupted, as by Ctrl-C."""
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+def _large_objects(client: TaskCalls, named: list[bytes], most: int) -> list[LargeObject]:
+    answer = client._loop.ask(FindObjects(named, most), ObjectsFound)
+    return [
+        LargeObject(identifier, size_bytes, function, task, owner, tuple(hosts))
+        for identifier, size_bytes, function, task, owner, hosts in json.loads(answer.json)
+    ]
 
 
 def _outcome(future: ScalerFuture, is_late: bool) -> Any:

@@ -1,0 +1,5 @@
+"""Queries of a client about its tasks and the cluster, and commands to workers."""
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension("queries", questions="scaler.extensions.queries.client:Queries")
