@@ -110,6 +110,7 @@ EXTENSIONS = Plugins(
         "in_process": "scaler.extensions.in_process:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "maps": "scaler.extensions.maps:EXTENSION",
+        "nested": "scaler.extensions.nested:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
         "queries": "scaler.extensions.queries:EXTENSION",
         "resources": "scaler.extensions.resources:EXTENSION",
@@ -162,7 +163,8 @@ class Extension:
     returns the durable session of a client.
 
     loop: called with the arguments `address`, `session`, and `timeout_seconds` of `Client`, returns the ClientLoop of a
-    client without an own connection.
+    client without an own connection. prepare: called in a fork server before later tasks have clients. watch: called
+    with a ProcessorContext, returns an object like `scaler.extensions.nested.client.SlotWatch`.
 
     frames: the module that compresses frames of connections; only the one of `compression` is used.
 
@@ -191,6 +193,8 @@ class Extension:
     keeper: str = ""
     session: str = ""
     loop: str = ""
+    prepare: str = ""
+    watch: str = ""
     frames: str = ""
     agent: str = ""
     processor: str = ""

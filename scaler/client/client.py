@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from scaler.client.connect import is_inside_task, room, say_unfinished, this_thread, uploaded_code
+from scaler.client.connect import is_inside_task, say_unfinished, this_thread, uploaded_code
 from scaler.client.extended import ExtendedQuestions
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
@@ -99,12 +100,13 @@ class Client(ExtendedQuestions, PublicCalls):
             text = "applies only to a cluster that the client starts, but this client starts none"
             raise UsageError(f"n_workers={n_workers} {text}")
         if self._is_nested:
-            self._loop: ClientLoop = room("nested").open_loop(session, timeout_seconds)
+            self._loop: ClientLoop = part_of("nested", "loop", "a client inside a task")(None, session, timeout_seconds)
         elif self._is_in_process:
             self._loop = part_of("in_process", "loop", "processes=False")(address, session, timeout_seconds)
         else:
             access = credentials, insecure_no_auth, compression
-            self._loop = room("clusters").open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
+            open_cluster: Callable[..., ClientLoop] = import_module("scaler.client.clusters").open_cluster
+            self._loop = open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer, uploaded_code() if self._is_nested else b"")

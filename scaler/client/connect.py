@@ -9,14 +9,15 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib import import_module
 from typing import Any, Protocol
 from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.transfers import Storage
+from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.net.connection import Connector
+from scaler.plugins import part_of
 from scaler.processes import after_fork
 from scaler.protocol.messages import Welcome
 
@@ -44,11 +45,6 @@ class RunningTask(Protocol):
     def is_suspended(self) -> bool: ...
 
     def blocked(self) -> AbstractContextManager[None]: ...
-
-
-def room(name: str) -> Any:
-    """Import a client module that is rarely needed or slow to import."""
-    return import_module(f"scaler.client.{name}")
 
 
 def processor() -> RunningTask | None:
@@ -79,8 +75,9 @@ def opened(
 ) -> ClientLoop:
     context = processor()
     if context is not None:
-        submitted = room("nested").watch(context).submitted
-        options |= {"blocked": context.blocked, "submitted": submitted, "may_rest": lambda: context.is_suspended}
+        options |= {"blocked": context.blocked, "may_rest": lambda: context.is_suspended}
+        with contextlib.suppress(UsageError):
+            options["submitted"] = part_of("nested", "watch", "")(context).submitted
     loop = ClientLoop(address, connect, connect_storage, timeout_seconds, **options)
     _loops.add(loop)
     return loop

@@ -24,7 +24,7 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -52,8 +52,7 @@ _REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
 """Seconds that a signalled processor waits for the agent to receive the same signal (in undefined order)."""
-_NESTED_MODULE = "scaler.client.nested"
-_CLIENT_MODULES = ("hashlib", "scaler.client.client", _NESTED_MODULE, "scaler.client.clusters")
+_CLIENT_MODULES = "hashlib", "scaler.client.client", "scaler.client.clusters"
 """Modules used by tasks with a client. Each waiting task has to import a module that is missing here. Named as text,
 because workers do not depend on clients."""
 _CLIENTS = 0
@@ -254,7 +253,8 @@ def _prepare_clients() -> None:
         for extension in extensions():
             if extension.client:
                 load(extension.client)
-        importlib.import_module(_NESTED_MODULE).prepare()
+            if extension.prepare:
+                cast("Callable[[], object]", load(extension.prepare))()
 
 
 def _connect(config: WorkerConfig, address: str, is_host_store: bool) -> StoreConnection:

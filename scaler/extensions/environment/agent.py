@@ -8,7 +8,7 @@ from scaler.worker.frames import Note, ToAgent
 
 
 def report_packages(agent: Agent) -> None:
-    def report(note: Note) -> None:
+    def report(_number: int, note: Note, _descriptors: list[int]) -> None:
         function, _, text = note.text.decode("utf-8", "replace").partition("\n")
         agent.send(PackagesDiffer(note.identifier, function, text))
 

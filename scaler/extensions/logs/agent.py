@@ -49,7 +49,7 @@ def send_records(agent: Agent) -> None:
     own, root = OwnLog(), logging.getLogger()
     root.addHandler(own)
 
-    def take(note: Note) -> None:
+    def take(_number: int, note: Note, _descriptors: list[int]) -> None:
         level, _, rest = note.text.decode("utf-8", "replace").partition("\n")
         name, _, message = rest.partition("\n")
         if level not in _LEVELS:

@@ -66,7 +66,7 @@ MAX_PROFILE_BYTES = 512 * 1024
 
 
 def start_profiles(agent: Agent) -> None:
-    def forward(note: Note) -> None:
+    def forward(_number: int, note: Note, _descriptors: list[int]) -> None:
         if len(note.text) <= MAX_PROFILE_BYTES:
             agent.send_output(TasksProfiled(note.identifier, note.text))
 

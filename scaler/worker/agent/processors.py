@@ -21,15 +21,12 @@ from pathlib import Path
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
-from scaler.ids import PEER_ID_BYTES
 from scaler.plugins import part_of
 from scaler.processes import describe_exit, send_signal
-from scaler.protocol.messages import Relay, Welcome
 from scaler.worker import frames
 from scaler.worker.agent import events as e
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.relays import Relays
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.fork_server import ForkServer
 
@@ -105,7 +102,6 @@ class ProcessorAgent(Agent):
         super().__init__(config, make_connector, show_degraded)
         self._fork_server = fork_server
         self._processors: dict[int, _Processor] = {}
-        self._relays = Relays(self._loop, self, self._running_task)
         self._pipes = OutputPipes(self._loop, self.send_output)
         self._prints = PrintBuffer(self._loop, self.send_output)
         for limit in ("memory_limit_bytes", "processor_memory_limit_bytes"):
@@ -145,17 +141,7 @@ class ProcessorAgent(Agent):
                 with contextlib.suppress(BlockingIOError, ConnectionError):
                     processor.results.send(frames.GRANT, socket.MSG_DONTWAIT)
 
-    def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
-        if is_restarted:
-            self._relays.restart(welcome)
-        else:
-            self._relays.close_all()
-
-    def _relay(self, message: Relay) -> None:
-        if not self._relays.deliver(message.client, message.body):
-            super()._relay(message)
-
-    def _running_task(self, number: int) -> bytes:
+    def running_task(self, number: int) -> bytes:
         processor = self._processors.get(number)
         if processor is None or not processor.pid:
             return b""
@@ -179,7 +165,6 @@ class ProcessorAgent(Agent):
         for number in list(self._processors):
             self._release(number)
         self._fork_server.close()
-        self._relays.close_all()
         self._pipes.close()
 
     def _last_inputs(self) -> list[e.AgentInput]:
@@ -304,17 +289,16 @@ class ProcessorAgent(Agent):
         if len(descriptors) != _ATTACHED.get(note.kind, 0):
             raise ProtocolError(f"datagram {note.kind.name} came with descriptors={len(descriptors)}")
         match note.kind:
-            case frames.ToAgent.CHANNEL:
-                self._relays.open(note.identifier[:PEER_ID_BYTES], number, descriptors.pop())
-                self._fork_server.prepare_clients()
             case frames.ToAgent.OUTPUT:
                 self._pipes.open(note.identifier, tuple(descriptors))
                 descriptors.clear()
             case frames.ToAgent.PRINTED:
                 self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
-            case frames.ToAgent.LOGGED | frames.ToAgent.PROFILED | frames.ToAgent.PACKAGES_DIFFER:
-                if (take := self.on_note.get(note.kind)) is not None:
-                    take(note)
+            case kind if kind.name not in e.ProcessorEvent.__members__:
+                if kind is frames.ToAgent.CHANNEL:
+                    self._fork_server.prepare_clients()
+                if (take := self.on_note.get(kind)) is not None:
+                    take(number, note, descriptors)
             case kind:
                 if kind is frames.ToAgent.WAITS or (kind is frames.ToAgent.READY and self.executor.obstacle()):
                     self.heartbeat_soon()  # update the displayed wait, or clear the degraded reason

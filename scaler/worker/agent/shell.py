@@ -75,12 +75,16 @@ class Agent:
         self._wake_at = time.monotonic()
         self._core = AgentCore(config, self.make_executor, self._wake_at)
         self.executor = self._core.executor
-        self.on_note: dict[ToAgent, Callable[[Note], object]] = {}
-        """Take notes of processors, which are untrusted. Raise ProtocolError for a malformed note."""
+        self.on_note: dict[ToAgent, Callable[[int, Note, list[int]], object]] = {}
+        """Take a processor's number, an untrusted note, and attached descriptors, which are closed unless removed from
+        the list. Raise ProtocolError for a malformed note."""
         self.on_heartbeat: list[Callable[[m.WorkerHeartbeat], object]] = []
         """Set fields of a heartbeat, or send messages before it."""
-        self.on_session: list[Callable[[m.Welcome], object]] = []
-        """Called when the scheduler has opened a session, for which it has no earlier reports of this worker."""
+        self.on_session: list[Callable[[m.Welcome, bool], object]] = []
+        """Called when the scheduler has opened a session, for which it has no earlier reports of this worker, and
+        whether it was restarted."""
+        self.relay: Callable[[m.Relay], bool] = lambda _: False
+        """Pass a message to a client inside a task. Returns False if there is no such client."""
         self.why_killed: list[Callable[[], str]] = []
         """Return evidence that memory ran out, if a processor was killed from outside; otherwise an empty text."""
         self.on_close: list[Callable[[], object]] = []
@@ -98,14 +102,12 @@ class Agent:
         """Stop all work, and return the inputs that the core needs to account for its tasks."""
         return []
 
-    def _session_opened(self, welcome: m.Welcome, *, is_restarted: bool) -> None:
-        """Handle a new session, in which no nested clients exist. is_restarted: the scheduler was restarted."""
-
-    def _relay(self, message: m.Relay) -> None:
-        self.send(m.RelayClosed(message.client))
-
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
         """Send the output of these tasks before their results."""
+
+    def running_task(self, number: int) -> bytes:  # noqa: ARG002 (runs none)
+        """Return the id of the task that a processor runs, or "" if idle."""
+        return b""
 
     def processors(self) -> Mapping[int, tuple[int, PageReader]]:
         """Return pid and status page by number of every processor that has a process."""
@@ -222,12 +224,12 @@ class Agent:
                     if is_first:
                         self._heartbeat()  # before the first tasks finish
                 case Received(_, m.Relay() as message):
-                    self._relay(message)
+                    if not self.relay(message):
+                        self.send(m.RelayClosed(message.client))
                 case Welcomed(welcome):
                     is_restarted = self._core.incarnation not in (0, welcome.incarnation)
-                    self._session_opened(welcome, is_restarted=is_restarted)
                     for call in self.on_session:
-                        call(welcome)
+                        call(welcome, is_restarted)
                     # The scheduler's lease may be short.
                     self._heartbeat_seconds = min(self.config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                     self._clock = ClockOffset()

@@ -57,7 +57,7 @@ class StoreLink:
         self._client: StorageClient | None = None
         self._child: ChildProcess | None = None
 
-    def use(self, welcome: Welcome) -> None:
+    def use(self, welcome: Welcome, _is_restarted: bool) -> None:
         """Find the store of a cluster. Calls on_found soon."""
         if self._task is None:
             address = self._config.object_storage_address or welcome.object_storage_address

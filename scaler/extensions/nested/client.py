@@ -131,7 +131,7 @@ class NestedConnector:
             self._channel = None
 
 
-def open_loop(session: str | None, timeout_seconds: float) -> ClientLoop:
+def open_loop(_address: None, session: str | None, timeout_seconds: float) -> ClientLoop:
     """Return the loop shared by all clients of this processor. Raises UsageError if tasks cannot have clients here."""
     if session is not None:
         raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")

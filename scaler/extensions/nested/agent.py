@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from scaler.errors import ProtocolError
+from scaler.ids import PEER_ID_BYTES
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed, Welcome
 from scaler.protocol.session import ACKNOWLEDGE_BODY
 from scaler.worker.agent.events import ProcessorEvent, ProcessorReported
 from scaler.worker.agent.shell import Agent
-from scaler.worker.frames import Sender, receive
+from scaler.worker.frames import Note, Sender, ToAgent, receive
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
@@ -31,15 +31,22 @@ class _Channel:
     """The scheduler restarted and the client has not acknowledged the Welcome, so its messages are outdated."""
 
 
+def relay_clients(agent: Agent) -> None:
+    relays = Relays(agent)
+    agent.on_note[ToAgent.CHANNEL] = relays.open
+    agent.on_session.append(relays.restart)
+    agent.on_close.append(relays.close_all)
+    agent.relay = relays.deliver
+
+
 class Relays:
-    def __init__(self, loop: asyncio.AbstractEventLoop, agent: Agent, running_task: Callable[[int], bytes]) -> None:
-        """running_task: returns the id of the task that a processor runs, or "" if idle."""
-        self._loop = loop
+    def __init__(self, agent: Agent) -> None:
+        self._loop = asyncio.get_running_loop()
         self._agent = agent
-        self._running_task = running_task
         self._channels: dict[bytes, _Channel] = {}
 
-    def open(self, client: bytes, number: int, descriptor: int) -> None:
+    def open(self, number: int, note: Note, descriptors: list[int]) -> None:
+        client, descriptor = note.identifier[:PEER_ID_BYTES], descriptors.pop()
         end = socket.socket(fileno=descriptor)
         if client in self._channels or len(self._channels) >= MAX_CHANNELS:
             end.close()  # the client detects the closed channel
@@ -47,17 +54,20 @@ class Relays:
         self._channels[client] = _Channel(Sender(self._loop, end), number)
         self._loop.add_reader(descriptor, partial(self._read, client))
 
-    def deliver(self, client: bytes, body: bytes) -> bool:
-        channel = self._channels.get(client)
+    def deliver(self, relay: Relay) -> bool:
+        channel = self._channels.get(relay.client)
         if channel is None:
             return False
-        channel.sender.send([body])
+        channel.sender.send([relay.body])
         if channel.sender.unsent_bytes > MAX_UNREAD_BYTES:
             self._ban(channel, f"its client does not read, and more than {MAX_UNREAD_BYTES} bytes wait for it")
         return True
 
-    def restart(self, welcome: Welcome) -> None:
-        """Make clients resend after a scheduler restart."""
+    def restart(self, welcome: Welcome, is_restarted: bool) -> None:
+        """Make clients resend after a scheduler restart. Closes them if the scheduler only dropped this worker."""
+        if not is_restarted:
+            self.close_all()
+            return
         body = encode(welcome)
         for channel in self._channels.values():
             channel.is_stale = True
@@ -106,4 +116,4 @@ class Relays:
             if channel.is_stale:
                 channel.is_stale = body != ACKNOWLEDGE_BODY
                 continue
-            self._agent.send(Relay(client, body, self._running_task(channel.number)))
+            self._agent.send(Relay(client, body, self._agent.running_task(channel.number)))
