@@ -126,8 +126,8 @@ class FoundTable:
     """A table that readers query, newest rows first. `rows` of the extension's scheduler part returns the rows.
 
     row: reference of a NamedTuple with a `Column` for each field. most: rows per answer. parameter: name and purpose of
-    the search text. page: the web page that shows the table, or empty. for_monitors: only monitors and admins may read
-    the table.
+    the search text. page: the web page that shows the table, or empty. key: opens the table in scaler_top.
+    for_monitors: only monitors and admins may read the table.
     """
 
     name: str
@@ -136,6 +136,7 @@ class FoundTable:
     most: int
     parameter: tuple[str, str] = ("search", "Text to search for in the row.")
     page: str = ""
+    key: str = ""
     for_monitors: bool = False
 
     @property

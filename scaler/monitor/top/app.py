@@ -25,6 +25,7 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, data_lines, matching, sort, table, table_of, units_lines
+from scaler.plugins import FoundTable
 
 REDRAW_SECONDS = 0.25
 QUIET_SECONDS = 5.0
@@ -38,6 +39,8 @@ TALL_FROM = 32
 PANELS_FROM = 16
 """Minimum height for panels of more than three lines."""
 MAX_RECENT = 100
+ASK_SECONDS = 1.0
+"""Interval between questions about an extension's table."""
 HOT_SECONDS = 2.0
 """Interval between questions about the functions' hottest frames."""
 _TEXTS_OF: Mapping[str, Callable[[Any], str]] = {"log": panels.log_text, "profile": panels.profile_text}
@@ -62,7 +65,7 @@ class TopApp(App[None]):
         ("less_than_sign", "step(-1)"),
         ("greater_than_sign", "step(1)"),
         ("slash", "filter"),
-        *((key, f"open('{key}')") for key in ("t", "b", "u", "question_mark")),
+        *((key, f"open('{key}')") for key in ("t", "b", "u", "question_mark", *panels.ASKED)),
         ("space", "freeze"),
         ("escape", "clear"),
         ("q", "quit"),
@@ -406,7 +409,28 @@ class TextScreen(ModalScreen[None]):
         self._text_part.update(text_of(self._lines(self._top.status, self.app.size.width - 3), has_head=True))
 
 
+class AskedScreen(TextScreen):
+    """A table of an extension."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [(key, "dismiss(None)") for key in panels.ASKED]
+
+    def __init__(self, top: TopApp, asked: FoundTable) -> None:
+        self._asked, self._rows = asked, list[Any]()
+        super().__init__(top, lambda _, width: [asked.title, "", *table_of(asked.kind, self._rows, width)])
+
+    def on_mount(self) -> None:
+        self.set_interval(ASK_SECONDS, self._read)
+        self.call_after_refresh(self._read)
+
+    async def _read(self) -> None:
+        if self._top.frozen is None:
+            with contextlib.suppress(ScalerError):
+                self._rows = await self._top.source.rows(self._asked.name)
+                self.redraw()
+
+
 _SORTS = "\n".join(f"  {key}       sort by {column.title}; again: in reverse" for key, column in BY_KEY.items())
+_ASKED = "\n".join(f"  {key}       {found.title}" for key, found in panels.ASKED.items())
 _COLUMNS = "\n".join(f"  {column.title:13} {column.schema.help}" for column in COLUMNS)
 HELP = f"""\
 Keys                                            escape or ? closes this page
@@ -416,6 +440,7 @@ Keys                                            escape or ? closes this page
   t       waiting tasks, and why they wait; there / searches all tasks
   u       units of the worker managers: state, reason, and cost
   b       the bytes that hosts store, and what moves between them
+{_ASKED}
   space   freeze the screen; again: go on
   enter   a worker's processors and tasks; there e explains a task,
           o shows its output, p which code takes its time
@@ -432,6 +457,7 @@ SCREENS: Mapping[str, Callable[[TopApp], ModalScreen[None]]] = {
     "t": TasksScreen,
     "b": partial(TextScreen, lines=data_lines),
     "u": partial(TextScreen, lines=units_lines),
+    **{key: partial(AskedScreen, asked=found) for key, found in panels.ASKED.items()},
     "question_mark": partial(TextScreen, lines=lambda _status, _width: HELP.splitlines()),
 }
 """Screens by their keys."""

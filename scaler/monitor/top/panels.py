@@ -11,7 +11,7 @@ from scaler.monitor.cluster_rows import CANCELLED, DONE, RUNNING, Status, TaskRo
 from scaler.monitor.findings import findings
 from scaler.monitor.messages import TaskLog
 from scaler.monitor.model import Model
-from scaler.monitor.rows import KEYS, view
+from scaler.monitor.rows import FOUND, KEYS, view
 from scaler.monitor.top import formats
 from scaler.monitor.top.formats import COUNTS, Pairs, Panel, counts
 from scaler.monitor.top.table import BY_KEY, Sorting, data_lines, function_lines, sort, table, table_of, units_lines
@@ -19,7 +19,10 @@ from scaler.stack_profile import read_document
 
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
-MORE_KEY_HINTS = "tasks[t] data[b] units[u] filter[/] freeze[space] detail[enter] help[?] quit[q]"
+ASKED = {found.key: found for found in FOUND.values() if found.key}
+"""Tables of extensions by their keys."""
+_ASKED_HINTS = " ".join(f"{found.name}[{key}]" for key, found in ASKED.items())
+MORE_KEY_HINTS = f"tasks[t] data[b] units[u] filter[/] freeze[space] detail[enter] help[?] quit[q] {_ASKED_HINTS}"
 VERSION = 1
 MAX_PANEL_LINES = 40
 WAITS_SECONDS = 2.0
