@@ -52,7 +52,7 @@ WAITING = [
     {"id": "2", "function": "load\x1b", "tasks": 1, "age_seconds": 4000.0, "reason": "all workers that fit are busy"},
 ]
 SPENDING = {"hour": 1.5, "day": 8.0, "run": 8.0, "run_limit": 10.0, "per_hour": 2.0, "forecast": 0.25, "today": 4.0}
-SHARE = ShareRow("key alice", "group desk", 3.0, 0, 2.67, 3, 312, 8.6)
+SHARE = ShareRow("desk", "alice", "", 3.0, 0, 2.67, 3, 312, 8.6)
 LINES = [
     LogRow(2, 1_790_000_001.0, "ERROR", "cloud-2", "22" * 8, "the disk is full\x1b", "agent"),
     LogRow(1, 1_790_000_000.0, "WARNING", "cloud-1", "11" * 8, "a task printed too much", "agent"),

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from scaler.errors import UnreachableError
+from scaler.extensions.sharing.rows import ShareRow
 from scaler.monitor.cluster_rows import TaskRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.messages import TaskLog
@@ -52,6 +53,12 @@ class Cluster(MonitorConnection):
         if isinstance(self.answer, UnreachableError):
             raise self.answer
         return self.found
+
+    async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
+        self.asked.append(name)
+        if isinstance(self.answer, UnreachableError):
+            raise self.answer
+        return [ShareRow("desk", "al\x1bice", "", 2.0, 80, 2.67, len(self.asked), 312, 8.6, 60.5)]
 
     async def log(self, task_id: str) -> TaskLog:
         self.asked.append(task_id)
@@ -313,6 +320,25 @@ def test_data_screen_shows_stores_transfers_and_hosts_without_a_route(size: tupl
         assert stage.text("#totals").startswith("Total")
 
     on_a_screen(story, size=size)
+
+
+def test_screen_of_shares_asks_again_and_keeps_the_rows_while_there_is_no_answer() -> None:
+    async def story(stage: Stage) -> None:
+        def slots() -> list[str]:
+            title, _, head, *rows = [line.rstrip() for line in stage.text("#text").splitlines()]
+            assert title == "Shares of the slots"
+            assert " ".join(head.split()) == "group key client weight maximum share slots ready used total cost"
+            return [row.split()[5] for row in rows if row.split()[:2] == ["desk", "al\\x1bice"]]
+
+        await stage.press("s")
+        await stage.until(lambda: slots() == ["2"])
+        stage.cluster.answer = UnreachableError("tcp://127.0.0.1:7 did not answer within 5 s")
+        await stage.until(lambda: len(stage.cluster.asked) > 3)
+        assert slots() == ["2"]
+        await stage.press("s")
+        assert stage.text("#totals").startswith("Total")
+
+    on_a_screen(story, size=(120, 24))
 
 
 def test_search_finds_tasks_and_an_empty_search_shows_waiting_ones() -> None:

@@ -14,8 +14,9 @@ EXTENSION = Extension(
             "Shares of the slots",
             "scaler.extensions.sharing.rows:ShareRow",
             most=2_000,
-            parameter=("search", "Text to search for in the name."),
+            parameter=("search", "Text to search for in the name of the group, key, or client."),
             page="clients",
+            key="s",
         ),
     ),
 )

@@ -1,21 +1,57 @@
-"""The rows of the table of shares."""
+"""The rows of the table of shares. Pure."""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Annotated, NamedTuple
 
+from scaler.extensions.sharing.use import User, width_of
 from scaler.protocol.monitor_columns import Column
+
+_USED = Column("Used", "text", 3, "Slot-seconds of recent tasks, of which half are forgotten every two minutes")
+_TOTAL = Column("Total", "text", 2, "Slot-seconds used since the scheduler started.", metric="share_slot_seconds_total")
+_COST = Column("Cost", "money", 3, "Cost of units, divided by use.", metric="share_cost_total", zero_is_none=True)
 
 
 class ShareRow(NamedTuple):
-    """A group, key, or client with tasks. share: slots that it may count on now. used: slot-seconds of recent tasks, of
-    which half are forgotten every two minutes."""
+    """A group, key, or client: the last of the three that is not empty. Clients have a row while they have tasks, keys
+    and groups also with a share, and after their first task."""
 
-    user: Annotated[str, Column("Who")] = ""
-    within: Annotated[str, Column("Of", help="Key of a client, or group of a key")] = ""
-    weight: Annotated[float, Column("Weight")] = 1.0
-    max_slots: Annotated[int, Column("Maximum", "count", zero_is_none=True)] = 0
-    share: Annotated[float, Column("Share", help="Slots that it may count on now")] = 0.0
-    slots: Annotated[int, Column("Slots", "count")] = 0
-    ready: Annotated[int, Column("Ready", "count")] = 0
-    used: Annotated[float, Column("Used", help="Slot-seconds of recent tasks")] = 0.0
+    group: Annotated[str, Column("Group", help="Group of keys")] = ""
+    key: Annotated[str, Column("Key")] = ""
+    client: Annotated[str, Column("Client")] = ""
+    weight: Annotated[float, Column("Weight", metric="share_weight")] = 1.0
+    max_slots: Annotated[int, Column("Maximum", "count", metric="share_max_slots", zero_is_none=True)] = 0
+    share: Annotated[float, Column("Share", help="Slots that it may count on now", metric="share_slots")] = 0.0
+    slots: Annotated[int, Column("Slots", "count", help="Slots in use", metric="share_used_slots")] = 0
+    ready: Annotated[int, Column("Ready", "count", 2, "Tasks that wait for a slot", metric="share_ready")] = 0
+    used: Annotated[float, _USED] = 0.0
+    total: Annotated[float, _TOTAL] = 0.0
+    cost: Annotated[float, _COST] = 0.0
+
+
+def share_rows(
+    users: Iterable[User], listed: Iterable[User], slots_of: Callable[[User], float], now: float
+) -> Iterator[ShareRow]:
+    """Yield the rows of the listed users, with keys after their group and clients after their key. slots_of: returns
+    the slots that a user with tasks may count on, without its limit."""
+    running = defaultdict[User, float](float)
+    for owner in users:
+        for user in owner.line() if owner.is_owner else ():
+            running[user] += owner.used_by(now) - owner.total_seconds
+    for user in sorted(listed, key=attrgetter("path")):
+        share = min(slots_of(user), user.share.max_slots or math.inf) if user.groups else 0.0
+        yield ShareRow(
+            **{each.title.partition(" ")[0]: each.name for each in user.line()},
+            weight=user.share.weight,
+            max_slots=user.share.max_slots,
+            share=round(share, 2),
+            slots=round(sum(group.assigned * width_of(group) for group in user.groups) - user.lent),
+            ready=sum(group.ready for group in user.groups),
+            used=round(user.used_seconds + running[user], 1),
+            total=round(user.total_seconds + running[user], 1),
+            cost=round(user.cost, 6),
+        )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.extensions.sharing.rows import ShareRow
-from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, update, width_of
+from scaler.extensions.sharing.rows import ShareRow, share_rows
+from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, divide, update, width_of
 from scaler.grammar import counted
+from scaler.monitor.reports.answers import sees_of
 from scaler.net.connection import ANYONE, LOCAL
 from scaler.scheduler.core.changes import ClientLeft, KeysRead, TaskBlocked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.cluster import ClusterState
@@ -26,6 +27,8 @@ UPDATE_SECONDS = 0.005
 """Seconds between two updates of the standings. In between, they count the tasks sent."""
 FORGET_SECONDS = 1.0
 NEGLIGIBLE_SECONDS = 0.01
+COST_SECONDS = 5.0
+"""Interval between divisions of the units' costs among the clients that used slots."""
 GROUP = "group "
 """Prefix of groups' names, which no key's name has."""
 UNNAMED = (LOCAL.key, ANYONE.key)
@@ -50,12 +53,15 @@ class FairTurns(SchedulerPart, Turns):
         """Standings in a level, by its `id`."""
         self._shares: dict[str, Share] = {}
         """By key, and by group with the prefix `GROUP`."""
+        self._limited: list[User] = []
         self._has_limits = False
         self._update_at = self._forgot_at = 0.0
+        self._spent: float | None = None
 
     def bound(self, cluster: ClusterState) -> None:
         super().bound(cluster)
         cluster.ready.turns = self
+        self.next_at = cluster.now + COST_SECONDS
 
     @property
     def _now(self) -> float:
@@ -73,26 +79,29 @@ class FairTurns(SchedulerPart, Turns):
         self.is_shared = len(self._contenders) > 1 or self._has_limits
 
     def _admit(self, group: Group) -> User:
-        now, name = self._now, group.owner.account.key
+        now = self._now
         self._forget(now)
-        share = self._shares.get(name, NO_SHARE)
-        parent = self._join(GROUP + share.group, GROUP + share.group, None, now) if share.group else None
-        key = self._join(name, f"key {name}", parent, now)
-        owner = self._join(group.owner.id, f"client {group.owner.name}", key, now)
+        owner = self._place(group.owner.id, f"client {group.owner.name}", self._key(group.owner.account.key))
         owner.is_owner = True
+        for user in [*owner.line()][::-1]:
+            if not user.groups and self._contenders and self.cluster.now - user.active_at > FORGET_SECONDS:
+                self._update(now)
+                siblings = (other for other in self._active() if other.parent is user.parent)
+                admit(user, siblings, sum(worker.slots for worker in self.cluster.workers.values()))
         return owner
 
-    def _join(self, name: str | bytes, title: str, parent: User | None, now: float) -> User:
+    def _key(self, name: str) -> User:
+        share = self._shares.get(name, NO_SHARE)
+        parent = self._place(GROUP + share.group, GROUP + share.group, None) if share.group else None
+        return self._place(name, f"key {name}", parent)
+
+    def _place(self, name: str | bytes, title: str, parent: User | None) -> User:
         user = self._users.get(name)
         if user is None:
             user = self._users[name] = User(title)
         user.parent = parent
         if isinstance(name, str):
             user.give(self._shares.get(name, NO_SHARE))
-        if not user.groups and self._contenders and self.cluster.now - user.active_at > FORGET_SECONDS:
-            self._update(now)
-            siblings = (other for other in self._active() if other.parent is parent and other is not parent)
-            admit(user, siblings, sum(worker.slots for worker in self.cluster.workers.values()))
         return user
 
     def left(self, group: Group) -> None:
@@ -108,13 +117,15 @@ class FairTurns(SchedulerPart, Turns):
 
     def _learn(self, entries: Mapping[str, Entry]) -> None:
         """Take the shares of keys and groups, and move the keys of present clients to other groups."""
-        self._shares = {GROUP * (entry.role == "group") + entry.name: entry.share for entry in entries.values()}
-        self._has_limits = any(share.max_slots for share in self._shares.values())
         live = [group for user in self._active() if user.is_owner for group in user.groups]
         for group in live:
             self.left(group)
-        for user in self._users.values():
-            user.parent = None  # until it is admitted again
+        self._shares = {GROUP * (entry.role == "group") + entry.name: entry.share for entry in entries.values()}
+        own = (name for name, share in self._shares.items() if share != NO_SHARE)
+        for name in {name for name in (*self._users, *own) if isinstance(name, str)}:
+            self._place(name, name, None) if name.startswith(GROUP) else self._key(name)
+        self._limited = [user for user in self._users.values() if user.share.max_slots]
+        self._has_limits = bool(self._limited)
         for group in live:
             self._admit(group)
             self.joined(group)
@@ -123,7 +134,7 @@ class FairTurns(SchedulerPart, Turns):
         if now >= self._update_at:
             self._update(now)
         if self._has_limits:
-            for user in self._users.values():
+            for user in self._limited:
                 user.count_slots()
 
     def _update(self, now: float) -> None:
@@ -141,7 +152,8 @@ class FairTurns(SchedulerPart, Turns):
             self._forgot_at = now
             for name, user in [*self._users.items()]:
                 user.used_seconds *= 0.5 ** (seconds / HALF_LIFE_SECONDS)
-                if user.used_seconds < NEGLIGIBLE_SECONDS and not (user.groups or user.running or user.blocked):
+                left = user.used_seconds + user.running + user.blocked
+                if isinstance(name, bytes) and left < NEGLIGIBLE_SECONDS and not user.groups:
                     del self._users[name]
 
     def first(self, level: OrderedDict[Any, Any]) -> Any:
@@ -223,27 +235,35 @@ class FairTurns(SchedulerPart, Turns):
         slots = sum(worker.slots for worker in self.cluster.workers.values())
         key = owner.parent
         user = owner if key is None or group.owner.account.key in UNNAMED else key
-        return f"{self._part(user) * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
+        return (
+            f"{self._part(user, self._weights()) * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
+        )
 
-    def _part(self, user: User) -> float:
+    def _part(self, user: User, weights: Mapping[tuple[User | None, bool], float]) -> float:
         """Return the part of all slots that a user may count on while all others with tasks want more."""
-        part, active = 1.0, self._active()
-        for each in user.line():
-            siblings = [other for other in active if other.parent is each.parent and other.is_owner is each.is_owner]
-            part *= each.share.weight / sum(other.share.weight for other in siblings)
-        return part
+        return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in user.line())
+
+    def _weights(self) -> Mapping[tuple[User | None, bool], float]:
+        """Return the sums of the weights of active users with the same parent."""
+        weights = defaultdict[tuple[User | None, bool], float](float)
+        for user in self._active():
+            weights[user.parent, user.is_owner] += user.share.weight
+        return weights
 
     def rows(
         self, _table: str, search: str, most: int, client: ClientRecord, state: ClusterState
     ) -> Iterable[ShareRow]:
         self._update(self._now)
+        sees, weights, every = sees_of(client.identity), self._weights(), self._users.values()
+        seen: set[User | None] = {user for user in every if user.is_key and sees(user.name)}
+        seen |= {user.parent for user in every if user in seen}
+        found = [
+            user
+            for user in every
+            if user.is_listed and (user.parent if user.is_owner else user) in seen and search in user.path
+        ]
         slots = sum(worker.slots for worker in state.workers.values())
-        for user in islice((user for user in self._active() if search in user.title), most):
-            if any(client.identity.may_see(group.owner.account.key) for group in user.groups):
-                share = round(min(self._part(user) * slots, user.share.max_slots or math.inf), 2)
-                tasks = round(sum(group.assigned * width_of(group) for group in user.groups) - user.lent)
-                parent, ready = user.parent.title if user.parent else "", sum(each.ready for each in user.groups)
-                yield ShareRow(user.title, parent, *user.share[:2], share, tasks, ready, round(user.used_seconds, 1))
+        return islice(share_rows(every, found, lambda user: slots * self._part(user, weights), self._now), most)
 
     def _is_long(self, task: Task) -> bool:
         return self._users[task.group.owner.id].is_long
@@ -287,6 +307,13 @@ class FairTurns(SchedulerPart, Turns):
         return chosen[::-1]
 
     # -- use
+
+    def on_time(self, now: Now) -> Iterable[Command]:
+        self.next_at, spent, before = now.clock + COST_SECONDS, self.cluster.rooms.scaling.spent, self._spent
+        self._spent = spent
+        if before is not None:  # costs of earlier runs have been read
+            divide(spent - before, (user for user in self._users.values() if user.is_owner), self._now)
+        return ()
 
     def on_changes(self, changes: Sequence[Any], _now: Now) -> Iterable[Command]:
         for change in changes:
@@ -347,11 +374,11 @@ class FairTurns(SchedulerPart, Turns):
         if is_blocked and running.began_at is not None:
             owner.pause(running, now)
             running.blocked_at = now
-            owner.blocked += 1
+            owner.blocked += running.width
             _lend(running, running.width)
         elif not is_blocked and running.began_at is None:
             running.blocked_seconds += now - running.blocked_at
-            owner.blocked -= 1
+            owner.blocked -= running.width
             _lend(running, -running.width)
             owner.begin(running, now)
 
@@ -359,7 +386,7 @@ class FairTurns(SchedulerPart, Turns):
     def _stop(running: LongTask, now: float) -> None:
         if running.began_at is None:
             running.blocked_seconds += now - running.blocked_at
-            running.user.blocked -= 1
+            running.user.blocked -= running.width
             _lend(running, -running.width)
         else:
             running.user.pause(running, now)

@@ -59,12 +59,18 @@ class User:
     ended_seconds: float = 0.0
     sent_at: float = math.inf
     """When its first tasks were sent to workers, until one of them ends."""
-    running: int = 0
-    blocked: int = 0
+    total_seconds: float = 0.0
+    """Slot-seconds that were charged since the start."""
+    cost: float = 0.0
+    paid_seconds: float = 0.0
+    """Slot-seconds up to the last division of costs."""
+    running: float = 0.0
+    """Slots of its tasks that are known to run; likewise `blocked`."""
+    blocked: float = 0.0
     lent: float = 0.0
     """Slots lent by its blocked tasks."""
     sum_began: float = 0.0
-    """Sum of `began_at` of its running tasks."""
+    """Sum of `began_at` of its running tasks, times their slots."""
 
     def mean_seconds(self, now: float) -> float:
         """Return the mean duration of its tasks, or an estimate from their age until the first one ends."""
@@ -76,6 +82,7 @@ class User:
         """Count ended tasks, which took so long together, and charge them."""
         for user in self.line():
             user.used_seconds += charged_seconds
+            user.total_seconds += charged_seconds
         if self.ended >= MOST_MEASURED:
             self.ended /= 2
             self.ended_seconds /= 2
@@ -90,6 +97,7 @@ class User:
     def charge(self, seconds: float) -> None:
         for user in self.line():
             user.used_seconds += seconds
+            user.total_seconds += seconds
 
     def expect(self, seconds: float) -> None:
         """Count a task that is being sent until the next `update` counts it."""
@@ -109,6 +117,28 @@ class User:
         if self.parent is None or self.is_owner:
             return self.standing, self.standing
         return self.parent.standing, self.standing
+
+    @property
+    def is_key(self) -> bool:
+        return self.title.startswith("key ")
+
+    @property
+    def name(self) -> str:
+        return self.title.partition(" ")[2]
+
+    @property
+    def path(self) -> str:
+        """Its group, key, and client, as far as it has them."""
+        return " ".join([user.title for user in self.line()][::-1])
+
+    @property
+    def is_listed(self) -> bool:
+        """Clients are listed while they have tasks; keys and groups also with a share, and after their first task."""
+        return bool(self.groups) or not (self.is_owner or (self.share == NO_SHARE and not self.total_seconds))
+
+    def used_by(self, now: float) -> float:
+        """Return the slot-seconds that a client has used since the start, including its running tasks."""
+        return self.total_seconds + max(0.0, self.running * now - self.sum_began)
 
     @property
     def is_full(self) -> bool:
@@ -134,8 +164,8 @@ class User:
 
     def begin(self, task: LongTask, now: float) -> None:
         task.began_at = now
-        self.running += 1
-        self.sum_began += now
+        self.running += task.width
+        self.sum_began += now * task.width
 
     def pause(self, task: LongTask, now: float) -> None:
         """Charge a task's running time so far, and stop counting."""
@@ -143,8 +173,8 @@ class User:
             seconds = max(0.0, now - task.began_at)
             task.charged_seconds += seconds
             self.charge(seconds * task.width)
-            self.running -= 1
-            self.sum_began -= task.began_at
+            self.running -= task.width
+            self.sum_began -= task.began_at * task.width
             task.began_at = None
 
 
@@ -160,6 +190,16 @@ def update(users: Collection[User], now: float) -> None:
     for user in users:
         if user.is_owner:
             user.expect(user.committed(now))
+
+
+def divide(cost: float, owners: Iterable[User], now: float) -> None:
+    """Divide a cost by the slot-seconds that clients have used since the last call."""
+    used = {owner: owner.used_by(now) for owner in owners}
+    seconds = sum(used[owner] - owner.paid_seconds for owner in used)
+    for owner in used if seconds > 0 else ():
+        for user in owner.line():
+            user.cost += cost * (used[owner] - owner.paid_seconds) / seconds
+        owner.paid_seconds = used[owner]
 
 
 def admit(user: User, others: Iterable[User], slots: int) -> None:

@@ -104,3 +104,15 @@ def test_names_with_any_characters_are_labels() -> None:
     model.apply_status(status(11.0, functions=functions((f'a"b\\c\n{NASTY}', 1))))
     (label,) = [name for name in Scrapes(model).samples() if name.startswith("scaler_function_duration_seconds_count")]
     assert 'a"b\\c\n<img onerror' in label
+
+
+def test_shares_have_the_group_the_key_and_the_client_as_labels() -> None:
+    found = Scrapes(filled_model()).samples()
+    start, labels = "scaler_share_", "{client=,group=desk,key=<img onerror"
+    shares = {
+        name.removeprefix(start).partition("{")[0]: value
+        for name, value in found.items()
+        if name.startswith(start) and labels in name
+    }
+    names = "weight", "max_slots", "slots", "used_slots", "ready", "slot_seconds_total", "cost_total"
+    assert shares == dict(zip(names, [2.0, 3.0, 2.5, 3.0, 9.0, 60.5, 1.25], strict=True))

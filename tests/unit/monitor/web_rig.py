@@ -144,7 +144,7 @@ class PreparedMonitor(MonitorConnection):
         if name == "audit":
             return [AuditRow(9.0, "refused", "bob", text=NASTY)]
         if name == "shares":
-            return [ShareRow(NASTY, "group desk", 2.0, 3, 2.5, 3, 9, 7.25)]
+            return [ShareRow("desk", NASTY, "", 2.0, 3, 2.5, 3, 9, 7.25, 60.5, 1.25)]
         rows = [LogRow(2, 9.0, "WARNING", "w", "w-id", NASTY, "agent"), LogRow(1, 8.0, "ERROR", "v", "v-id", "late")]
         return [row for row in rows if search in ("", row.worker)][:most]
 
