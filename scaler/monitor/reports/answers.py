@@ -1,7 +1,7 @@
 """Answers to questions of clients and monitors, in between the scheduler's other work.
 
 Round robin over keys, then over the peers of a key, for a few milliseconds per iteration of the loop, so that no peer
-can delay another. Queued questions are limited, and a peer that does not receive its answers gets no more.
+can delay another. Queued questions are limited, and those of a peer with a full outbox wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ MAX_WAITING = 100
 MAX_WAITING_OF_KEY = 1_000
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
-"""Bytes in a peer's outbox above which it gets no answers."""
+"""Bytes in a peer's outbox, such as results for a client, above which its answers wait."""
+UNTAKEN_SECONDS = 0.02
 BUSY = "too many unanswered questions from this {}: retry later"
 
 
@@ -41,10 +42,19 @@ class Asker:
     listener: Listener
     is_here: Callable[[], bool]
 
+    @property
+    def is_full(self) -> bool:
+        return self.is_here() and self.listener.outbox_bytes(self.client.id) > MAX_UNTAKEN_BYTES
+
     def answer(self, question: Inquiry, answer: Reply) -> None:
         answer.number = question.number
-        if self.is_here() and self.listener.outbox_bytes(self.client.id) <= MAX_UNTAKEN_BYTES:
+        if self.is_here():
             self.listener.send(self.client.id, answer)
+
+    def refuse(self, question: Inquiry, text: str) -> None:
+        """Reject a question, unless the peer does not read the answers."""
+        if not self.is_full:
+            self.answer(question, Unanswered(text))
 
 
 def sees_of(identity: Identity) -> Sees:
@@ -70,11 +80,11 @@ class Answers:
     def add(self, asker: Asker, question: Inquiry) -> None:
         peers = self._waiting.get(asker.client.identity.key, {})
         if _size_of(question) > MAX_QUESTION_BYTES:
-            asker.answer(question, Unanswered(f"the question is larger than {MAX_QUESTION_BYTES:,} B"))
+            asker.refuse(question, f"the question is larger than {MAX_QUESTION_BYTES:,} B")
         elif len(peers.get(asker.client.id, ())) >= MAX_WAITING:
-            asker.answer(question, Unanswered(BUSY.format("peer")))
+            asker.refuse(question, BUSY.format("peer"))
         elif sum(map(len, peers.values())) >= MAX_WAITING_OF_KEY:
-            asker.answer(question, Unanswered(BUSY.format("key")))
+            asker.refuse(question, BUSY.format("key"))
         else:
             self._waiting[asker.client.identity.key] = peers
             peers.setdefault(asker.client.id, deque()).append((asker, question))
@@ -84,23 +94,36 @@ class Answers:
 
     def _work(self) -> None:
         ends_at = self._frame.loop.time() + ANSWERING_SECONDS
-        while self._waiting:
+        full = 0
+        while self._waiting and full < sum(map(len, self._waiting.values())):
             key = next(iter(self._waiting))
             peers = self._waiting.pop(key)
             peer = next(iter(peers))
             queue = peers.pop(peer)
             asker, question = queue.popleft()
+            if asker.is_full:
+                full += 1
+                queue.appendleft((asker, question))
             if queue:
                 peers[peer] = queue
             if peers:
                 self._waiting[key] = peers
-            if asker.is_here():
+            if asker.is_here() and not asker.is_full:
+                full = 0
                 self._answer(asker, question)
             if self._frame.loop.time() >= ends_at:
                 break
         self._is_due = bool(self._waiting)
-        if self._is_due:
+        if self._is_due and full:
+            self._frame.loop.call_later(UNTAKEN_SECONDS, self._work)
+        elif self._is_due:
             self._frame.loop.call_soon(self._work)
+
+    def _answer_later(self, asker: Asker, question: Inquiry, answer: Reply) -> None:
+        if asker.is_full:
+            self._frame.loop.call_later(UNTAKEN_SECONDS, partial(self._answer_later, asker, question, answer))
+        else:
+            asker.answer(question, answer)
 
     def _answer(self, asker: Asker, question: Inquiry) -> None:
         state, client = self._frame.state, asker.client
@@ -114,7 +137,7 @@ class Answers:
             case _ if type(question) in self._frame.rooms.answerers:
                 found = self._frame.rooms.answerers[type(question)](question, client, state)
                 if isinstance(found, Perform):
-                    self._frame.performers.answer(found, partial(asker.answer, question))
+                    self._frame.performers.answer(found, partial(self._answer_later, asker, question))
                 else:
                     asker.answer(question, found)
             case _ if type(question) in self._frame.rooms.takers:

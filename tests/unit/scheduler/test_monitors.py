@@ -20,6 +20,7 @@ from scaler.monitor.reports.answers import (
     MAX_UNTAKEN_BYTES,
     MAX_WAITING,
     MAX_WAITING_OF_KEY,
+    UNTAKEN_SECONDS,
 )
 from scaler.monitor.reports.port import (
     MAX_MONITORS,
@@ -304,6 +305,27 @@ def test_excessive_asker_is_told_unless_it_reads_no_answers(is_reading: bool) ->
     refused = [(answer.number, answer.text) for _, answer in port.told(ALICE)]
     assert refused == [(MAX_WAITING, BUSY.format("peer"))] * is_reading
     assert len(port.answered(ALICE)) == MAX_WAITING * is_reading
+
+
+@pytest.mark.parametrize("is_performed", [True, False])
+def test_answers_wait_for_a_peer_that_receives_many_results(is_performed: bool) -> None:
+    work: list[Callable[[Explained], None]] = []
+    port = Port(Rooms(answerers={Explain: lambda *_: Perform("history", "work")}) if is_performed else None)
+    port.performers.by_extension["history"] = SimpleNamespace(answer=lambda _work, send: work.append(send))
+    for peer, key in ((ALICE, "alice"), (BOB, "bob")):
+        port.come_with_key(peer, key)
+        port.say(Received(peer, numbered(Explain(bytes(16)), 7)))
+    if is_performed:
+        port.loop.turn()
+    port.listener.waiting[ALICE] = MAX_UNTAKEN_BYTES + 1
+    port.loop.turn()
+    for send in work:
+        send(Explained(bytes(16), UNKNOWN))
+    assert [answer.number for _, answer in port.answered(BOB)] == [7]
+    assert port.answered(ALICE) == []
+    port.listener.waiting[ALICE] = 0
+    port.report(UNTAKEN_SECONDS)
+    assert [answer.number for _, answer in port.answered(ALICE)] == [7]
 
 
 def test_key_and_question_limits_apply() -> None:
