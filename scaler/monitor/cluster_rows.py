@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
+from scaler.monitor.columns import INTERNAL, Column, Top, gauge
 from scaler.monitor.data_rows import LEFT_ERROR, CallRow, LinkRow, ObjectRow, PairRow, StoreRow, done_percent
-from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
 from scaler.texts import pattern
 
 RUNNING = "running"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from scaler.protocol.monitor_columns import INTERNAL, Column
+from scaler.monitor.columns import INTERNAL, Column
 
 _LIMIT = Column("Limit", "bytes", 1, "Most memory for objects", metric="store_limit_bytes", zero_is_none=True)
 _FETCHED = Column("Fetched", "bytes", 1, "From other stores", metric="store_received_bytes_total")

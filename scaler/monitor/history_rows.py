@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, NamedTuple
 
 from scaler.monitor.cluster_rows import FailureRow
-from scaler.protocol.monitor_columns import Column
+from scaler.monitor.columns import Column
 
 
 def _most(title: str) -> Column:

@@ -4,6 +4,8 @@ Declared as in `scaler.protocol.messages`, which explains the rules for changes.
 imported this module, as every scheduler, monitor, and asking client has.
 """
 
+from typing import Annotated
+
 from scaler.protocol import fields as f
 from scaler.protocol.messages import CLIENTS, MONITOR, Functions, Inquiry, Message, Reply, RunGroup, message
 
@@ -140,3 +142,49 @@ class ReadCluster(Inquiry):
 class ClusterRead(Reply):
     status: bytes  # UTF-8: the document of a MonitorStatus
     events: bytes  # UTF-8: the document of a MonitorEvents with the last tasks
+
+
+UNFINISHED = 255
+"""Placeholder for an outcome in SessionTasks."""
+
+
+@message(60, to_scheduler=CLIENTS)
+class ListSessionTasks(Inquiry):
+    """Asks for tasks of a durable session, in order of submission. Answered by SessionTasks."""
+
+    extension = "durability"
+
+    session: f.PeerId
+    first: f.Count64 = 0  # tasks to skip
+
+
+@message(61, from_scheduler=CLIENTS, batch=True)
+class SessionTasks(Reply):
+    """Answers ListSessionTasks, up to the size of one message."""
+
+    session: f.PeerId
+    first: f.Count64
+    total: f.Count64  # tasks of the session; 0 if the client may not see the session
+    ids: f.Ids
+    outcomes: Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome, or 255: unfinished")]
+    names: f.Payloads  # UTF-8
+    keys: f.Payloads  # UTF-8
+    tags: f.Payloads  # UTF-8
+
+
+@message(62, to_scheduler=CLIENTS)
+class EndSession(Inquiry):
+    """Asks to cancel all tasks of a durable session. Answered by SessionEnded."""
+
+    extension = "durability"
+    has_effects = True
+
+    session: f.PeerId
+    remove: bool  # also remove the session with its results
+
+
+@message(63, from_scheduler=CLIENTS)
+class SessionEnded(Reply):
+    session: f.PeerId
+    cancelled: f.Count64
+    error: str = ""  # reason of a failure, or empty

@@ -11,9 +11,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from scaler.monitor.cluster_rows import DecisionRow, IncidentRow, ProcessorRow, SpendingRow, Status, TaskRow
+from scaler.monitor.columns import Column
 from scaler.monitor.history_rows import FunctionTimesRow
 from scaler.plugins import FoundTable, known_extensions
-from scaler.protocol.monitor_columns import Column
 
 Document = Mapping[str, Any]
 View = dict[str, Any]

@@ -73,7 +73,7 @@ class PayloadTag(IntEnum):
     ARGUMENTS = 2  # one entry per argument, each from the user's serializer, framed
     STORED = 3  # a stored reference
     EXCEPTION = 4  # texts of an exception, then its pickle: see `serialization.exceptions`
-    NAMED = 5  # a function by name: see `serialization.by_name`
+    NAMED = 5  # a function by name: see the extension `languages`
     JSON = 6  # one document of JSON, in UTF-8
     PICKLE = 0x80  # a plain pickle: protocol 2 and later begin with this byte
 
@@ -147,6 +147,8 @@ class Inquiry(Message):
 
     extension: ClassVar[str] = ""
     """Name of the extension that answers."""
+    has_effects: ClassVar[bool] = False
+    """Whether the scheduler keeps its order among other messages."""
     number: f.Count64 = field(default=0, kw_only=True)
 
 
@@ -769,6 +771,8 @@ class RelayClosed(Message):
 class ShutdownCluster(Inquiry):
     """Asks to shut down the cluster. Answered by ShutdownReply."""
 
+    has_effects = True
+
 
 @message(28, from_scheduler=CLIENTS)
 class ShutdownReply(Reply):
@@ -908,51 +912,6 @@ class SessionsListed(Reply):
     sessions: list[SessionRow]
 
 
-UNFINISHED = 255
-"""Placeholder for an outcome in SessionTasks."""
-
-
-@message(60, to_scheduler=CLIENTS)
-class ListSessionTasks(Inquiry):
-    """Asks for tasks of a durable session, in order of submission. Answered by SessionTasks."""
-
-    extension = "durability"
-
-    session: f.PeerId
-    first: f.Count64 = 0  # tasks to skip
-
-
-@message(61, from_scheduler=CLIENTS, batch=True)
-class SessionTasks(Reply):
-    """Answers ListSessionTasks, up to the size of one message."""
-
-    session: f.PeerId
-    first: f.Count64
-    total: f.Count64  # tasks of the session; 0 if the client may not see the session
-    ids: f.Ids
-    outcomes: Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome, or 255: unfinished")]
-    names: f.Payloads  # UTF-8
-    keys: f.Payloads  # UTF-8
-    tags: f.Payloads  # UTF-8
-
-
-@message(62, to_scheduler=CLIENTS)
-class EndSession(Inquiry):
-    """Asks to cancel all tasks of a durable session. Answered by SessionEnded."""
-
-    extension = "durability"
-
-    session: f.PeerId
-    remove: bool  # also remove the session with its results
-
-
-@message(63, from_scheduler=CLIENTS)
-class SessionEnded(Reply):
-    session: f.PeerId
-    cancelled: f.Count64
-    error: str = ""  # reason of a failure, or empty
-
-
 @message(67, to_scheduler=(WORKER,), batch=True)
 class WorkerReport(Message):
     """All attempts of a worker: its first message in every session except its first. Followed by the Done messages of
@@ -1036,6 +995,8 @@ class WorkerLogged(Message):
 @message(96, to_scheduler=CLIENTS)
 class RestartWorkers(Inquiry):
     """Asks to stop workers, which their managers replace. Answered by WorkersRestarted."""
+
+    has_effects = True
 
     workers: PeerIds  # none: all
     graceful: bool  # running tasks finish first

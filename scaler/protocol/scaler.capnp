@@ -746,47 +746,6 @@ struct SessionsListed {
   number @1 :UInt64;
 }
 
-struct ListSessionTasks {
-  # Asks for tasks of a durable session, in order of submission. Answered by SessionTasks.
-  # client, admin -> scheduler.
-  session @0 :Data;              # 8 bytes
-  first @1 :UInt64;              # tasks to skip
-  number @2 :UInt64;
-}
-
-struct SessionTasks {
-  # Answers ListSessionTasks, up to the size of one message.
-  # scheduler -> client, admin.
-  session @0 :Data;              # 8 bytes
-  first @1 :UInt64;
-  total @2 :UInt64;              # tasks of the session; 0 if the client may not see the session
-  ids @3 :Data;                  # column of ids
-  outcomes @4 :List(UInt8);      # of Outcome, or 255: unfinished
-  nameSizes @5 :List(UInt32);    # in bytes
-  names @6 :Data;                # UTF-8; one behind the other
-  keySizes @7 :List(UInt32);     # in bytes
-  keys @8 :Data;                 # UTF-8; one behind the other
-  tagSizes @9 :List(UInt32);     # in bytes
-  tags @10 :Data;                # UTF-8; one behind the other
-  number @11 :UInt64;
-}
-
-struct EndSession {
-  # Asks to cancel all tasks of a durable session. Answered by SessionEnded.
-  # client, admin -> scheduler.
-  session @0 :Data;              # 8 bytes
-  remove @1 :Bool;               # also remove the session with its results
-  number @2 :UInt64;
-}
-
-struct SessionEnded {
-  # scheduler -> client, admin.
-  session @0 :Data;              # 8 bytes
-  cancelled @1 :UInt64;
-  error @2 :Text;                # reason of a failure, or empty
-  number @3 :UInt64;
-}
-
 struct WorkerReport {
   # All attempts of a worker: its first message in every session except its first. Followed by the Done messages of
   # ended attempts.
@@ -1222,4 +1181,45 @@ struct ClusterRead {
   status @0 :Data;               # UTF-8: the document of a MonitorStatus
   events @1 :Data;               # UTF-8: the document of a MonitorEvents with the last tasks
   number @2 :UInt64;
+}
+
+struct ListSessionTasks {
+  # Asks for tasks of a durable session, in order of submission. Answered by SessionTasks.
+  # client, admin -> scheduler.
+  session @0 :Data;              # 8 bytes
+  first @1 :UInt64;              # tasks to skip
+  number @2 :UInt64;
+}
+
+struct SessionTasks {
+  # Answers ListSessionTasks, up to the size of one message.
+  # scheduler -> client, admin.
+  session @0 :Data;              # 8 bytes
+  first @1 :UInt64;
+  total @2 :UInt64;              # tasks of the session; 0 if the client may not see the session
+  ids @3 :Data;                  # column of ids
+  outcomes @4 :List(UInt8);      # of Outcome, or 255: unfinished
+  nameSizes @5 :List(UInt32);    # in bytes
+  names @6 :Data;                # UTF-8; one behind the other
+  keySizes @7 :List(UInt32);     # in bytes
+  keys @8 :Data;                 # UTF-8; one behind the other
+  tagSizes @9 :List(UInt32);     # in bytes
+  tags @10 :Data;                # UTF-8; one behind the other
+  number @11 :UInt64;
+}
+
+struct EndSession {
+  # Asks to cancel all tasks of a durable session. Answered by SessionEnded.
+  # client, admin -> scheduler.
+  session @0 :Data;              # 8 bytes
+  remove @1 :Bool;               # also remove the session with its results
+  number @2 :UInt64;
+}
+
+struct SessionEnded {
+  # scheduler -> client, admin.
+  session @0 :Data;              # 8 bytes
+  cancelled @1 :UInt64;
+  error @2 :Text;                # reason of a failure, or empty
+  number @3 :UInt64;
 }

@@ -70,8 +70,6 @@ HEARTBEATS_IN_A_LEASE = 4
 """Minimum heartbeats per lease. Also applies to workers and managers, which have their own report interval."""
 ID_BYTES = 128
 """Approximate memory per id in a recorded message, with its row."""
-_WITH_EFFECTS = m.ShutdownCluster, m.RestartWorkers, m.EndSession
-"""Questions that keep their order among other messages."""
 _INCIDENTS = {
     "joined": (logging.INFO, "%s joined%s"),
     "left": (logging.INFO, "%s left: %s"),
@@ -235,7 +233,7 @@ class SchedulerServer:
                 continue
             message = event.message
             received[type(message).__name__] += 1
-            if isinstance(message, m.Inquiry) and not isinstance(message, _WITH_EFFECTS):
+            if isinstance(message, m.Inquiry) and not message.has_effects:
                 questions.append((event.peer, message))
             else:
                 inputs.append(unwrapped(event.peer, message) if isinstance(message, m.Relay) else event)

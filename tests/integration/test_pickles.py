@@ -18,6 +18,7 @@ import pytest
 import scaler
 from scaler import Client, SchedulerClusterCombo
 from scaler.ids import new_peer_id
+from scaler.monitor.messages import EndSession
 from scaler.net.versions import own_hello
 from scaler.protocol import messages as m
 from scaler.protocol.failures import pack_exception
@@ -91,7 +92,7 @@ def marker(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("role", [Role.CLIENT, Role.WORKER, Role.MANAGER])
 def test_servers_ignore_pickle_bombs_in_any_message(role: Role, cluster: SchedulerClusterCombo, marker: Path) -> None:
     doors = [(cluster.get_address(), Server.SCHEDULER), (cluster.get_object_storage_address(), Server.OBJECT_STORAGE)]
-    ends = {m.Hello, m.Goodbye, m.ShutdownCluster, m.EndSession}
+    ends = {m.Hello, m.Goodbye, m.ShutdownCluster, EndSession}
     with Client(cluster.get_address()) as client:
         for address, server in doors:
             kinds = [kind for kind in m.NUMBERS if kind in m.MAY_SEND[server][role] - ends]

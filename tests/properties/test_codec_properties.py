@@ -14,6 +14,7 @@ from scaler.errors import ProtocolError
 from scaler.ids import MAX_ATTEMPT
 from scaler.monitor.messages import (
     ClusterRead,
+    EndSession,
     Explain,
     Explained,
     FailedTask,
@@ -21,6 +22,7 @@ from scaler.monitor.messages import (
     FindObjects,
     FindTasks,
     HistoryFound,
+    ListSessionTasks,
     MonitorEvents,
     MonitorStatus,
     ObjectsFound,
@@ -29,6 +31,8 @@ from scaler.monitor.messages import (
     ReadFailure,
     ReadLog,
     ReadProfile,
+    SessionEnded,
+    SessionTasks,
     TaskLog,
     TasksFound,
 )
@@ -226,16 +230,16 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Redeliver: st.builds(m.Redeliver, IDS),
     m.ListSessions: st.builds(m.ListSessions),
     m.SessionsListed: st.builds(m.SessionsListed, st.lists(SESSION, max_size=3)),
-    m.ListSessionTasks: st.builds(m.ListSessionTasks, PEER, U64),
-    m.SessionTasks: st.builds(
-        lambda session, first, total, drawn: m.SessionTasks(session, first, total, **drawn),
+    ListSessionTasks: st.builds(ListSessionTasks, PEER, U64),
+    SessionTasks: st.builds(
+        lambda session, first, total, drawn: SessionTasks(session, first, total, **drawn),
         PEER,
         U64,
         U64,
         columns(outcomes=st.integers(0, 255), names=DATA, keys=DATA, tags=DATA),
     ),
-    m.EndSession: st.builds(m.EndSession, PEER, st.booleans()),
-    m.SessionEnded: st.builds(m.SessionEnded, PEER, U64, TEXT),
+    EndSession: st.builds(EndSession, PEER, st.booleans()),
+    SessionEnded: st.builds(SessionEnded, PEER, U64, TEXT),
     m.ObjectsMissing: st.builds(m.ObjectsMissing, IDS),
     m.ObjectsRestored: st.builds(m.ObjectsRestored, IDS, IDS, TEXT),
     PutObject: st.builds(PutObject, U64, ID, st.lists(U64, max_size=4), U64),

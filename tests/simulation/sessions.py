@@ -10,7 +10,15 @@ from random import Random
 from typing import NamedTuple
 
 from scaler.ids import keyed_task_id
-from scaler.protocol.messages import EndSession, Finished, Message, Outcome, Spec, Submit, TaskGroup
+from scaler.monitor.messages import EndSession
+from scaler.protocol.messages import (
+    Finished,
+    Message,
+    Outcome,
+    Spec,
+    Submit,
+    TaskGroup,
+)
 from scaler.testing.simulation.actors import CODE, ActorWorld, Chances, SimulatedClient
 from scaler.testing.simulation.world import SimulationReport
 from tests.simulation.restarts import LAST_FAULT_SECONDS, RestartingWorld

@@ -2,7 +2,7 @@
 
 from typing import Annotated, NamedTuple
 
-from scaler.protocol.monitor_columns import Column
+from scaler.monitor.columns import Column
 
 
 class SlowTaskRow(NamedTuple):

@@ -15,7 +15,10 @@ from scaler.client.tasks import Stage, TasksAdopted, TaskTemplate
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, keyed_task_id
-from scaler.protocol.messages import ListSessionTasks, SessionTasks, Spec
+from scaler.monitor.messages import ListSessionTasks, SessionTasks
+from scaler.protocol.messages import (
+    Spec,
+)
 from scaler.serialization import Serializer
 
 

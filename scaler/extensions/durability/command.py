@@ -11,6 +11,7 @@ from scaler.errors import UsageError
 from scaler.extensions.durability.client import session_tasks
 from scaler.grammar import counted
 from scaler.ids import show
+from scaler.monitor.messages import UNFINISHED, EndSession, SessionEnded
 from scaler.protocol import messages as m
 from scaler.registry import find_only
 from scaler.security import CREDENTIALS_VARIABLE
@@ -47,7 +48,7 @@ def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, s
         if verb == "show":
             _show(client, row)
             return 0
-        ended = client._loop.ask(m.EndSession(row.id, remove=verb == "remove"), m.SessionEnded)
+        ended = client._loop.ask(EndSession(row.id, remove=verb == "remove"), SessionEnded)
         if ended.error:
             raise UsageError(ended.error)
         removed = "" if verb == "cancel" else f", and removed it with {counted(row.ended, 'result')}"
@@ -71,7 +72,7 @@ def _list(rows: Sequence[m.SessionRow]) -> None:
 def _show(client: Client, row: m.SessionRow) -> None:
     table = [("task", "function", "key", "tag", "state")]
     for each in session_tasks(client._loop, row.id):
-        state = "unfinished" if each.outcome == m.UNFINISHED else m.Outcome(each.outcome).name.lower().replace("_", " ")
+        state = "unfinished" if each.outcome == UNFINISHED else m.Outcome(each.outcome).name.lower().replace("_", " ")
         table.append((show(each.task), each.function, each.key, each.tag, state))
     _say(aligned(table))
 

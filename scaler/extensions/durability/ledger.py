@@ -17,6 +17,7 @@ from scaler.errors import ProtocolError
 from scaler.extensions.durability.sessions import Label, note_label
 from scaler.ids import ID_BYTES, owner_of
 from scaler.journal.records import unreadable
+from scaler.monitor.messages import UNFINISHED, SessionTasks
 from scaler.net.connection import Identity
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
@@ -115,7 +116,7 @@ def to_bytes(changes: Iterable[Journaled]) -> bytes:
             case Labelled(about, labels):
                 rows = [(label.function.encode(), label.key, label.tag) for label in labels.values()]
                 names, keys, tags = map(list, zip(*rows, strict=True))
-                content = encode(m.SessionTasks(about, 0, 0, [*labels], [m.UNFINISHED] * len(rows), names, keys, tags))
+                content = encode(SessionTasks(about, 0, 0, [*labels], [UNFINISHED] * len(rows), names, keys, tags))
             case ClientLeft(about) | GivenBack(about):
                 pass
             case _:
@@ -146,7 +147,7 @@ def _joined(about: bytes, content: bytes) -> ClientJoined:
 
 
 def _labelled(about: bytes, content: bytes) -> Labelled:
-    found = _decoded(m.SessionTasks, content)
+    found = _decoded(SessionTasks, content)
     rows = zip(found.ids, found.names, found.keys, found.tags, strict=True)
     return Labelled(about[:8], {task: Label(name.decode(), key, tag) for task, name, key, tag in rows})
 

@@ -18,22 +18,18 @@ from itertools import islice
 from typing import Any
 
 from scaler.ids import is_task, owner_of
+from scaler.monitor.messages import UNFINISHED, EndSession, ListSessionTasks, SessionEnded, SessionTasks
 from scaler.net.connection import Identity, TryAgain
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
-    UNFINISHED,
-    EndSession,
     Finished,
     ListSessions,
-    ListSessionTasks,
     Outcome,
     Redeliver,
     RefusalReason,
     Refused,
-    SessionEnded,
     SessionRow,
     SessionsListed,
-    SessionTasks,
     Submit,
     TaskGroup,
 )

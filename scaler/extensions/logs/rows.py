@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, NamedTuple
 
-from scaler.protocol.monitor_columns import Column
+from scaler.monitor.columns import Column
 
 
 class LogRow(NamedTuple):

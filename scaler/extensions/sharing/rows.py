@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Annotated, NamedTuple
 
 from scaler.extensions.sharing.use import User, width_of
-from scaler.protocol.monitor_columns import Column
+from scaler.monitor.columns import Column
 
 _USED = Column("Used", "text", 3, "Slot-seconds of recent tasks, of which half are forgotten every two minutes")
 _TOTAL = Column("Total", "text", 2, "Slot-seconds used since the scheduler started.", metric="share_slot_seconds_total")

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from scaler.monitor.cluster_rows import ClientRow, FunctionRow
+from scaler.monitor.columns import Unit
 from scaler.monitor.data_rows import CallRow
-from scaler.protocol.monitor_columns import Unit
 
 MARK = "+"
 """End of a text that was cut."""

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from scaler.grammar import counted
 from scaler.monitor.cluster_rows import FunctionRow, ManagerRow, SpendingRow, Status, WorkerRow
+from scaler.monitor.columns import Column, Top
 from scaler.monitor.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.monitor.findings import network
 from scaler.monitor.rows import columns, natural
 from scaler.monitor.top import formats
-from scaler.protocol.monitor_columns import Column, Top
 
 SPACE = " "
 WIDEST = 60

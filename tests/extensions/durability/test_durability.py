@@ -8,21 +8,18 @@ import pytest
 
 from scaler.extensions.durability.ledger import JournalChanged, Ledger, from_bytes, to_bytes
 from scaler.extensions.explain.core import explain
-from scaler.monitor.messages import Explain, Explained
+from scaler.monitor.messages import UNFINISHED, Explain, Explained, ListSessionTasks, SessionTasks
 from scaler.net.connection import ANYONE, LOCAL, Identity, TryAgain
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
-    UNFINISHED,
     AcknowledgeResults,
     Drain,
     Finished,
     ForgetOwner,
-    ListSessionTasks,
     Notice,
     Outcome,
     Role,
-    SessionTasks,
     Spec,
     Submit,
     TaskGroup,

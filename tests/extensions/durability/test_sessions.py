@@ -8,21 +8,17 @@ import pytest
 
 from scaler.extensions.durability import sessions
 from scaler.ids import result_id
+from scaler.monitor.messages import UNFINISHED, EndSession, ListSessionTasks, SessionEnded, SessionTasks
 from scaler.net.connection import Identity
 from scaler.protocol.messages import (
-    UNFINISHED,
     AcknowledgeResults,
-    EndSession,
     Finished,
     ForgetOwner,
     ListSessions,
-    ListSessionTasks,
     Message,
     Outcome,
     Redeliver,
-    SessionEnded,
     SessionsListed,
-    SessionTasks,
     stored_reference,
 )
 from scaler.scheduler.core.changes import Incident
