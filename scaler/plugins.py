@@ -108,6 +108,7 @@ EXTENSIONS = Plugins(
         "health": "scaler.extensions.health:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",
         "in_process": "scaler.extensions.in_process:EXTENSION",
+        "languages": "scaler.extensions.languages:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "maps": "scaler.extensions.maps:EXTENSION",
         "nested": "scaler.extensions.nested:EXTENSION",
@@ -177,7 +178,8 @@ class Extension:
     `scaler.client.asynchronous.AsyncCalls`, whose methods clients and their views get. questions: a class like client,
     whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
 
-    packages, requirements, upload, uploaded: modules of the `environment` extension, for clients and workers.
+    packages, requirements, uploaded: modules of the `environment` extension, for clients and workers. documents: the
+    module of the `languages` extension.
     """
 
     name: str
@@ -204,8 +206,8 @@ class Extension:
     questions: str = ""
     packages: str = ""
     requirements: str = ""
-    upload: str = ""
     uploaded: str = ""
+    documents: str = ""
     requires: tuple[str, ...] = ()
 
 

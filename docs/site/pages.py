@@ -31,6 +31,8 @@ API = {
         "scaler.extensions.maps.calls.MapCalls",
         "scaler.extensions.graphs.calls.GraphCalls",
         "scaler.extensions.queries.client.Queries",
+        "scaler.extensions.environment.client.UploadCalls",
+        "scaler.extensions.data_plane.client.CopyCalls",
         "scaler.ScalerFuture",
         "scaler.SchedulerClusterCombo",
     ),

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +17,6 @@ from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.loop import ClientLoop
 from scaler.client.options import MAX_SECONDS, Options, checked_label
 from scaler.client.task_calls import DISCONNECTED, PublicCalls, TemplateTable, hiding_frames_of_methods
-from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectPinned, ObjectReference
 from scaler.errors import ProtectedError, UsageError
 from scaler.plugins import part_of
@@ -156,45 +154,6 @@ class Client(ExtendedQuestions, PublicCalls):
         if not upload.is_stored:
             self._loop.transfers.wait_uploaded(upload)
         return ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
-
-    def upload(self, path: str | Path) -> None:
-        """Make a module, a package, or a wheel importable in this client's tasks.
-
-        Applies to tasks submitted from now on, and to their nested tasks. Replaces an earlier upload of the same name.
-
-        Args:
-            path: a `.py` or `.whl` file, or the directory of a package.
-
-        Raises:
-            UsageError: The path is not a module, a package, or a wheel.
-        """
-        self._check_open()
-        self._templates.use_code(part_of("environment", "upload", "upload").with_upload(self._templates.code, path))
-
-    def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
-        """Copy results into the object storage, so that they survive the loss of the hosts that store them.
-
-        Returns at once. Each result is copied as soon as it exists, and the copy lives as long as its future. Starts no
-        task, unlike Dask's `persist`. Results of up to 32 KiB travel in messages and need no copy.
-
-        Args:
-            futures: one or several futures of this client.
-
-        Raises:
-            UsageError: An argument is not a future of this client.
-            ClientClosedError: The client is closed.
-        """
-        self._check_open()
-        checked: list[TaskFuture] = []
-        for future in [futures] if isinstance(futures, ScalerFuture) else futures:
-            if not isinstance(future, TaskFuture) or future._owner is not self._futures:
-                what = "a future of another client" if isinstance(future, ScalerFuture) else "no future"
-                raise UsageError(f"{future!r} is {what}: persist takes futures of this client")
-            checked.append(future)
-        for future in checked:
-            future.is_persisted = True  # first: a result that is stored from now on is copied then
-        if stored := [future.stored for future in checked if future.stored is not None]:
-            self._loop.persist(stored)
 
     # -- many futures
 

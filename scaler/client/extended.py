@@ -7,7 +7,9 @@ _ASKED = "scaler.extensions.asynchronous.client:asked"
 _CALLS = {"maps": ("map", "starmap", "imap", "imap_unordered", "executor"), "graphs": ("get",)}
 """Methods by extension; likewise `_QUESTIONS`."""
 _QUESTIONS = {
+    "data_plane": ("persist",),
     "durability": ("futures",),
+    "environment": ("upload",),
     "failures": ("bundle", "replay"),
     "history": ("history",),
     "logs": ("logs",),

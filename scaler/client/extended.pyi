@@ -1,8 +1,10 @@
 from abc import ABCMeta
 
 from scaler.extensions.asynchronous.client import asked
+from scaler.extensions.data_plane.client import CopyCalls
 from scaler.extensions.durability.cached import CachedCalls
 from scaler.extensions.durability.client import SessionCalls
+from scaler.extensions.environment.client import UploadCalls
 from scaler.extensions.failures.bundle import FailureCalls
 from scaler.extensions.graphs.calls import AsyncGraphCalls, GraphCalls
 from scaler.extensions.history.client import HistoryCalls
@@ -15,7 +17,7 @@ from scaler.extensions.queries.client import Queries
 class ExtendedCalls(MapCalls, GraphCalls, CachedCalls, metaclass=ABCMeta): ...
 class AsyncExtendedCalls(AsyncMapCalls, AsyncGraphCalls, metaclass=ABCMeta): ...
 class ExtendedQuestions(
-    FailureCalls, SessionCalls, HistoryCalls, LogCalls, ProfileCalls, Queries, metaclass=ABCMeta
+    FailureCalls, SessionCalls, HistoryCalls, LogCalls, ProfileCalls, Queries, CopyCalls, UploadCalls, metaclass=ABCMeta
 ): ...
 
 class AsyncExtendedQuestions:
@@ -25,6 +27,8 @@ class AsyncExtendedQuestions:
     history = asked(ExtendedQuestions.history)
     logs = asked(ExtendedQuestions.logs)
     profile = asked(ExtendedQuestions.profile)
+    persist = asked(ExtendedQuestions.persist)
+    upload = asked(ExtendedQuestions.upload)
     cancel = asked(ExtendedQuestions.cancel)
     cluster = asked(ExtendedQuestions.cluster)
     explain = asked(ExtendedQuestions.explain)

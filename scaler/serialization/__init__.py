@@ -3,9 +3,9 @@
 A value becomes parts: a pickle and its out-of-band buffers, joined into one payload when sent inline. If the faster
 plain pickle fails or contains the name `__main__`, which differs between processes, cloudpickle pickles the value.
 
-A payload is a single pickle, a value of another language (see `by_name`), or a tag, the number of parts (u32), the size
-of each (u64), and the parts. Head and parts are padded with zeros to multiples of 16, which aligns arrays in them.
-Integers are little endian.
+A payload is a single pickle, a value of another language (extension `languages`), or a tag, the number of parts (u32),
+the size of each (u64), and the parts. Head and parts are padded with zeros to multiples of 16, which aligns arrays in
+them. Integers are little endian.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, cast
 
 from scaler.errors import ProtocolError, ScalerError, SerializationError, UsageError
+from scaler.plugins import part_of
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
 from scaler.serialization import moved as moved
 from scaler.texts import shown
@@ -63,6 +64,11 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
     return [data, *(buffer.raw() for buffer in buffers)] if buffers else [data]
 
 
+def of_other_languages() -> Any:
+    """Return the module for values of other languages, which few processes need."""
+    return part_of("languages", "documents", "a value of another language")
+
+
 def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
     """Return the value of these parts. Raises any error of its unpickling.
 
@@ -72,9 +78,7 @@ def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
     if len(parts) == 1:
         data = parts[0]
         if len(data) and data[0] in _OF_OTHER_LANGUAGES:  # inlined, because every result passes here
-            from scaler.serialization.by_name import read  # noqa: PLC0415 (most processes never need it)
-
-            return read(data)
+            return of_other_languages().read(data)
         return pickle.loads(data)  # noqa: S301 (peers of a cluster run each other's code by design)
     limit_bytes = math.inf if is_own else INLINE_LIMIT_BYTES
     buffers = [
@@ -261,9 +265,7 @@ def format_of(function: Buffer) -> Serializer | None:
         return None
     if function[1] != PayloadTag.JSON:
         raise SerializationError(f"a function by name asks for results of format {function[1]}, not 6 (JSON)")
-    from scaler.serialization.by_name import JsonSerializer  # noqa: PLC0415 (rarely needed)
-
-    return JsonSerializer()
+    return cast("Serializer", of_other_languages().JsonSerializer())
 
 
 def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None) -> Callable[..., Any]:
@@ -302,9 +304,7 @@ def dump_retry_on(retry_on: object) -> bytes:
 def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
     """Return a predicate that decides whether to retry after an exception. Raises SerializationError."""
     if retry_on and is_of_other_language([retry_on]):
-        from scaler.serialization.by_name import find_exceptions  # noqa: PLC0415 (rarely needed)
-
-        found: object = find_exceptions(retry_on)
+        found: object = of_other_languages().find_exceptions(retry_on)
     else:
         found = load_value([retry_on], None, "the types of retry_on") if retry_on else ()
     if isinstance(found, tuple):

@@ -27,6 +27,7 @@ from scaler.serialization import (
     dump,
     is_of_other_language,
     load,
+    of_other_languages,
     parts_of,
     unpicklable,
 )
@@ -174,9 +175,8 @@ def load_arguments(
 ) -> tuple[Args, dict[str, Any]]:
     """Return args and kwargs; `inputs(i)` returns reference i. Raises SerializationError and the errors of `inputs`."""
     if is_of_other_language(parts):
-        from scaler.serialization.by_name import read_arguments  # noqa: PLC0415 (rarely needed)
-
-        return read_arguments(parts[0], inputs)
+        found: tuple[Args, dict[str, Any]] = of_other_languages().read_arguments(parts[0], inputs)
+        return found
     outer = _thread.inputs
     try:
         _thread.inputs = inputs

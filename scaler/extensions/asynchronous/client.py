@@ -98,8 +98,6 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
         return gather(futures, return_exceptions=return_exceptions)
 
     send_object = asked(Client.send_object)
-    upload = asked(Client.upload)
-    persist = asked(Client.persist)
     progress = asked(Client.progress)
     clear = asked(Client.clear)
 

@@ -10,5 +10,6 @@ from scaler.plugins import Extension
 EXTENSION = Extension(
     "data_plane",
     agent="scaler.extensions.data_plane.host.link:find_store",
+    questions="scaler.extensions.data_plane.client:CopyCalls",
     scheduler="scaler.extensions.data_plane.core:DataPlane",
 )

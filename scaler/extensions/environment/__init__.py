@@ -12,8 +12,8 @@ EXTENSION = Extension(
     "environment",
     scheduler="scaler.extensions.environment.core:Packages",
     agent="scaler.extensions.environment.agent:report_packages",
+    questions="scaler.extensions.environment.client:UploadCalls",
     packages="scaler.extensions.environment.packages",
     requirements="scaler.extensions.environment.requirements",
-    upload="scaler.extensions.environment.upload",
     uploaded="scaler.extensions.environment.uploaded",
 )

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.errors import ScalerError, SerializationError
+from scaler.extensions.languages.by_name import JsonSerializer
 from scaler.protocol.messages import PayloadTag
 from scaler.serialization import load_function, load_retry_on, load_value, parts_of, to_payload
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.by_name import JsonSerializer
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)

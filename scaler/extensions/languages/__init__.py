@@ -1,0 +1,5 @@
+"""Tasks of clients in other languages: functions by name, with arguments and results as JSON."""
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension("languages", documents="scaler.extensions.languages.by_name")
