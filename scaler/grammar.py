@@ -31,7 +31,8 @@ def sized(size_bytes: float) -> str:
     return f"{amount:,.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"
 
 
-def approximate_seconds(seconds: float) -> str:
-    if seconds < 0.1:
-        return f"{max(0.0, seconds) * 1e3:.1f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
+def timed(seconds: float) -> str:
+    """Format a time for a sentence: 1.5 ms, 2.5 s, 3 min, 2.5 h."""
+    if seconds >= 120:
+        return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.3g} h"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{max(0.0, seconds) * 1e3:.3g} ms"

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-from scaler.grammar import called, counted, listed, sized
+from scaler.grammar import called, counted, listed, sized, timed
 from scaler.median import median
 from scaler.monitor.cluster_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
 from scaler.monitor.data_rows import NetworkRow
@@ -134,7 +134,7 @@ def _short_tasks(window: _Window) -> list[FindingRow]:
     if mean > SHORT_SECONDS or lost < OVERHEAD_SHARE * window.slots:
         return []
     text = (
-        f"{counted(ran.ended, 'task')} of {called(name)} ended in {window.past} and took {_time(mean)} on average: "
+        f"{counted(ran.ended, 'task')} of {called(name)} ended in {window.past} and took {timed(mean)} on average: "
         f"{100 * lost / window.slots:.0f} % of the time of {counted(window.slots, 'slot')} was spent between tasks."
     )
     advice = "Call it with client.map without a chunk_size, which sends many calls as one task, or do more per call."
@@ -152,7 +152,7 @@ def _busy_scheduler(window: _Window) -> list[FindingRow]:
         return []
     text = (
         f"The scheduler used at least {least:.0f} % of a CPU throughout {window.past}, for "
-        f"{counted(round(window.per_second), 'task')} per second that took {_time(mean)} on average."
+        f"{counted(round(window.per_second), 'task')} per second that took {timed(mean)} on average."
     )
     advice = "Send fewer and longer tasks: client.map without a chunk_size sends many short calls as one task."
     lost = max(0.0, window.slots - seconds / window.seconds)
@@ -170,7 +170,7 @@ def _full_managers(window: _Window) -> list[FindingRow]:
     if not (are_full and is_short and seconds >= QUEUE_SECONDS and oldest >= WAIT_SECONDS) or last.spending.reached:
         return []
     wait = (
-        f"enough for {_time(seconds)} at the current rate" if window.per_second > 0 else f"none ended in {window.past}"
+        f"enough for {timed(seconds)} at the current rate" if window.per_second > 0 else f"none ended in {window.past}"
     )
     text = f"{counted(ready, 'task')} wait for a slot, {wait}. {_limits(managers)}."
     advice = "Raise max_task_concurrency where the machine or the account has room, or start another worker manager."
@@ -222,7 +222,7 @@ def _lacking_capabilities(window: _Window) -> Iterator[FindingRow]:
             continue
         text = (
             f"{counted(row.ready, 'task')} of {called(row.function)} that need {row.capabilities} wait, the oldest for "
-            f"{_time(row.age_seconds)}, while at least {idle:,} of {counted(window.slots, 'slot')} had no task in "
+            f"{timed(row.age_seconds)}, while at least {idle:,} of {counted(window.slots, 'slot')} had no task in "
             f"{window.past}: {row.reason}."
         )
         advice = f"Start workers that offer {row.capabilities}, or reduce the tasks' needs."
@@ -283,12 +283,6 @@ def _full_storage(window: _Window) -> list[FindingRow]:
     return [FindingRow("full_storage", "object storage", text, advice, page, float(window.slots))]
 
 
-def _time(seconds: float) -> str:
-    if seconds >= 120:
-        return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
 # -- network
 
 
@@ -297,14 +291,14 @@ def network(status: Status) -> NetworkRow:
     own, storage_seconds = status.scheduler, status.storage.latency_seconds
     if max(own.lag_seconds_max, own.step_seconds_max) >= LATE_SECONDS:
         text = (
-            f"The scheduler is busy: its loop was {_time(own.lag_seconds_max)} late and its longest step took "
-            f"{_time(own.step_seconds_max)}, at {own.cpu_percent:.0f} % of a CPU. This delays every answer."
+            f"The scheduler is busy: its loop was {timed(own.lag_seconds_max)} late and its longest step took "
+            f"{timed(own.step_seconds_max)}, at {own.cpu_percent:.0f} % of a CPU. This delays every answer."
         )
         return NetworkRow("scheduler", text)
     if (full := _full_links(status)) is not None:
         return full
     if storage_seconds >= SLOW_STORAGE_SECONDS:
-        after = _time(storage_seconds)
+        after = timed(storage_seconds)
         text = f"The object storage answers the scheduler after {after}: it is busy, or the network to it is slow."
         return NetworkRow("storage", text)
     found: dict[str, list[float]] = defaultdict(list)
@@ -338,7 +332,7 @@ def _slow_hosts(rounds: Mapping[str, float], own: str) -> NetworkRow | None:
         return NetworkRow(
             "machine",
             f"The machine of the scheduler has too little CPU: agents on {own}, which need no network, have a "
-            f"round trip of {_time(rounds[own])}.",
+            f"round trip of {timed(rounds[own])}.",
         )
     others = [seconds for host, seconds in rounds.items() if host not in slow]
     if others and median(others) * MUCH_SLOWER <= rounds[slow[-1]]:
@@ -346,22 +340,25 @@ def _slow_hosts(rounds: Mapping[str, float], own: str) -> NetworkRow | None:
         more = f" and {counted(len(slow) - MAX_NAMED, 'other host')}" if len(slow) > MAX_NAMED else ""
         return NetworkRow(
             "network",
-            f"The network to {names}{more}: a round trip takes up to {_time(rounds[slow[0]])}, where other hosts take "
-            f"{_time(median(others))}.",
+            f"The network to {names}{more}: a round trip takes up to {timed(rounds[slow[0]])}, where other hosts take "
+            f"{timed(median(others))}.",
         )
     return NetworkRow(
         "distance",
-        f"The workers are far away: the median round trip is {_time(median(rounds.values()))} over "
+        f"The workers are far away: the median round trip is {timed(median(rounds.values()))} over "
         f"{counted(len(rounds), 'host')}. Workers receive tasks 1.5 round trips in advance, so slots stay busy, but a "
         "single task waits for a round trip.",
     )
 
 
 def _none(status: Status, rounds: Mapping[str, float]) -> str:
-    parts = [f"the scheduler's loop was at most {_time(status.scheduler.lag_seconds_max)} late"]
+    parts = [f"the scheduler's loop was at most {timed(status.scheduler.lag_seconds_max)} late"]
     if status.storage.latency_seconds:
-        parts.append(f"the object storage answers after {_time(status.storage.latency_seconds)}")
+        parts.append(f"the object storage answers after {timed(status.storage.latency_seconds)}")
     if rounds:
         host, longest = max(rounds.items(), key=lambda item: item[1])
-        parts.insert(0, f"round trips take {_time(median(rounds.values()))}, at most {_time(longest)} to {host}")
+        parts.insert(
+            0,
+            f"round trips take {timed(median(rounds.values()))}, at most {timed(longest)} to {host}",
+        )
     return f"Neither the network nor the scheduler is slow: {', '.join(parts)}."

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from scaler.extensions.costs import PERIODS, CostSettings, parse_spend_limit
 from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.scaling.units import ManagerUnits, Spending
+from scaler.grammar import timed
 from scaler.monitor.cluster_rows import SpendingRow
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import UnitState
@@ -155,7 +156,7 @@ class SpendingLedger(Spending):
         if self.reached:
             period = max(self.reached, key=lambda period: self.free_in(period, now))
             seconds = self.free_in(period, now)
-            after = f"they start again in about {_time(seconds)}" if math.isfinite(seconds) else "raise it to continue"
+            after = f"they start again in about {timed(seconds)}" if math.isfinite(seconds) else "raise it to continue"
             return f"spend_limit: {self._of(period, now)} has been spent; {after}"
         period = min(self.limits, key=lambda period: self.limits[period] - self.spent(period, now))
         return f"spend_limit: {self._of(period, now)} has been spent, and another unit would exceed it"
@@ -346,10 +347,6 @@ def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> f
     rate = sum(manager.units * manager.unit_price for manager in others)
     cheapest = min((manager.slot_price for manager in others), default=0.0)
     return cost + seconds / 3600 * (rate / slots if slots else cheapest)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{max(1, math.ceil(seconds / 60))} min"
 
 
 SAVE_SECONDS = 5.0

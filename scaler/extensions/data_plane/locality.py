@@ -22,7 +22,7 @@ from typing import cast
 
 from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.extensions.data_plane.queues import NearQueue, OrderedQueue
-from scaler.grammar import approximate_seconds
+from scaler.grammar import timed
 from scaler.ids import is_task
 from scaler.needs import Needs, bytes_text
 from scaler.protocol.messages import is_stored
@@ -238,7 +238,7 @@ class Locality(Stores):
         host, near_text = self.stores[number].host, bytes_text(near.get(number, 0))
         ahead = queue.before(task, MAX_AHEAD) * task.group.timing.seconds / self.stores[number].total_slots
         wait = self._wait(number, queue.needs, now) + ahead
-        waiting = f"a free slot there takes about {approximate_seconds(wait)}"
+        waiting = f"a free slot there takes about {timed(wait)}"
         if math.isinf(wait):
             waiting = "no worker there accepts tasks now"
         others = [each for each in islice(self.stores, MAX_STORES_COMPARED) if each != number]
@@ -246,7 +246,7 @@ class Locality(Stores):
         rate = f" at {bytes_text(self._rate(other, number))}/s" if moving > 0 else ""
         return (
             f"it prefers host {host}, which has {near_text} of the {bytes_text(total)} of its inputs: {waiting}, and "
-            f"moving them elsewhere takes {approximate_seconds(max(0.0, moving))}{rate}"
+            f"moving them elsewhere takes {timed(max(0.0, moving))}{rate}"
         )
 
     # -- which task a worker takes

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart, sent_to
-from scaler.grammar import approximate_seconds, called, counted, listed
+from scaler.grammar import called, counted, listed, timed
 from scaler.ids import ID_BYTES
 from scaler.monitor.messages import Explain, Explained
 from scaler.needs import CPUS, MEMORY, Needs, Offers, with_amount
@@ -211,7 +211,7 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     attempt = f"attempt {record.attempt}"
     errors = [_line(text) for text in record.texts]
     age = now - ended.step_at
-    when = "just now" if age < JUST_NOW_SECONDS else f"{approximate_seconds(age)} ago"
+    when = "just now" if age < JUST_NOW_SECONDS else f"{timed(age)} ago"
     if worker:
         when += f" on worker {worker}"
     failure = ended.failure(index).text[:MAX_TEXT] if index in ended.failure_records else ""
@@ -220,7 +220,7 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     match outcome:
         case Outcome.SUCCESS:
             earlier = f"; that was {attempt}, after {'; '.join(errors)}" if errors else ""
-            return f"it ended {when}, and took {approximate_seconds(ended.duration_us[index] * 1e-6)}{earlier}"
+            return f"it ended {when}, and took {timed(ended.duration_us[index] * 1e-6)}{earlier}"
         case Outcome.CANCELLED:
             return f"it was cancelled {when}"
         case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:

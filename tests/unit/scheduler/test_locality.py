@@ -179,7 +179,7 @@ def test_explanation_compares_waiting_with_moving() -> None:
     cluster.run(worker="w1", seconds=10.0), cluster.run(worker="w2", seconds=1.0)
     (task,) = cluster.run(near=[(2,)], megabytes=150, retries=0)
     assert cluster.why(task).split("; ")[1] == (
-        "it prefers host host-2, which has 150 MB of the 150 MB of its inputs: a free slot there takes about 1.0 s, "
+        "it prefers host host-2, which has 150 MB of the 150 MB of its inputs: a free slot there takes about 1 s, "
         "and moving them elsewhere takes 1.5 s at 100 MB/s"
     )
     cluster.break_connection("w2")
