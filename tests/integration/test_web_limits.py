@@ -93,6 +93,19 @@ def test_waits_only_briefly_for_an_incomplete_request(sent: bytes, monkeypatch: 
     run(scenario())
 
 
+def test_connection_at_the_limit_replaces_one_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 3)
+
+    async def scenario() -> None:
+        async with served() as where:
+            silent = [await where.open() for _ in range(3)]
+            assert (await answer(where)).status_code == 200
+            assert await is_closed(silent[0][0])
+            assert not silent[2][0].at_eof()
+
+    run(scenario())
+
+
 # -- who is at the other end
 
 ASK = """

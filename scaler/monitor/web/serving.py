@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import resource
 import socket
 import ssl
@@ -28,10 +27,6 @@ HEADER_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 2
 """Maximum time for unfinished requests when the server stops."""
-PAUSE_SECONDS = 0.5
-"""Pause after failing to accept a connection."""
-
-_log = logging.getLogger(__name__)
 
 
 async def serve(
@@ -53,7 +48,7 @@ async def serve(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    server = _Server(config, listening, tls)
+    server = _Server(config, tls)
 
     async def end() -> None:
         await stop.wait()
@@ -83,6 +78,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._server.add(self)
         client, server = (transport.get_extra_info(end)[:2] for end in ("peername", "sockname"))
         is_same = functools.cache(lambda: is_same_user(client, server))
         self._state.update({ABORT: transport.abort, LIMIT: self._admit, SAME_USER: is_same})
@@ -90,7 +86,7 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._limit(None)
-        self._server.forget(self)
+        self._server.open.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -115,64 +111,35 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Accepts connections itself. Installs no signal handlers, because the component has its own."""
+    """Installs no signal handlers, because the component has its own."""
 
-    def __init__(self, config: uvicorn.Config, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
-        self._listening = listening
         self._tls = tls
-        self._open: dict[_Connection, asyncio.Task[None]] = {}
-        """All connections, oldest first, with the tasks that open them. With TLS, opening takes a while."""
+        self.open: dict[_Connection, None] = {}
+        """All connections, oldest first, once TLS is established."""
         self._most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 (uvicorn's method)
-        self.servers = []
-        self._listening.setblocking(False)
-        self._accepting = asyncio.ensure_future(self._accept())
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        seconds = None if self._tls is None else HEADER_SECONDS
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                lambda: _Connection(self), sock=listening, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+            for listening in sockets or ()
+        ]
         self.started = True
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._accepting.cancel()
-        await super().shutdown(sockets)
-
-    def forget(self, connection: _Connection) -> None:
-        self._open.pop(connection, None)
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(self._listening)
-            except OSError as error:
-                _log.warning("cannot accept a connection: %s", error.strerror)
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
-            if len(self._open) >= self._most:
-                self._make_room()
-            connection = _Connection(self)
-            self._open[connection] = loop.create_task(self._connect(accepted, connection))
-            await asyncio.sleep(0)  # `sock_accept` does not yield while more connections are pending
-
-    async def _connect(self, accepted: socket.socket, connection: _Connection) -> None:
-        seconds = None if self._tls is None else HEADER_SECONDS
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
-            )
-        except OSError:  # broken connection, or no TLS
-            accepted.close()
-            self.forget(connection)
-
-    def _make_room(self) -> None:
-        """Close the oldest connection without an admitted request, otherwise the oldest that is not an event stream."""
-        others = [connection for connection in self._open if not connection.is_stream]
-        closed = next((connection for connection in others if connection.waits), others[0])
-        opening = self._open.pop(closed)
-        if closed.transport is None:
-            opening.cancel()
-        else:
+    def add(self, connection: _Connection) -> None:
+        """Note a new connection. At the limit, close the oldest without an admitted request, otherwise the oldest that
+        is not an event stream."""
+        if len(self.open) >= self._most:
+            others = [each for each in self.open if not each.is_stream]
+            closed = next((each for each in others if each.waits), others[0])
+            del self.open[closed]
             closed.transport.abort()
+        self.open[connection] = None
