@@ -28,8 +28,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler local": (f"{_PARSE}local", _LAUNCHER),
-    "scaler init": ("scaler.config.init:parse_init", "scaler.config.init:run"),
-    "scaler keys": ("scaler.security.commands:parse_keys", "scaler.security.commands:run"),
+    "scaler init": ("scaler.config.init:init",),
+    "scaler keys": ("scaler.security.commands:keys",),
     "scaler show": (f"{_SHOW}show",),
     "scaler explain": (f"{_SHOW}explain",),
     "scaler logs": (f"{_SHOW}logs",),

@@ -26,19 +26,15 @@ _WIDTH = 98
 _LOGGING = group_title(LoggingConfig)
 
 
-def parse_init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> tuple[list[str], str]:
+def init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
     parser = bare_parser(program, "Write a commented TOML file for `scaler FILE` with a worker manager of each TYPE.")
     text = f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; the first is used first"
     parser.add_argument("kinds", metavar="TYPE", nargs="*", help=text)
     text = "file to create [default: scaler.toml]; - writes to stdout"
     parser.add_argument("-o", "--output", metavar="FILE", default="scaler.toml", help=text)
     flags: dict[str, typing.Any] = parse_flags(parser, arguments)
-    return flags["kinds"] or ["baremetal_native"], flags["output"]
-
-
-def run(request: tuple[list[str], str]) -> int:
-    kinds, path = request
-    text = file_text(kinds, path)
+    path = flags["output"]
+    text = file_text(flags["kinds"] or ["baremetal_native"], path)
     if path == STDOUT:
         sys.stdout.write(text)
         return 0

@@ -8,7 +8,7 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
@@ -48,20 +48,8 @@ KEY_VERBS: Mapping[str, str] = {
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeysRequest:
-    verb: str
-    directory: Path
-    name: str = ""
-    role: str = ""
-    expires: datetime | None = None
-    output: str = ""
-    cluster: str = ""
-    share: Mapping[str, Any] = field(default_factory=dict)
-    """Given fields of `Share`; None: the default."""
-
-
-def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> KeysRequest:
+def keys(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run `scaler keys`, and return the exit code. Raises UsageError and ConfigError."""
     verb, parser = verb_parser(program, KEY_VERBS, arguments, "Create, list, and revoke the keys of a cluster.")
     text = f"the keys directory [default: {CREDENTIALS_VARIABLE}, or else ~/.config/scaler/keys]"
     if verb == "init":
@@ -82,14 +70,26 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
         parser.add_argument("--weight", metavar="NUMBER", help=text)
         parser.add_argument("--max-slots", metavar="COUNT", help="maximum slots at once; 0 removes the limit")
         parser.add_argument("--group", metavar="NAME", help="group whose keys share slots as if they were one key")
-    flags = parse_flags(parser, arguments[1:])
-    share = _share_of({name: flags.pop(name, None) for name in Share._fields})
-    if verb == "share" and not share:
-        raise UsageError("give a --weight, --max-slots, or --group")
-    values = {key: str(value) for key, value in flags.items() if value is not None and key != "directory"}
-    expires = _time_after(values.pop("expires")) if "expires" in values else None
-    directory = local_path(str(flags["directory"])) if "directory" in flags else default_directory(environment)
-    return KeysRequest(verb=verb, directory=directory, expires=expires, share=share, **values)
+    flags: dict[str, Any] = parse_flags(parser, arguments[1:])
+    share, name = _share_of({each: flags.pop(each, None) for each in Share._fields}), flags.get("name", "")
+    path = local_path(flags["directory"]) if "directory" in flags else default_directory(environment)
+    if verb == "init":
+        return _init(path, flags["cluster"])
+    directory = KeysDirectory.open(path)
+    if verb == "add":
+        expires = None if flags["expires"] is None else _time_after(flags["expires"])
+        return _add(directory, name, flags["role"], expires, share, flags["output"])
+    if verb == "share":
+        if not share:
+            raise UsageError("give a --weight, --max-slots, or --group")
+        entry = directory.share(name, share)
+        _say(f"{entry.name}: {_share_text(entry.share)}")
+        return 0
+    if verb == "revoke":
+        directory.revoke(name)
+        _say(f"revoked {name}: its connections end within 2 seconds")
+        return 0
+    return _show(directory, name)
 
 
 def _share_of(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,26 +108,9 @@ def _share_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     return share
 
 
-def run(request: KeysRequest) -> int:
-    if request.verb == "init":
-        return _init(request)
-    directory = KeysDirectory.open(request.directory)
-    if request.verb == "add":
-        return _add(directory, request)
-    if request.verb == "share":
-        entry = directory.share(request.name, request.share)
-        _say(f"{entry.name}: {_share_text(entry.share)}")
-        return 0
-    if request.verb == "revoke":
-        directory.revoke(request.name)
-        _say(f"revoked {request.name}: its connections end within 2 seconds")
-        return 0
-    return _show(directory, request.name)
-
-
-def _init(request: KeysRequest) -> int:
+def _init(path: Path, cluster: str | None) -> int:
     host = re.sub(r"[^A-Za-z0-9_-]+", "-", os.uname().nodename.partition(".")[0]).strip("-_")[:MAX_NAME_CHARACTERS]
-    directory = KeysDirectory.create(request.directory, request.cluster or host or "cluster")
+    directory = KeysDirectory.create(path, cluster or host or "cluster")
     where = quote(str(absolute(directory.path)))
     option = "" if directory.path == default_directory(os.environ) else f" --directory {where}"
     _say(
@@ -139,13 +122,15 @@ def _init(request: KeysRequest) -> int:
     return 0
 
 
-def _add(directory: KeysDirectory, request: KeysRequest) -> int:
-    path = local_path(request.output or f"{request.name}.credentials")
-    to_file = request.output != STDOUT
-    require_free(request.name, directory.listed())
+def _add(
+    directory: KeysDirectory, name: str, role: str, expires: datetime | None, share: Mapping[str, Any], output: str
+) -> int:
+    path = local_path(output or f"{name}.credentials")
+    to_file = output != STDOUT
+    require_free(name, directory.listed())
     if to_file and path.exists():
         raise UsageError(f"{path} already exists: choose another file with --output")
-    credential = directory.add(request.name, request.role, request.expires, _with_defaults(request.share))
+    credential = directory.add(name, role, expires, _with_defaults(share))
     if not to_file:
         sys.stdout.write(credential.to_text())
         sys.stdout.flush()
@@ -153,8 +138,8 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
     try:
         write_private(path, credential.to_text())
     except (UsageError, FileExistsError) as error:
-        directory.revoke(request.name)
-        raise UsageError(f"{error}; key {request.name!r} was revoked") from None
+        directory.revoke(name)
+        raise UsageError(f"{error}; key {name!r} was revoked") from None
     _say(
         f"wrote {path}, the only copy of this key. Copy it to the machine that uses it over a private channel, and "
         f'name it there: --credentials FILE, {CREDENTIALS_VARIABLE}=FILE or Client(ADDRESS, credentials="FILE")'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaler.errors import UsageError
-from scaler.security.commands import parse_keys, run
+from scaler.security.commands import keys as run_keys
 from scaler.security.directory import AllowList, KeysDirectory
 from scaler.security.documents import PeerEntry
 from scaler.security.keys import NO_SHARE, Share
@@ -20,7 +20,7 @@ def keys(tmp_path: Path) -> KeysDirectory:
 
 def command(keys: KeysDirectory, *arguments: str) -> int:
     verb, *others = arguments
-    return run(parse_keys("scaler keys", [verb, *others, "--directory", str(keys.path)], {}))
+    return run_keys("scaler keys", [verb, *others, "--directory", str(keys.path)], {})
 
 
 def shares(keys: KeysDirectory) -> dict[str, Share]:
