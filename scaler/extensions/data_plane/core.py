@@ -72,35 +72,17 @@ class DataPlane(SchedulerPart):
 def store_rows(stores: HostStores, storage: StorageRow, most: int) -> Iterator[StoreRow]:
     """Yield rows for the object storage and for host stores, those with most used memory first."""
     moved = stores.tracker.moved
-    yield StoreRow(
-        str(OBJECT_STORAGE),
-        STORAGE_NAME,
-        storage.address,
-        storage.objects,
-        storage.bytes,
-        storage.limit_bytes,
-        storage.spilled_bytes,
-        storage.hits,
-        storage.misses,
-        moved.into[OBJECT_STORAGE],
-        moved.out_of[OBJECT_STORAGE],
-    )
+
+    def row(number: int, host: str, address: str, *figures: int) -> StoreRow:
+        return StoreRow._make([str(number), host, address, *figures, moved.into[number], moved.out_of[number], 0.0])
+
+    sizes = storage.objects, storage.bytes, storage.limit_bytes, storage.spilled_bytes
+    yield row(OBJECT_STORAGE, STORAGE_NAME, storage.address, *sizes, storage.hits, storage.misses)
     reports = {record: record.report or _NO_REPORT for record in stores.records.values()}
     for record in nlargest(most - 1, reports, key=lambda record: reports[record].used_bytes):
-        report = reports[record]
-        yield StoreRow(
-            str(record.number),
-            record.host,
-            record.details.address,
-            report.objects,
-            report.used_bytes,
-            max(0, record.details.limit_bytes),
-            report.spilled_bytes,
-            report.hits,
-            report.misses,
-            moved.into[record.number],
-            moved.out_of[record.number],
-        )
+        details, report = record.details, reports[record]
+        sizes = report.objects, report.used_bytes, max(0, details.limit_bytes), report.spilled_bytes
+        yield row(record.number, record.host, details.address, *sizes, report.hits, report.misses)
 
 
 def pair_rows(stores: HostStores, most: int) -> Iterator[PairRow]:

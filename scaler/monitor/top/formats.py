@@ -11,6 +11,7 @@ from typing import Any
 from scaler.monitor.cluster_rows import ClientRow, FunctionRow
 from scaler.monitor.columns import Unit
 from scaler.monitor.data_rows import CallRow
+from scaler.texts import escaped
 
 MARK = "+"
 """End of a text that was cut."""
@@ -95,10 +96,7 @@ def _width(character: str) -> int:
 
 def safe(text: str) -> str:
     """Return a text with unprintable characters escaped and emoji variation selectors removed."""
-    text = text.replace("\ufe0f", "")  # terminals disagree about the width that it gives a symbol
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return escaped(text.replace("\ufe0f", ""))  # terminals disagree about the width that it gives a symbol
 
 
 def cut(text: str, width: int | None) -> str:
