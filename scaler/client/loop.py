@@ -407,6 +407,9 @@ class ClientLoop:
         wanted = self.wanted
         outcomes, payloads, durations = message.outcomes, message.payloads, message.duration_us
         has_profiles = bool(message.cpu_us)
+        if self.futures.session.has_labels:
+            with self.futures.condition:
+                self.futures.session.ask_again(message)
         for index, identifier in enumerate(message.ids):
             payload = payloads[index]
             future = pending.get(identifier)

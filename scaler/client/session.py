@@ -175,6 +175,15 @@ class TaskSession:
             _forget(task)
         return t.DropTasks(tasks, error)
 
+    def ask_again(self, message: m.Finished) -> None:
+        """Request the values of adopted tasks that ended undelivered, as inner nodes of graphs. Drops them here."""
+        for index, (identifier, outcome) in enumerate(zip(message.ids, message.outcomes, strict=True)):
+            if outcome == _SUCCESS and not message.payloads[index]:
+                task = self.pending.get(identifier)
+                if task is not None and task.is_adopted:
+                    self._unasked.append(identifier)
+                    message.ids[index] = b""
+
     def _finish(self, message: m.Finished) -> None:
         pending = self.pending
         for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):

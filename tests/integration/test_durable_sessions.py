@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -80,6 +81,28 @@ def test_another_program_gets_the_futures_and_results(cluster: SchedulerClusterC
         assert client.futures("small") == [small]
         assert client.futures(tag="numbers") == [small, wrong]
         assert client.submit(len, large).result(10) == 3_000_000
+
+
+def doubled_after(path: str, value: int) -> int:
+    wait_for_file(path)
+    return 2 * value
+
+
+def test_inner_nodes_of_a_graph_have_their_values_for_another_program(
+    cluster: SchedulerClusterCombo, session: str, tmp_path: Path
+) -> None:
+    after = partial(doubled_after, str(tmp_path / "go"))
+    with client_of(cluster, session) as client:
+        start = client.submit(after, 7)
+        outer = client.get({"a": (after, start), "b": (bytes, "a"), "c": (len, "b")}, ["c"], block=False)["c"]
+        assert [future.task_id for future in client.futures()] == [start.task_id, outer.task_id]
+        client.get({"a": (after, 1_000_000), "b": (bytes, "a"), "c": (len, "b")}, ["c"], block=False)
+    with client_of(cluster, session) as client:
+        found = client.futures()
+        (tmp_path / "go").touch()
+        values = [14, 28, bytes(28), 28, 2_000_000, bytes(2_000_000), 2_000_000]
+        assert [future.result(20) for future in found] == values
+        assert [future.result(20) for future in client.futures()] == values
 
 
 def test_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ class SessionCalls(TaskCalls):
             tag: only tasks with this tag.
 
         Returns:
-            Futures in the order of submission. This client's serializer loads their results.
+            Futures in the order of submission. This client's serializer loads their results. Inner nodes of this
+            program's graphs are included once they have ended.
 
         Raises:
             UsageError: The client has no session.
@@ -107,6 +108,8 @@ class NamedSession:
             pending = self._futures.session.pending
             for row in rows:
                 future = self._known.get(row.task) or pending.get(row.task)
+                if isinstance(future, TaskFuture) and not future.delivers:
+                    continue  # an unfinished inner node of a graph, whose value this program does not get
                 if not isinstance(future, TaskFuture):
                     template = TaskTemplate(Spec(bytes(ID_BYTES), name=row.function), (), self._serializer)
                     future = self._known[row.task] = TaskFuture(self._futures, row.task, template, b"")

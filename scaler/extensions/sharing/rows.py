@@ -11,8 +11,10 @@ from typing import Annotated, NamedTuple
 from scaler.extensions.sharing.use import User, width_of
 from scaler.monitor.columns import Column
 
-_USED = Column("Used", "text", 3, "Slot-seconds of recent tasks, of which half are forgotten every two minutes")
-_TOTAL = Column("Total", "text", 2, "Slot-seconds used since the scheduler started.", metric="share_slot_seconds_total")
+_USED = Column("Used", "seconds", 3, "Slot-seconds of recent tasks, of which half are forgotten every two minutes")
+_TOTAL = Column(
+    "Total", "seconds", 2, "Slot-seconds used since the scheduler started.", metric="share_slot_seconds_total"
+)
 _COST = Column("Cost", "money", 3, "Cost of units, divided by use.", metric="share_cost_total", zero_is_none=True)
 
 
