@@ -1,9 +1,12 @@
-"""Numbers the calls of a client (`map`, `get`, ...), and reports their progress to the scheduler once a second."""
+"""Numbers the calls of a client (`map`, `get`, ...), and reports their progress to the scheduler: once a second, and
+when one begins after a second without another's beginning."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import length_hint
 
@@ -11,11 +14,15 @@ from scaler.protocol.messages import CallReport
 
 MAX_REPORTS = 1_000
 """Maximum number of calls in one message; further ones follow a second later."""
+REPORT_SECONDS = 1.0
 
 
 class ClientCalls:
-    def __init__(self, first: int) -> None:
-        """first: number of the first call. Must differ between clients of a durable session, which share an id."""
+    def __init__(self, first: int, report_soon: Callable[[], object] = lambda: None) -> None:
+        """first: number of the first call. Must differ between clients of a durable session, which share an id.
+        report_soon: makes the client's thread send `reports`."""
+        self._report_soon = report_soon
+        self._next_report_at = -math.inf
         self._lock = threading.Lock()
         self._next = first
         self._calls: dict[int, CallReport] = {}
@@ -29,6 +36,10 @@ class ClientCalls:
             call = CallReport(self._next, verb, name, items, has_chunks, is_over=not has_chunks)
             self._calls[self._next] = call
             self._next += 1
+        now = time.monotonic()
+        if now >= self._next_report_at:
+            self._next_report_at = now + REPORT_SECONDS
+            self._report_soon()
         return call
 
     def reports(self) -> list[CallReport]:

@@ -121,7 +121,7 @@ class ClientLoop:
         """Number of releases when freed memory was last returned to the system."""
         self._trim_at = 0.0
         self._results = StoredResults(self.futures, self.wanted, self._loop, self.transfers, self._answer)
-        self.calls = ClientCalls(time.time_ns())
+        self.calls = ClientCalls(time.time_ns(), lambda: self._call(self._report))
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()
@@ -353,8 +353,7 @@ class ClientLoop:
         if self.futures.released != self._trimmed and now >= self._trim_at:
             self._trimmed, self._trim_at = self.futures.released, now + TRIM_SECONDS
             self._loop.run_in_executor(None, give_memory_back)
-        if self._contact.broken_at is None and (reports := self.calls.reports()):
-            self._answer(m.CallsReported(reports))
+        self._report()
         if self._welcome is None:
             self._warn(now, f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
@@ -437,6 +436,10 @@ class ClientLoop:
                 future.keep(bytes(payload), None)
             resolved.append((future, value, exception, profile))
         return resolved
+
+    def _report(self) -> None:
+        if self._contact.broken_at is None and (reports := self.calls.reports()):
+            self._answer(m.CallsReported(reports))
 
     def _answer(self, message: m.ObjectsRestored | m.PersistResults | m.CallsReported) -> None:
         if self._connector is not None:

@@ -66,6 +66,12 @@ def tagged(client: Client) -> dict[str, CallRow]:
     return {row.name: row for row in client.cluster().calls if (row.call, row.client) == ("tag", "tagged")}
 
 
+def test_row_of_a_map_names_the_method_as_soon_as_there_is_one(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address(), name="mapping") as client:
+        assert client.map(abs, range(5)) == [*range(5)]
+        assert [row.call for row in client.table("calls") if row.client == "mapping"] == ["map"]
+
+
 def test_maps_count_items_while_graphs_and_submits_count_tasks() -> None:
     with (
         SchedulerClusterCombo(n_workers=1, client_timeout_seconds=2) as cluster,

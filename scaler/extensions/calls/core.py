@@ -59,6 +59,11 @@ class CallRecord:
         client, which = self.key
         return f"{client.hex()}{'/' if self.is_tag else ' '}{which}"
 
+    @property
+    def verb(self) -> str:
+        """The method that submitted its tasks, as far as it is known without a report."""
+        return "submit" if isinstance(self.key[1], str) else "call"
+
     def counts(self) -> tuple[int, int, int]:
         groups = self.groups
         return (
@@ -171,7 +176,7 @@ class Calls(SchedulerPart):
                 ended, cancelled = ended + unsent, cancelled + unsent
         return CallRow(
             id=call.id,
-            call="tag" if call.is_tag else report.verb if report is not None else "submit",
+            call="tag" if call.is_tag else report.verb if report is not None else call.verb,
             name=(report.name if report is not None else call.name)[:MAX_TEXT_OF_CALL],
             client=call.client[:MAX_TEXT_OF_CALL],
             queued=queued,

@@ -38,6 +38,7 @@ def test_each_call_has_a_row_and_single_submits_of_one_function_share_one(cluste
     cluster.submit(client, 4, name="work", call=8)
     assert sorted(counts(row)[:2] for row in rows(cluster)) == [(2, 1), (3, 0), (4, 0)]
     assert {row["client"] for row in rows(cluster)} == {"alice"}
+    assert sorted(row["call"] for row in rows(cluster)) == ["call", "call", "submit"]
     cluster.say(client, CallsReported([CallReport(7, "get", "3 keys", is_over=True)]))
     (told,) = [row for row in rows(cluster) if row["call"] == "get"]
     assert (told["name"], counts(told)) == ("3 keys", (3, 0, 0, 0, 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scaler.client.calls import MAX_REPORTS, ClientCalls
 from scaler.protocol.messages import CallReport
 
@@ -25,3 +27,13 @@ def test_reports_many_calls_in_turn() -> None:
         calls.begin("map", "work", 10, has_chunks=True)
     numbers = [report.number for _ in range(2) for report in calls.reports()]
     assert numbers[: MAX_REPORTS + 2] == [*range(MAX_REPORTS + 1), 0]
+
+
+def test_reports_the_beginning_of_a_call_at_once_but_only_one_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], []
+    monkeypatch.setattr("scaler.client.calls.time.monotonic", lambda: now[0])
+    calls = ClientCalls(1, lambda: asked.append(now[0]))
+    for each in (100.0, 100.1, 100.9, 101.0, 101.5, 110.0):
+        now[0] = each
+        calls.begin("map", "work", 10, has_chunks=True)
+    assert asked == [100.0, 101.0, 110.0]
