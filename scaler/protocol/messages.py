@@ -361,6 +361,9 @@ class UnitFacts:
     usual_startup_seconds: f.Seconds = 0.0  # from start to worker, without a queue, until measured; 0: unknown
     usual_dispatch_seconds: f.Seconds = 0.0  # from assigning a task to a free slot to its start, until measured
     charges_tasks: bool = False  # unit_price and unit_minimum_seconds apply to tasks; units are free
+    minimum_units: f.Count32 = 0  # units that always exist
+    warm_units: f.Count32 = 0  # running units that are kept when work ends
+    buffer_units: f.Count32 = 0  # units whose slots are kept free while other slots are busy
 
 
 @dataclass(frozen=True, slots=True)

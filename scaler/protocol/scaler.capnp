@@ -243,6 +243,9 @@ struct ManagerDetails {
   usualStartupSeconds @10 :Float64;  # from start to worker, without a queue, until measured; 0: unknown
   usualDispatchSeconds @11 :Float64;  # from assigning a task to a free slot to its start, until measured
   chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds apply to tasks; units are free
+  minimumUnits @13 :UInt32;      # units that always exist
+  warmUnits @14 :UInt32;         # running units that are kept when work ends
+  bufferUnits @15 :UInt32;       # units whose slots are kept free while other slots are busy
 }
 
 struct StoreDetails {
