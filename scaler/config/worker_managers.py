@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, cast
 from scaler.config.compatibility import OF_MAX_TASK_CONCURRENCY, OF_NUM_OF_WORKERS
 from scaler.config.servers import SecurityConfig
 from scaler.config.setting import Setting
-from scaler.config.values import Count, Limit, Name, Price, ServerAddress
+from scaler.config.values import Count, CountOrNone, Limit, Name, Price, ServerAddress
 from scaler.config.worker import ProcessorSettings, WorkerConfig, WorkerSettings
 from scaler.host import unique_name, usable_cpus
 from scaler.interpreter import own_hash_seed
@@ -99,6 +99,12 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     unit_price: Annotated[Price | None, Setting(default_text="the type's default, else 0", metavar="PRICE")] = None
     """Hourly price of one unit (process, container, machine, or job), or of a task that is a job, for the scheduler's
     spend_limit; 0: free."""
+    minimum_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
+    """Units that always exist, even without work."""
+    warm_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
+    """Units that are kept when work ends. None is started for them."""
+    buffer_units: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
+    """Units whose slots are kept free, on top of the busy ones, while there is work."""
 
     def offer_gpus(self, count: int) -> None:
         """Add the capability gpu unless the user has set one. For `__post_init__` only."""

@@ -234,6 +234,7 @@ WORKER_COLUMNS = (*WorkerRow._fields[:-1], (WorkerRow._fields[-1], ProcessorRow.
 
 
 _DESIRED = Column("Desired", "count", 1, "Units requested by the scheduler", metric="units_desired")
+_KEPT = Column("Kept", "count", 2, "Units that only its warm capacity keeps", zero_is_none=True)
 _SPENT = Column("Spent", "money", 2, "Spent on its units in this run", metric="spent_total", zero_is_none=True)
 
 
@@ -246,6 +247,7 @@ class ManagerRow(NamedTuple):
     running: Annotated[int, Column("Running", "count")] = 0
     pending: Annotated[int, Column("Pending", "count", help="Units being started")] = 0
     waiting: Annotated[int, Column("In queue", "count", 2, help="Units being started that wait in a queue")] = 0
+    kept: Annotated[int, _KEPT] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
     unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
     max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0
@@ -397,6 +399,7 @@ class StorageRow(NamedTuple):
     at: Annotated[float, Column("As of", "time", help="Time of these figures; 0: never.", volatile=True)] = 0.0
 
 
+_KEPT_HELP = "Cost per hour of units that only minimum_units, warm_units, and buffer_units keep."
 _NEXT = Column("Next limit", help="The period whose limit is reached first at the current cost")
 
 
@@ -408,6 +411,7 @@ class SpendingRow(NamedTuple):
     """Cost of units, in the currency of unit_price. Limits are set by spend_limit; 0: no limit."""
 
     per_hour: Annotated[float, _money("Per hour", 1, "Cost per hour of all current units.", "spending_per_hour")] = 0.0
+    kept_per_hour: Annotated[float, _money("Kept/hour", 2, _KEPT_HELP, "spending_kept_per_hour")] = 0.0
     hour: Annotated[float, _money("Hour", 1, "Cost of units in the last hour.", "spent_hour")] = 0.0
     day: Annotated[float, _money("Day", 3, "Cost of units in the last 24 hours.", "spent_day")] = 0.0
     today: Annotated[float, _money("Today", 1, "Cost of units since midnight.", "spent_today")] = 0.0

@@ -92,6 +92,11 @@ def startup_seconds(manager: ManagerView) -> float:
     return max(queued + usual, *manager.pending_ages, 0.0)
 
 
+def replacement_seconds(manager: ManagerView) -> float:
+    """Return the cost of replacing a stopped unit, as idle time."""
+    return startup_seconds(manager) - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
+
+
 class CapacityPlan:
     """A manager's slots during planning. most_units: maximum units; None: unlimited. Invariant: used and free slots add
     up to the existing ones."""
@@ -99,8 +104,7 @@ class CapacityPlan:
     def __init__(self, manager: ManagerView, most_units: int | None) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
-        self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
-        """Cost of replacing a stopped unit, as idle time."""
+        self.back_seconds = replacement_seconds(manager)
         self.used = 0
         self.worth = 0  # slots worth keeping; fewer than the used slots if those finish the work very soon
         self.grown = 0
@@ -140,14 +144,6 @@ class CapacityPlan:
         self.free[index] = replace(batch, slots=batch.slots - slots)
         self.used += slots
         return slots
-
-    def reserve(self, units: int) -> None:
-        if self.manager.fixed:
-            return
-        limit = units if self.manager.max_units is None else min(units, self.manager.max_units)
-        if limit > self.manager.units:
-            self.grown += limit - self.manager.units
-            self.reasons.append(f"the minimum is {units}")
 
     def growth(self, max_slots: int) -> SlotBatch:
         """Return slots, at most this many, of units that are starting or may start."""

@@ -10,6 +10,7 @@ from typing import cast
 from scaler.errors import ScalerError, UsageError, nearest
 from scaler.plugins import POLICIES, load
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
+from scaler.policy.warm import WarmCapacity
 from scaler.texts import shown
 
 
@@ -81,13 +82,14 @@ _FRAMES_SHOWN = 20
 
 class GuardedPolicy:
     """Calls a scaling policy, possibly a user's, and validates its answers: whole numbers of units, at least 0, for
-    managers that are not fixed. A manager with an invalid answer keeps its last valid one.
+    managers that are not fixed. A manager with an invalid answer keeps its last valid one. Adds warm capacity.
     """
 
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
         self._name = type(policy).__name__
         self._good: dict[str, Wanted] = {}
+        self._warm = WarmCapacity()
         self._complained = ("", -math.inf)
         self._began: float | None = None
         self._reported: frozenset[str] = frozenset()
@@ -97,16 +99,18 @@ class GuardedPolicy:
         try:
             answer, wrong = self._check(self._policy.plan(view), view)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
-            return self.failed(error, view.now)
+            return self.failed(error, view)
         self._good = answer
-        wrong = f"answered {wrong}" if wrong else self._missing(view)
-        return answer, self._complaint(wrong, f"the scaling policy {self._name} {wrong}", view.now)
+        raised, conflict = self._warm.added(view, answer)
+        wrong = f"answered {wrong}" if wrong else self._missing(view) or conflict
+        return raised, self._complaint(wrong, f"the scaling policy {self._name} {wrong}", view.now)
 
-    def failed(self, error: BaseException, now: float) -> tuple[dict[str, Wanted], str]:
+    def failed(self, error: BaseException, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
         lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
         text = f"the scaling policy {self._name} raised in plan(); its last valid answer remains in effect:\n"
-        return self._good, self._complaint(f"{type(error).__name__}", (text + "".join(lines)).rstrip(), now)
+        complaint = self._complaint(f"{type(error).__name__}", (text + "".join(lines)).rstrip(), view.now)
+        return self._warm.added(view, self._good)[0], complaint
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return the valid part of an answer, completed with earlier answers, and the errors in the rest."""

@@ -85,7 +85,7 @@ class Sizing:
     ) -> dict[str, Wanted]:
         """Return the wanted units of each scaled manager. limits: maximum units of the candidates, by preference."""
         constraints = constraints or Constraints()
-        plans = self._plans(view.managers, limits, constraints)
+        plans = {manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id)) for manager in view.managers}
         fitting = {
             needs: [plans[key] for key in limits if needs.fits(plans[key].manager.offers)]
             for needs in dict.fromkeys(row.needs for row in view.demand)
@@ -102,14 +102,6 @@ class Sizing:
         self._wanted = {key: answer.units for key, answer in wanted.items()}
         self._seen = {manager.manager_id: manager.units for manager in view.managers}
         return wanted
-
-    def _plans(
-        self, managers: Sequence[ManagerView], limits: Mapping[str, int | None], constraints: Constraints
-    ) -> dict[str, CapacityPlan]:
-        plans = {manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id)) for manager in managers}
-        for key, plan in plans.items():
-            plan.reserve(int(constraints.get("minimum_units", key) or 0))
-        return plans
 
     def _decide(self, plan: CapacityPlan, constraints: Constraints, now: float) -> Wanted:
         manager = plan.manager
@@ -132,8 +124,7 @@ class Sizing:
             # Recurring work that uses all units kept for it justifies the same number again.
             worth = max(worth, self._found[key])
         lately = self._lulls.setdefault(key, Cooldown(0, now)).level(needed, LULL_SECONDS, now, has_work=needed > 0)
-        least = max(lately, int(constraints.get("minimum_units", key) or 0))
-        level = max(cooldown.level(worth, usual, now, has_work=needed > 0), least)
+        level = max(cooldown.level(worth, usual, now, has_work=needed > 0), lately)
         if plan.used and KEEP_SHARE * before < level < before:
             level = before
         # Units that were lost or could not start remain wanted if they were needed recently.
@@ -142,15 +133,17 @@ class Sizing:
         if plan.grown and wanted > before:
             cooldown.grew(usual, now)
         elif surplus > 0:
-            cooldown.shrunk(now)
             wanted -= surplus
+            if wanted < before:  # else the surplus is warm capacity
+                cooldown.shrunk(now)
         reasons = [*plan.reasons, "its limit is reached"] if plan.is_at_limit else plan.reasons
         if not reasons:
             reasons = ["it may not have units" if plan.most_units == 0 else plan.idle_reason]
             if wanted:
                 seconds = cooldown.seconds(usual)
                 why = ", since work recurs" if seconds > usual else ""
-                reasons.append(f"units stop after {seconds_text(seconds)} without work{why}")
+                what = "further units" if manager.minimum_units or manager.warm_units else "units"
+                reasons.append(f"{what} stop after {seconds_text(seconds)} without work{why}")
         return Wanted(wanted, "; ".join(reasons), plan.most_units)
 
     def _works(

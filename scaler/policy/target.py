@@ -11,8 +11,12 @@ from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 16
 GLOBAL_KEYS = ("finish_seconds", "first_slots")
-MANAGER_KEYS = ("minimum_units", "maximum_units", "idle_seconds", "price_per_hour")
-WHOLE = ("first_slots", "minimum_units", "maximum_units")
+MANAGER_KEYS = ("maximum_units", "idle_seconds", "price_per_hour")
+MOVED = {
+    "ceiling_per_hour": "set spend_limit in [scheduler] instead, such as 12/hour",
+    "minimum_units": "set it in the manager's [[worker_manager]] instead",
+}
+WHOLE = ("first_slots", "maximum_units")
 ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
@@ -25,10 +29,9 @@ class TargetPolicy:
         first_slots=16              # for a function without finished tasks
         cloud.price_per_hour=0.35   # per unit of the worker manager cloud; cheaper units start first
         cloud.maximum_units=40
-        own.minimum_units=2         # kept even without work
         idle_seconds=60             # time until unneeded units stop
 
-    The last four keys apply to every worker manager without its own entry. Text after `#` is ignored.
+    The last three keys apply to every worker manager without its own entry. Text after `#` is ignored.
     """
 
     def __init__(self, policy_content: str) -> None:
@@ -52,8 +55,8 @@ class TargetPolicy:
 def parse(policy_content: str) -> Constraints:
     values: dict[tuple[str, str], float] = {}
     for entry in entries(policy_content):
-        if entry.startswith("ceiling_per_hour"):
-            raise UsageError(f"policy_content {entry!r}: set spend_limit in [scheduler] instead, such as 12/hour")
+        if text := MOVED.get(entry.partition("=")[0].rpartition(".")[2].strip()):
+            raise UsageError(f"policy_content {entry!r}: {text}")
         manager_id, key, text = key_value(
             entry,
             GLOBAL_KEYS + MANAGER_KEYS,
@@ -66,9 +69,7 @@ def parse(policy_content: str) -> Constraints:
         if (key, manager_id) in values:
             raise UsageError(f"policy_content {entry!r}: {key!r} is given twice")
         values[key, manager_id] = _value(entry, key, text)
-    constraints = Constraints({("first_slots", ""): FIRST_SLOTS, **values})
-    _check(constraints)
-    return constraints
+    return Constraints({("first_slots", ""): FIRST_SLOTS, **values})
 
 
 def _value(entry: str, key: str, text: str) -> float:
@@ -81,12 +82,3 @@ def _value(entry: str, key: str, text: str) -> float:
     if key in WHOLE and value != int(value):
         raise UsageError(f"policy_content {entry!r}: {key} must be a whole number")
     return value
-
-
-def _check(constraints: Constraints) -> None:
-    for manager_id in sorted({manager_id for key, manager_id in constraints.values if key in MANAGER_KEYS}):
-        minimum = constraints.get("minimum_units", manager_id) or 0
-        maximum = constraints.get("maximum_units", manager_id)
-        if maximum is not None and minimum > maximum:
-            of = f" of {manager_id}" if manager_id else ""
-            raise UsageError(f"policy_content: minimum_units{of} is {minimum:g}, above maximum_units, {maximum:g}")

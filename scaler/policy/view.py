@@ -90,6 +90,8 @@ class ManagerView(UnitFacts):
     """If tasks are charged: tasks assigned to workers, and finished tasks whose cost is not known yet."""
     tasks_begun: int = 0
     """Number of these tasks that are running and have been charged the minimum."""
+    busy_slots: float = 0.0
+    """Slots of the running units that tasks occupy."""
 
     @property
     def is_late(self) -> bool:
@@ -124,11 +126,13 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Wanted units of a manager, with a reason. most_units: maximum units for more work; None: the manager's limit."""
+    """Wanted units of a manager, with a reason. most_units: maximum units for more work; None: the manager's limit.
+    kept: set by the scheduler: those of the units that only the manager's warm capacity wants."""
 
     units: int
     reason: str
     most_units: int | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

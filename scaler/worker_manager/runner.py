@@ -24,6 +24,7 @@ from scaler.errors import RefusedError, ScalerError, UnreachableError, UsageErro
 from scaler.grammar import counted
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.policy.view import facts_of
+from scaler.policy.warm import WARM_KEYS
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, RefusalReason, Refused, Shutdown, UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, CallThread, Capacity, Unit, answered_before
 from scaler.worker_manager.polled import PolledBackend
@@ -57,7 +58,7 @@ class Runner:
         self, config: WorkerManagerConfig, make: Callable[[], Backend], connect: Connect, takeover_seconds: float = 0.0
     ) -> None:
         self._config = config
-        self._make = make
+        self._made = make
         self._backend: Backend | None = None
         self._capacity = Capacity.of_units(1, 0)
         self._reconciler = Reconciler(max_units=0)
@@ -202,6 +203,15 @@ class Runner:
     def _use(self, backend: Backend) -> None:
         self._backend, self._capacity = backend, backend.capacity
         self._reconciler = Reconciler(self._capacity.max_units, self._capacity.starting, self._capacity.backlog)
+
+    def _make(self) -> Backend:
+        backend = self._made()
+        try:
+            _check_warm(self._config, backend.capacity)
+        except UsageError:
+            backend.close()
+            raise
+        return backend
 
     def _make_again(self) -> Backend:
         try:
@@ -380,10 +390,30 @@ def _chance() -> float:
     return random.random()  # noqa: S311 (it spreads retries)
 
 
+def _check_warm(config: WorkerManagerConfig, capacity: Capacity) -> None:
+    """Raise UsageError if a setting of warm capacity exceeds the maximum, or has no effect."""
+    most, at_once = capacity.max_units, config.max_task_concurrency
+    for key in WARM_KEYS:
+        units = getattr(config, key)
+        if units and capacity.fixed:
+            raise UsageError(f"{key} ({units}) has no effect with mode=fixed, which always runs all units")
+        if most is not None and units > most:
+            limit = f"max_task_concurrency ({at_once}) allows" if at_once >= 0 else f"{config.type} can run"
+            raise UsageError(f"{key} ({units}) must not be more than the {counted(most, 'unit')} that {limit}")
+    if 0 < config.warm_units <= config.minimum_units:
+        raise UsageError(
+            f"warm_units ({config.warm_units}) has no effect unless it is more than minimum_units "
+            f"({config.minimum_units}), which always exist"
+        )
+
+
 def _details(config: WorkerManagerConfig, capacity: Capacity) -> ManagerDetails:
     facts = facts_of(capacity) | {
         "capabilities": dict(config.per_worker_capabilities),
         "unit_memory_bytes": min(filter(None, (capacity.unit_memory_bytes, config.memory_limit_bytes)), default=0),
         "unit_price": capacity.unit_price if config.unit_price is None else config.unit_price,
+        "minimum_units": config.minimum_units,
+        "warm_units": config.warm_units,
+        "buffer_units": config.buffer_units,
     }
     return ManagerDetails(config.worker_manager_id, config.type, **facts)

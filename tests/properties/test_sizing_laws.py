@@ -13,9 +13,7 @@ from scaler.policy.waterfall import WaterfallPolicy
 
 CONTENTS = ("scaling=no", "scaling=vanilla", "scaling=capability")
 SECONDS = st.floats(0, 1000)
-PRICED = "price_per_hour=1; m1.price_per_hour=2.5; m2.price_per_hour=0; m0.minimum_units=1"
-MINIMA = 2
-"""The largest minimum in the contents below."""
+PRICED = "price_per_hour=1; m1.price_per_hour=2.5; m2.price_per_hour=0"
 NEEDS = st.sampled_from([Needs(), Needs.of({"gpu": 1}), Needs.of({"gpu": 4}), Needs.of({"linux": None})])
 OFFERS = st.sampled_from([Offers(), Offers.of({"gpu": 2}), Offers.of({"gpu": None, "linux": None})])
 
@@ -56,7 +54,7 @@ CLUSTERS = st.lists(st.integers(0, 5), max_size=4, unique=True).flatmap(
 POLICIES = st.one_of(
     st.sampled_from(CONTENTS).map(SimplePolicy),
     st.just("1,m0,7; 1,m3,-1; 2,m1,4").map(WaterfallPolicy),
-    st.sampled_from(["", "finish_seconds=60; m1.minimum_units=2; m0.maximum_units=3", PRICED]).map(TargetPolicy),
+    st.sampled_from(["", "finish_seconds=60; m0.maximum_units=3", PRICED]).map(TargetPolicy),
 )
 
 
@@ -67,7 +65,7 @@ def test_first_plan_starts_units_only_for_tasks_they_can_run(
     demand, managers = cluster
     for manager_id, answer in policy.plan(ClusterView(0.0, demand, managers)).items():
         (manager,) = (manager for manager in managers if manager.manager_id == manager_id)
-        started = max(0, answer.units - manager.units - (MINIMA if isinstance(policy, TargetPolicy) else 0))
+        started = max(0, answer.units - manager.units)
         tasks = sum(row.queued + row.running for row in demand if row.needs.fits(manager.offers))
         assert max(0, started - 1) * manager.unit_slots < max(1, tasks)
         assert not started or tasks

@@ -276,7 +276,8 @@ class SpendingLedger(Spending):
                 units = min(each.units, most)
                 reason = self.why(now) if self.reached or units < each.units else each.reason
                 most_units = most if each.most_units is None else min(each.most_units, most)
-                answer[manager.manager_id] = Wanted(units, reason, most_units)
+                kept = max(0, each.kept - (each.units - units))
+                answer[manager.manager_id] = Wanted(units, reason, most_units, kept)
                 left -= max(0, units - here) * least_charge(manager)
             elif self.reached:
                 answer[manager.manager_id] = Wanted(0, self.why(now), 0)
@@ -349,6 +350,12 @@ def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> f
     return cost + seconds / 3600 * (rate / slots if slots else cheapest)
 
 
+def kept_per_hour(manager: ManagerUnits) -> float:
+    if manager.wanted is None or manager.details.charges_tasks:
+        return 0.0
+    return manager.wanted.kept * manager.details.unit_price
+
+
 SAVE_SECONDS = 5.0
 """Interval between saves. After a restart, live units are charged for the time since the last save."""
 
@@ -412,6 +419,7 @@ class Costs(SchedulerPart):
             **spent,
             **limits,
             per_hour=round(ledger.per_hour, 6),
+            kept_per_hour=round(sum(kept_per_hour(each) for each in self.cluster.rooms.scaling.managers.values()), 6),
             forecast=None if ledger.forecast is None else round(ledger.forecast, 6),
             reached=ledger.why(now) if ledger.reached else "",
             today=round(ledger.spent_within(seconds_today, now), 6),

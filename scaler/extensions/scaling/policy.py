@@ -33,7 +33,7 @@ class PolicyCalls:
         try:
             Thread(target=self._ask_in_thread, args=(view,), name="policy", daemon=True).start()
         except RuntimeError as error:  # no more threads
-            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.failed(error, view.now)))
+            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.failed(error, view)))
 
     def close(self) -> None:
         self._is_closed = True

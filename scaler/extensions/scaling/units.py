@@ -226,6 +226,7 @@ class ManagerUnits(ManagerRecord):
             "units": len(self.reported),
             "capabilities": str(self.offers)[:MAX_TEXT],
             "trouble": self.trouble[:MAX_TEXT],
+            "kept": self.wanted.kept if self.wanted is not None else 0,
             "reason": self.wanted.reason[:MAX_TEXT] if self.wanted is not None and sees_all else "",
         }
 
@@ -240,6 +241,7 @@ class ManagerUnits(ManagerRecord):
             units_running=len(staying),
             pending_ages=tuple(unit.age_seconds + now - self.status_at for unit in self.pending),
             idle_seconds=tuple(now - worker.progress.at for worker in staying if not worker.tasks),
+            busy_slots=sum(min(worker.slots, worker.busy + worker.claims.extra) for worker in staying),
             startup_seconds=self.startup_seconds,
             queue_seconds=self.queue_seconds,
             dispatch_seconds=self.dispatch_seconds,

@@ -28,7 +28,7 @@ class UnitPool:
     time at which every second running unit is lost at once. queue_seconds: minimum and maximum time in a shared
     queue before the start, which costs nothing. minimum_seconds: minimum paid time of a unit. price: cost of a unit
     per second. known_startup: the manager's type declares a typical start-up time. dispatch_seconds: delay until a
-    task starts on a free slot.
+    task starts on a free slot. minimum_units, warm_units, buffer_units: warm capacity.
     """
 
     manager_id: str
@@ -44,6 +44,9 @@ class UnitPool:
     known_startup: bool = False
     unit_slots: int = 1
     dispatch_seconds: float = 0.0
+    minimum_units: int = 0
+    warm_units: int = 0
+    buffer_units: int = 0
 
 
 @dataclass(frozen=True, slots=True)

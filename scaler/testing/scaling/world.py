@@ -14,6 +14,7 @@ from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Broken, Closed, Opened, Received
 from scaler.policy.load import GuardedPolicy
 from scaler.policy.view import ClusterView, ScalingPolicy
+from scaler.policy.warm import WARM_KEYS
 from scaler.protocol import messages
 from scaler.protocol.messages import (
     AcknowledgeResults,
@@ -164,10 +165,13 @@ class ScalingWorld(SteppedCore):
         for arrival in workload.arrivals:
             self.later(arrival.at, partial(self._submit, arrival))
 
-    def run(self, ends_at_once: bool) -> ScalingOutcome:
+    def open_managers(self) -> None:
         for manager in self._managers.values():
             self._arrive(Opened(manager.peer, hello(Role.MANAGER, manager.details)))
             manager.beat()
+
+    def run(self, ends_at_once: bool) -> ScalingOutcome:
+        self.open_managers()
         while self._ended < self._workload.tasks:
             assert self.now < LIMIT_SECONDS, f"{self._workload.tasks - self._ended} tasks wait after {self.now:.0f} s"
             self._advance()
@@ -308,6 +312,7 @@ class SimulatedManager:
             unit_price=pool.price,
             unit_minimum_seconds=pool.minimum_seconds,
             usual_dispatch_seconds=pool.dispatch_seconds,
+            **{key: getattr(pool, key) for key in WARM_KEYS},
         )
         self._pool = pool
         self._startup_seconds = startup_seconds if pool.startup_seconds is None else pool.startup_seconds
@@ -331,6 +336,18 @@ class SimulatedManager:
         """Mean time from the request of a unit to its worker."""
         shortest, longest = self._pool.queue_seconds or (0.0, 0.0)
         return self._startup_seconds + (shortest + longest) / 2
+
+    @property
+    def starts(self) -> int:
+        return len(self._units)
+
+    @property
+    def alive(self) -> int:
+        """Number of units that have started and not ended, including pending ones."""
+        return sum(unit.ended == math.inf for unit in self._units.values())
+
+    def lose_oldest(self) -> None:
+        self._end(next(name for name, unit in self._units.items() if unit.state is UnitState.RUNNING), UnitState.FAILED)
 
     def paid_seconds(self, now: float) -> float:
         least = self._pool.minimum_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scaler.extensions.costs import CostSettings
-from scaler.extensions.costs.core import Costs, SpendingLedger
+from scaler.extensions.costs.core import Costs, SpendingLedger, kept_per_hour
 from scaler.policy.view import ScalingPolicy
 from tests.unit.scheduler.driver import Cluster
 
@@ -19,3 +19,6 @@ class Priced(Cluster):
     @property
     def ledger(self) -> SpendingLedger:
         return self.costs.ledger
+
+    def kept_per_hour(self) -> float:
+        return sum(map(kept_per_hour, self.state.rooms.scaling.managers.values()))

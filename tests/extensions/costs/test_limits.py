@@ -92,3 +92,20 @@ def test_tasks_with_unreported_costs_count_against_the_limit() -> None:
     cluster.wait(2.0, alive)
     assert cluster.ledger.run == 3.0
     assert cluster.on("w") == []
+
+
+def test_limit_takes_precedence_over_warm_capacity_and_says_so() -> None:
+    cluster = Priced(Told(m=0), spend_limit="2.5/run", **PATIENT)
+    cluster.manager("m", unit_price=60.0, minimum_units=2, warm_units=3, buffer_units=1)
+    cluster.worker("w", manager_id="m")
+    report(cluster, "m", unit("w", 0.0))
+    pass_tenths(cluster, 1)
+    assert [(each.units, each.reason) for each in desired(cluster)] == [
+        (2, "0 are wanted; kept: minimum_units=2, 120.00 per hour")
+    ]
+    assert cluster.kept_per_hour() == 120.0
+    pass_tenths(cluster, 25)
+    last = desired(cluster)[-1]
+    assert (last.units, last.drained) == (0, ["unit-w"])
+    assert "spend_limit: 2.50 of 2.50 per run has been spent" in last.reason
+    assert cluster.kept_per_hour() == 0.0

@@ -1,4 +1,4 @@
-"""The policy `target_v1`: its content, and its use of prices, minima, and targets."""
+"""The policy `target_v1`: its content, and its use of prices, maxima, and targets."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def units(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: Ma
 
 def test_entries_are_separated_by_newlines_or_semicolons_with_comments() -> None:
     settings = parse(
-        "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.price_per_hour=0.5;own.minimum_units=2"
+        "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.price_per_hour=0.5;own.maximum_units=2"
     )
     assert (settings.get("finish_seconds"), settings.get("idle_seconds", "any")) == (60.0, 5.0)
     assert [settings.get("price_per_hour", name) for name in ("a.b", "own")] == [0.5, None]
-    assert settings.get("minimum_units", "own") == 2
+    assert settings.get("maximum_units", "own") == 2
 
 
 def test_settings_for_one_manager_override_those_for_all() -> None:
@@ -62,8 +62,8 @@ def test_settings_for_one_manager_override_those_for_all() -> None:
             ".maximum_units=2",
             "'.maximum_units=2': write maximum_units=2, or a worker manager's id before the dot",
         ),
-        ("minimum_units=2; a.maximum_units=1", "minimum_units of a is 2, above maximum_units, 1"),
         ("ceiling_per_hour=2", "set spend_limit in [scheduler] instead"),
+        ("own.minimum_units = 2", "'own.minimum_units = 2': set it in the manager's [[worker_manager]] instead"),
     ],
 )
 def test_bad_content_error_quotes_the_mistake_and_a_remedy(content: str, text: str) -> None:
@@ -88,14 +88,6 @@ def test_target_is_reached_with_the_fewest_units() -> None:
 def test_unreachable_target_is_missed_by_as_little_as_possible() -> None:
     assert units(TargetPolicy("finish_seconds=1"), 0, [work(8, 60.0)], manager()) == [8]
     assert units(TargetPolicy("finish_seconds=1"), 0, [work(90, 60.0)], manager(max_slots=5)) == [5]
-
-
-def test_minimum_is_kept_without_work_within_the_managers_limit() -> None:
-    policy = TargetPolicy("minimum_units=2; big.minimum_units=5")
-    assert units(policy, 0, [], manager("m"), manager("big", max_slots=4)) == [2, 4]
-    idle = manager("m", units_running=6, idle_seconds=(600.0,) * 6)
-    assert units(policy, 1, [], idle, manager("big", max_slots=4, units_running=4)) == [6, 4]
-    assert units(policy, 600, [], idle, manager("big", max_slots=4, units_running=4)) == [2, 4]
 
 
 def test_starts_never_exceed_the_maximum() -> None:

@@ -276,7 +276,9 @@ class Cluster(SchedulerPart):
         unit_minimum_seconds: float = 0.0,
         usual_dispatch_seconds: float = 0.0,
         charges_tasks: bool = False,
+        **warm: int,
     ) -> str:
+        """Let a manager join. warm: settings of its warm capacity."""
         details = ManagerDetails(
             manager_id or name,
             "test",
@@ -290,6 +292,7 @@ class Cluster(SchedulerPart):
             unit_minimum_seconds=unit_minimum_seconds,
             usual_dispatch_seconds=usual_dispatch_seconds,
             charges_tasks=charges_tasks,
+            **warm,
         )
         self.step(Opened(self.peer(name), self._hello(Role.MANAGER, details)))
         return name
