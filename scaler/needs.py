@@ -74,6 +74,7 @@ class Needs:
     is_counted: bool = field(init=False, compare=False, hash=False, repr=False)  # occupies more than a slot
     pin: str = field(init=False, compare=False, hash=False, repr=False)  # the required worker; empty for any
     required: tuple[tuple[str, float], ...] = field(init=False, compare=False, hash=False, repr=False)
+    near: str = field(init=False, compare=False, hash=False, repr=False)  # the preferred place; empty for any
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "required", _without(self.items, LIMIT, NEAR))
@@ -83,6 +84,7 @@ class Needs:
         object.__setattr__(self, "claims", tuple(claims))
         object.__setattr__(self, "is_counted", bool(claims) or self.cpus > 0 or self.is_alone)
         object.__setattr__(self, "pin", next((name for name in amounts if name.startswith(PIN)), ""))
+        object.__setattr__(self, "near", next((name for name in amounts if name.startswith(NEAR)), ""))
 
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:

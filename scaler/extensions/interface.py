@@ -19,6 +19,7 @@ from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform, Send
 from scaler.scheduler.core.durability import Durability
+from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Explainer, Now, Paced, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
@@ -97,6 +98,10 @@ class SchedulerPart:
 
     def resources(self) -> ResourceRules | None:
         """Return the object that counts resources, or None. The first object returned by an extension is used."""
+        return None
+
+    def near(self) -> Nearness | None:
+        """Return the object that places tasks with the option `near`, or None. As for `stores`."""
         return None
 
     def durability(self) -> Durability | None:

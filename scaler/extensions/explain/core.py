@@ -194,6 +194,8 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(f"{counted(lower, 'task')} of lower priority that workers received earlier may start first")
         if preference := state.rooms.stores.why_waits(task, now):
             parts.append(preference)
+        if needs.near and (preference := state.rooms.near.why_waits(task)):
+            parts.append(preference)
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
             parts.append(state.rooms.resources.shortage(state.ready.of(needs), willing))
         reasons = [each.reports.degraded_reason for each in willing]

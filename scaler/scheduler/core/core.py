@@ -124,6 +124,7 @@ class SchedulerCore:
             self._scaling.next_at,
             self.durability.next_at,
             self._stores.again_at,
+            self.state.rooms.near.again_at,
         )
         for at in (*due_at, *check_at):
             if at is not None:

@@ -80,6 +80,7 @@ class Placement:
         self.has_backlog = False
         self.next_check = state.now + CHECK_SECONDS
         self._resources = state.rooms.resources
+        self._near = state.rooms.near
         self.poll_again_at: float | None = None
         """Set when balancing left tasks in place because they start soon."""
         self._held_back = 0
@@ -101,6 +102,7 @@ class Placement:
     def remove(self, worker: Worker) -> None:
         worker.join_side(None)
         self._stores.worker_left(worker)
+        self._near.left(worker)
         self.touched.pop(worker, None)
         self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)
@@ -163,6 +165,7 @@ class Placement:
                 worker.progress.note_idle(now)
             self.update(worker)
         self.touched.clear()
+        self._near.again_at = None
         budget = MAX_PLACED_PER_STEP
         turns = self._ready.turns
         if turns.is_shared:
@@ -208,7 +211,11 @@ class Placement:
             sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
             if queue.preferred:
                 placed += queue.offer_near(sides, prefetch, budget - placed, give)
-            given = 1
+            given: int | None = 1
+            if queue.needs.near:
+                offered = self._near.offer(queue, sides, prefetch, budget - placed, give, now)
+                placed += offered or 0
+                given = offered is None
             while given and queue.count and placed < budget and in_vain < MAX_ASKED_IN_VAIN:
                 given, refused = self._offer(queue, pools, prefetch, budget - placed, give)
                 placed += given
@@ -424,6 +431,8 @@ class Placement:
                         break
                     if not may_move:
                         continue
+                if task.needs.near and not self._near.may_move(task, worker, idle, now):
+                    continue
                 if task.needs.is_counted:
                     if not idle.count(task.needs):
                         continue

@@ -10,6 +10,7 @@ from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.durability import Durability
+from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.state import Timing
 from scaler.scheduler.core.stores import Stores
@@ -128,6 +129,7 @@ class Rooms:
     remembered: tuple[Remembered, ...] = ()
     explainer: Any = Explainer()
     resources: Any = ResourceRules()
+    near: Nearness = Nearness()
     paces: Paced = Paced()
     scaling: Any = None
     """The cluster's `Scaling`, set by the core."""
@@ -141,6 +143,7 @@ class Rooms:
         self.explainer = next(self._provided("explainer"), self.explainer)
         self.resources = next(self._provided("resources"), self.resources)
         self.paces = next(self._provided("paces"), self.paces)
+        self.near = next(self._provided("near"), self.near)
 
     def spending(self) -> Any:
         return next(self._provided("spending"), None)

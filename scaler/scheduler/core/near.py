@@ -1,0 +1,33 @@
+"""Interface of the part that places tasks with the option `near`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaler.scheduler.core.ready import Give, ReadyQueue, Side
+from scaler.scheduler.core.state import Task, Worker
+
+
+class Nearness:
+    """Which workers tasks with a `near` term prefer: here, none. It is asked only about such tasks. Times are core
+    time."""
+
+    again_at: float | None = None
+    """Time of the next placement of tasks that wait for a preferred worker. Each placement resets it."""
+
+    def offer(
+        self, _queue: ReadyQueue, _sides: Sequence[Side], _prefetch: bool, _budget: int, _give: Give, _now: float, /
+    ) -> int | None:
+        """Offer a queue to workers on these sides. Returns the number of tasks placed; None: any worker will do."""
+        return None
+
+    def may_move(self, _task: Task, _worker: Worker, _idle: Worker, _now: float, /) -> bool:
+        """Return whether a task queued on a worker should move to an idle one."""
+        return True
+
+    def left(self, _worker: Worker, /) -> None:
+        """Forget a worker."""
+
+    def why_waits(self, _task: Task, /) -> str:
+        """Return what a ready task prefers, and why, or an empty string."""
+        return ""
