@@ -111,6 +111,7 @@ EXTENSIONS = Plugins(
         "languages": "scaler.extensions.languages:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "maps": "scaler.extensions.maps:EXTENSION",
+        "near": "scaler.extensions.near:EXTENSION",
         "nested": "scaler.extensions.nested:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
         "queries": "scaler.extensions.queries:EXTENSION",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict, cast
 
 from scaler.errors import UsageError
-from scaler.needs import task_needs
+from scaler.needs import NEAR, task_needs
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS
 from scaler.serialization import describe, dump_retry_on
 from scaler.texts import shown
@@ -66,6 +66,7 @@ class TaskKeywords(TypedDict, total=False):
     memory: float | str | None
     cpus: float | None
     gpu: float | None
+    near: str | None
     tags: str | Iterable[str]
     expected_seconds: float
 
@@ -131,12 +132,15 @@ def options_of(given: OptionKeywords, verb: str, base: Options = DEFAULTS) -> Op
         raise UsageError(f"capabilities is {shown(capabilities)}, but must be a dict such as {example}")
     if name is not None and not isinstance(name, str):
         raise UsageError(f"name is {shown(name)}, but must be a string")
+    near = () if given.get("near") is None else ((NEAR + checked_label("near", given["near"]), 0.0),)
     profiling, stream_output = given.get("profiling"), given.get("stream_output")
     for option, value in (("profiling", profiling), ("stream_output", stream_output)):
         if value not in (None, False, True):
             raise UsageError(f"{option} is {shown(value)}, but must be True, False, or None")
     return Options(
-        needs=task_needs(capabilities, given.get("memory"), given.get("cpus"), given.get("gpu")).items,
+        needs=tuple(
+            sorted([*task_needs(capabilities, given.get("memory"), given.get("cpus"), given.get("gpu")).items, *near])
+        ),
         priority=priority,
         retries=retries,
         retry_on=dump_retry_on(given.get("retry_on", ())),

@@ -278,6 +278,8 @@ class TaskCalls(ArgumentOnly):
                 - cpus: part of the worker's slots, at least one slot.
                 - gpu: number of whole GPUs, or a fraction of a shared one. CUDA_VISIBLE_DEVICES names them.
                 - capabilities: requirements for the worker, such as `{"linux": None, "licences": 2}`.
+                - near: name of what the task keeps in memory, such as a model. Prefers workers that have run tasks with
+                  this name.
                 - priority: tasks with a higher number run first.
                 - retries: number of further attempts after an exception that `retry_on` selects. With 0, the task
                   starts at most once.

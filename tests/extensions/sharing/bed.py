@@ -203,7 +203,7 @@ class Bed(Cluster):
             flood.longest_wait = max(flood.longest_wait, self.now - flood.waiting_since)
             flood.waiting_since = self.now
             self.began[task] = self.now
-            seconds = self.seconds[task]
+            seconds = self.seconds_on(worker, task)
             running[task] = Running(owner, self.now + seconds, self.now)
             is_parent = flood.nested is not None and task not in self.owners
             if is_parent:
@@ -212,6 +212,14 @@ class Bed(Cluster):
                 self.at(seconds, lambda task=task, attempt=attempt: self._end(worker, task, attempt))  # type: ignore[misc]
             if seconds >= STARTED_AFTER_SECONDS:
                 self.at(STARTED_AFTER_SECONDS, lambda task=task: self._tell(worker, task))  # type: ignore[misc]
+
+    def seconds_on(self, _worker: str, task: bytes) -> float:
+        """Return the duration of a task that starts on this worker."""
+        return self.seconds[task]
+
+    def ran(self, _worker: str, done: Done) -> Done:
+        """Add where a task ran."""
+        return done
 
     def _tell(self, worker: str, task: bytes) -> None:
         if task in self.running[worker]:
@@ -223,7 +231,7 @@ class Bed(Cluster):
         flood.used += self.now - ended.began_at
         duration = self.now - self.began[task]
         done = Done([task], [attempt], [Outcome.SUCCESS], [VALUE], [int(duration * 1e6)])
-        self._send(worker, done)
+        self._send(worker, self.ran(worker, done))
         self.ended.add(task)
         if task in self.flooding:
             self.at(2 * WAY_SECONDS, lambda: self._submit(ended.client, flood))

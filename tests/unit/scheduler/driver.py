@@ -115,7 +115,7 @@ class Cluster(SchedulerPart):
     """Participates in the core like an extension."""
     parts: Sequence[Callable[[], Any]] = (Remembering,)
     """Creates parts of extensions, in addition to `extensions`."""
-    extensions: Sequence[str] = ("explain", "resources", "scaling", "data_plane", "durability", "sharing")
+    extensions: Sequence[str] = ("explain", "resources", "scaling", "data_plane", "durability", "sharing", "near")
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0

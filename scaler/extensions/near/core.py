@@ -1,0 +1,210 @@
+"""Places tasks with the option `near` on workers that have run their name. Pure.
+
+A name's *gain* is how much longer the first task on a processor takes than later ones. A ready task waits for a worker
+with its name, although another worker is idle, if it should start there within the gain. Meanwhile no task of the name
+is prefetched. Other tasks of the name, and all of them after the gain, are placed on any workers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from scaler.extensions.interface import SchedulerPart
+from scaler.grammar import approximate_seconds, listed
+from scaler.needs import NEAR
+from scaler.protocol.messages import Outcome
+from scaler.scheduler.core.changes import TasksEnded
+from scaler.scheduler.core.commands import Command
+from scaler.scheduler.core.near import Nearness
+from scaler.scheduler.core.ready import Give, ReadyQueue, Side
+from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.state import ClientRecord, Task, Worker
+
+MAX_NAMES = 256
+"""Names remembered per worker."""
+MAX_COMPARED = 64
+"""Workers compared per queue and placement."""
+WEIGHT = 0.25
+"""Weight of the last task in a mean duration."""
+CLAIM_SECONDS = 0.02
+"""Time for which an idle worker is kept for ready tasks of its own names."""
+LEAST_SECONDS = 1e-4
+_NO_NAMES: Final[OrderedDict[str, set[int]]] = OrderedDict()
+
+
+@dataclass(slots=True, eq=False)
+class Name:
+    """Workers that have been sent tasks of a name. first, later: mean seconds of the first task on each processor, and
+    of later tasks; 0: unknown."""
+
+    workers: dict[Worker, None] = field(default_factory=dict)
+    first: float = 0.0
+    later: float = 0.0
+
+    @property
+    def gain(self) -> float:
+        return max(0.0, self.first - self.later) if self.later else 0.0
+
+    def wait(self, worker: Worker, task: Task, now: float) -> float:
+        """Return the estimated seconds until a worker starts another task of this name."""
+        busy, timing = worker.busy, task.group.timing
+        if busy < worker.slots:
+            return 0.0
+        load = worker.load
+        if self.later:  # while the mean of the function includes first tasks
+            load += worker.by_function.get(timing, 0) * (self.later - timing.seconds)
+        elapsed = max(0.0, now - worker.progress.at)
+        seconds = load / busy * (busy - worker.slots + 1) / worker.slots - elapsed
+        return seconds if seconds > 0 else elapsed
+
+    def startable(self, task: Task, seconds: float, now: float) -> int:
+        """Return how many tasks the workers with this name will start within some seconds."""
+        count = 0
+        for worker in islice(self.workers, MAX_COMPARED):
+            if worker.is_willing and task.needs.fits(worker.offers):
+                left = seconds - self.wait(worker, task, now)
+                count += 1 + int(left * worker.slots / max(LEAST_SECONDS, self.later)) if left > 0 else 0
+        return count
+
+
+class Names(SchedulerPart, Nearness):
+    """Chooses workers by name. The core calls it during placement, so that an exception ends the scheduler."""
+
+    def __init__(self, _settings: Any = None) -> None:
+        self.names: dict[str, Name] = {}
+        """Names that a worker has."""
+        self.lanes: dict[str, OrderedDict[str, set[int]]] = {}
+        """Processors that have ended a task, by worker and name. The names of a worker were used in this order."""
+        self._since: dict[ReadyQueue, float] = {}
+        """Queues that wait although another worker is idle, and the times when this began."""
+        self._claims: set[tuple[Worker, ClientRecord, int]] = set()
+        """Workers for which tasks of their names are ready, by owner and priority."""
+        self._claimed_at: float | None = None
+
+    def near(self) -> Nearness:
+        return self
+
+    def offer(
+        self, queue: ReadyQueue, sides: Sequence[Side], prefetch: bool, budget: int, give: Give, now: float
+    ) -> int:
+        task = queue.first() if any(sides) else None
+        placed, waits = 0, False
+        if task is not None and not (prefetch and queue in self._since):
+            name = self.names.get(queue.needs.near, Name())
+            own = [each for each in islice(name.workers, MAX_COMPARED) if any(each.side is side for side in sides)]
+            placed = self._give(queue, own, budget, give, prefetch=prefetch)
+            if queue.count and placed < budget:
+                others = [each for side in sides for each in islice(side, MAX_COMPARED) if each not in name.workers]
+                if any(worker.is_willing for worker in name.workers):
+                    self._note_claims(now)
+                    others = [each for each in others if not self._is_claimed(each, task, now)]
+                    within = name.gain - (now - self._since.get(queue, now))
+                    most = max(0, queue.count - name.startable(task, within, now))
+                else:
+                    most = others[0].slots if prefetch and others else queue.count
+                others.sort(key=lambda each: len(self.lanes.get(each.name, ())))
+                more = self._give(queue, others, min(most, budget - placed), give, prefetch=prefetch)
+                placed += more
+                waits = not prefetch and queue.count > 0 and len(others) > 0 and more >= most
+                if waits:
+                    at = self._since.setdefault(queue, now) + name.gain
+                    self.again_at = at if self.again_at is None else min(at, self.again_at)
+        if not (waits or (queue.count and (prefetch or placed))):
+            self._since.pop(queue, None)
+        return placed
+
+    def _give(self, queue: ReadyQueue, workers: Sequence[Worker], budget: int, give: Give, *, prefetch: bool) -> int:
+        placed = 0
+        while workers and queue.count and placed < budget:
+            share = -(-min(queue.count, budget - placed) // len(workers))
+            left = []
+            for worker in workers:
+                if not queue.count or placed >= budget:
+                    break
+                side = worker.side
+                given = give(worker, share if prefetch else min(share, worker.slots - worker.busy))
+                placed += given
+                if given:
+                    self._sent(worker, queue.needs.near)
+                if side is not None and worker.side is side:
+                    side.move_to_end(worker)
+                    left += [worker] * (given > 0)
+            workers = left
+        return placed
+
+    def _note_claims(self, now: float) -> None:
+        """Note which workers have ready tasks of their names, once per placement."""
+        if now != self._claimed_at:
+            self._claimed_at = now
+            self._claims.clear()
+            for queue in self.cluster.ready.queues.values():
+                name = self.names.get(queue.needs.near)
+                task = queue.first() if name is not None and not queue.needs.is_counted else None
+                if name is not None and task is not None:
+                    owner, priority = task.group.owner, task.group.rank[0]
+                    self._claims.update((each, owner, priority) for each in islice(name.workers, MAX_COMPARED))
+
+    def _is_claimed(self, worker: Worker, task: Task, now: float) -> bool:
+        is_kept = worker.busy >= worker.slots or now - worker.progress.at < CLAIM_SECONDS
+        return is_kept and (worker, task.group.owner, task.group.rank[0]) in self._claims
+
+    def may_move(self, task: Task, worker: Worker, idle: Worker, now: float) -> bool:
+        name = self.names.get(task.needs.near)
+        if name is None or worker not in name.workers or idle in name.workers:
+            return True
+        return name.wait(worker, task, now) > name.gain
+
+    def why_waits(self, task: Task) -> str:
+        near = task.needs.near
+        if near not in self.names:
+            return ""
+        name = self.names[near]
+        less = f" and would take {approximate_seconds(name.gain)} less there" if name.gain else ""
+        workers = listed([each.name for each in islice(name.workers, MAX_COMPARED)], 3)
+        return f"it prefers workers with {near.removeprefix(NEAR)!r}{less}: {workers}"
+
+    # -- names of workers
+
+    def _sent(self, worker: Worker, near: str) -> None:
+        names = self.lanes.setdefault(worker.name, OrderedDict())
+        if near not in names:
+            if not self.changes:  # the first name
+                self.changes = (TasksEnded,)  # type: ignore[misc]
+                self.cluster.changes.resolve()
+            self.names.setdefault(near, Name()).workers[worker] = None
+            if len(names) >= MAX_NAMES:
+                self._forget(worker, names.popitem(last=False)[0])
+        names.setdefault(near, set())
+        names.move_to_end(near)
+
+    def left(self, worker: Worker) -> None:
+        for near in self.lanes.pop(worker.name, ()):
+            self._forget(worker, near)
+
+    def _forget(self, worker: Worker, near: str) -> None:
+        del self.names[near].workers[worker]
+        if not self.names[near].workers:
+            del self.names[near]
+
+    def on_changes(self, changes: Sequence[TasksEnded], _now: Now) -> Iterable[Command]:
+        for ended in changes:
+            stops = [*ended.run_starts[1:], len(ended)]
+            for group, start, stop in zip(ended.run_groups, ended.run_starts, stops, strict=True):
+                for index in range(start, stop) if group.needs.near else ():
+                    self._measure(group.needs.near, ended, index)
+        return ()
+
+    def _measure(self, near: str, ended: TasksEnded, index: int) -> None:
+        names, ran = self.lanes.get(ended.run_of(index)[1], _NO_NAMES), ended.ran(index)
+        if near not in names or ran is None or ended.outcomes[index] != Outcome.SUCCESS:
+            return
+        name, lane, seconds = self.names[near], ran[0].lanes[ran[1]], ended.duration_us[index] / 1e6
+        if lane in names[near]:
+            name.later += (seconds - name.later) * (WEIGHT if name.later else 1)
+        else:
+            name.first += (seconds - name.first) * (WEIGHT if name.first else 1)
+            names[near].add(lane)
