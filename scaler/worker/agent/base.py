@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
+from scaler.needs import NEAR
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport, split
 from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
 from scaler.worker.agent.state import Attempt, AttemptQueue, KillReason, KnownSpec
@@ -160,7 +161,8 @@ class ExecutorBase(ABC):
             return known
         self._spec_count += 1
         limits = [limit for limit in (spec.timeout_seconds, self.config.task_timeout_seconds) if limit > 0]
-        known = self._specs[spec] = KnownSpec(self._spec_count, spec, min(limits, default=0.0))
+        near = next((name for name, _ in spec.needs if name.startswith(NEAR)), "")
+        known = self._specs[spec] = KnownSpec(self._spec_count, spec, min(limits, default=0.0), near=near)
         if len(self._specs) > MAX_SPECS:
             self._forgotten([self._specs.popitem(last=False)[1]], set())
         return known

@@ -38,6 +38,7 @@ SHARE_AFTER_SECONDS = 0.01
 SPARE_SECONDS = 10.0
 UNREAD_SECONDS = 5.0
 """Replace a processor that has tasks but neither runs nor reads one for this long."""
+MAX_NAMES = 256
 _MAX_OUTCOME = Outcome.OBJECT_LOST
 _INPUT_MISSING = Outcome.INPUT_MISSING
 _WORK_OF = attrgetter("work_us")
@@ -202,6 +203,8 @@ class ProcessorPool(ProcessorTable):
             if item is None:
                 return
             spec = item.spec
+            if spec.near:
+                processor = _nearest(free, processor, spec.near)
             number = processor.number
             command = sent.get(number)
             if command is None:
@@ -361,3 +364,13 @@ class ProcessorPool(ProcessorTable):
         if processor.state is ProcessorState.SUSPENDED:
             processor.rests_until = now + pause
         self.wake_by(now + pause)
+
+
+def _nearest(free: list[PooledProcessor], usual: PooledProcessor, near: str) -> PooledProcessor:
+    """Return an idle processor that was sent a task of this name, or else the usual one, and record the name."""
+    chosen = next((each for each in free if not each.dispatched and near in each.names), usual)
+    chosen.names.pop(near, None)
+    chosen.names[near] = None
+    if len(chosen.names) > MAX_NAMES:
+        del chosen.names[next(iter(chosen.names))]
+    return chosen

@@ -34,6 +34,8 @@ class KnownSpec:
     wire: Spec
     limit_seconds: float
     mean_us: float = UNKNOWN_COST_US
+    near: str = ""
+    """Name whose tasks should run in the same processor."""
 
     def observe(self, duration_us: float) -> None:
         if self.mean_us == UNKNOWN_COST_US:
@@ -205,6 +207,8 @@ class PooledProcessor:
     specs: set[int] = field(default_factory=set)
     functions: set[bytes] = field(default_factory=set)
     ended: set[KnownSpec] = field(default_factory=set)
+    names: dict[str, None] = field(default_factory=dict)
+    """Names (`KnownSpec.near`) of tasks that it was sent, the last ones last."""
     kill_reason: KillReason | None = None
     is_worn: bool = False
     """Receives no more tasks and is replaced once its tasks have finished."""
