@@ -108,6 +108,7 @@ EXTENSIONS = Plugins(
         "health": "scaler.extensions.health:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",
         "in_process": "scaler.extensions.in_process:EXTENSION",
+        "isolation": "scaler.extensions.isolation:EXTENSION",
         "languages": "scaler.extensions.languages:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "maps": "scaler.extensions.maps:EXTENSION",
@@ -180,7 +181,8 @@ class Extension:
     whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
 
     packages, requirements, uploaded: modules of the `environment` extension, for clients and workers. documents: the
-    module of the `languages` extension.
+    module of the `languages` extension. culprit: returns path, part, and error of the part of a value that prevents its
+    pickling, given the value and its error.
     """
 
     name: str
@@ -209,6 +211,7 @@ class Extension:
     requirements: str = ""
     uploaded: str = ""
     documents: str = ""
+    culprit: str = ""
     requires: tuple[str, ...] = ()
 
 

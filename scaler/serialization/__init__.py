@@ -17,6 +17,7 @@ import struct
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -151,9 +152,9 @@ def parts_of(payload: Buffer) -> list[memoryview]:
 
 def unpicklable(what: str, value: object, error: Exception) -> SerializationError:
     """Return the error of a value that cannot be pickled, naming the culprit, such as `at [0].lock`."""
-    from scaler.serialization.unpicklable_members import find_culprit  # noqa: PLC0415 (rarely needed)
-
-    path, culprit, found = find_culprit(value, error)
+    path, culprit, found = "", value, error
+    with suppress(UsageError):  # without the extension, only the whole value is named
+        path, culprit, found = part_of("failures", "culprit", what)(value, error)
     return cannot_serialize(f"{what} at {path}" if path else what, culprit, found)
 
 

@@ -2,6 +2,7 @@
 
 TaskFailed of the core -> core.py: functions, arguments, and inputs -> FailedTask, the answer to ReadFailure
 TaskRow of a monitor -> monitor.py: groups -> tables.py
+value that cannot be pickled -> unpicklable_members.py: the part that prevents it
 """
 
 from scaler.plugins import Extension
@@ -9,6 +10,7 @@ from scaler.plugins import Extension
 EXTENSION = Extension(
     "failures",
     questions="scaler.extensions.failures.bundle:FailureCalls",
+    culprit="scaler.extensions.failures.unpicklable_members:find_culprit",
     scheduler="scaler.extensions.failures.core:Failures",
     page="scaler.extensions.failures:failures",
     monitor="scaler.extensions.failures.monitor:FailedTasks",
