@@ -1,5 +1,6 @@
 """Logs: the output of tasks, and the last warnings and errors of workers.
 
+prints.py: output of tasks -> Printed
 agent.py: records -> WorkerLogged -> core.py: the last records -> the table `logs`
 Printed, Output of an agent -> core.py: beginning and end per task -> TaskLog, the answer to ReadLog
 """
@@ -9,7 +10,7 @@ from scaler.plugins import Extension, FoundTable
 EXTENSION = Extension(
     "logs",
     questions="scaler.extensions.logs.client:LogCalls",
-    agent="scaler.extensions.logs.agent:send_records",
+    agent="scaler.extensions.logs.agent:send_logs",
     scheduler="scaler.extensions.logs.core:Logs",
     page="scaler.extensions.logs:logs",
     found=(

@@ -7,6 +7,7 @@ from collections import deque
 from functools import partial
 
 from scaler.errors import ProtocolError
+from scaler.extensions.logs.prints import send_prints
 from scaler.logs import message_of
 from scaler.protocol.messages import LogLine, WorkerHeartbeat, WorkerLogged
 from scaler.texts import shortened
@@ -44,8 +45,8 @@ class OwnLog(logging.Handler):
         return WorkerLogged(lines) if lines else None
 
 
-def send_records(agent: Agent) -> None:
-    """Send the records with heartbeats."""
+def send_logs(agent: Agent) -> None:
+    """Send the output of tasks, and the records with heartbeats."""
     own, root = OwnLog(), logging.getLogger()
     root.addHandler(own)
 
@@ -60,6 +61,7 @@ def send_records(agent: Agent) -> None:
         if (message := own.take()) is not None:
             agent.send(message)
 
+    send_prints(agent)
     agent.on_note[ToAgent.LOGGED] = take
     agent.on_heartbeat.append(send)
     agent.on_close += [partial(root.removeHandler, own), send]

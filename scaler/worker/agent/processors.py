@@ -14,7 +14,7 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from scaler.plugins import part_of
 from scaler.processes import describe_exit, send_signal
 from scaler.worker import frames
 from scaler.worker.agent import events as e
-from scaler.worker.agent.output import OutputPipes, PrintBuffer
+from scaler.worker.agent.output import OutputPipes
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.fork_server import ForkServer
@@ -103,7 +103,6 @@ class ProcessorAgent(Agent):
         self._fork_server = fork_server
         self._processors: dict[int, _Processor] = {}
         self._pipes = OutputPipes(self._loop, self.send_output)
-        self._prints = PrintBuffer(self._loop, self.send_output)
         for limit in ("memory_limit_bytes", "processor_memory_limit_bytes"):
             if getattr(config, limit):
                 part_of("resources", "agent", limit)
@@ -147,15 +146,10 @@ class ProcessorAgent(Agent):
             return b""
         return self.executor.statuses({number: processor.page.snapshot()}, 0.0)[number][2]
 
-    def _flush_output(self, tasks: Sequence[bytes]) -> None:
-        if self._prints.gathered:
-            self._prints.flush(tasks)
-
     def processors(self) -> Mapping[int, tuple[int, frames.PageReader]]:
         return {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid}
 
     async def _end_tasks(self) -> None:
-        self._prints.close()
         self._loop.remove_reader(self._fork_server)
         for each in self._processors.values():
             each.signal(signal.SIGKILL)
@@ -292,8 +286,6 @@ class ProcessorAgent(Agent):
             case frames.ToAgent.OUTPUT:
                 self._pipes.open(note.identifier, tuple(descriptors))
                 descriptors.clear()
-            case frames.ToAgent.PRINTED:
-                self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
             case kind if kind.name not in e.ProcessorEvent.__members__:
                 if kind is frames.ToAgent.CHANNEL:
                     self._fork_server.prepare_clients()

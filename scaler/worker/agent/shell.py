@@ -83,6 +83,8 @@ class Agent:
         self.on_session: list[Callable[[m.Welcome, bool], object]] = []
         """Called when the scheduler has opened a session, for which it has no earlier reports of this worker, and
         whether it was restarted."""
+        self.before_results: list[Callable[[Sequence[bytes]], object]] = []
+        """Called with the ids of tasks before their results are sent. May be removed when called."""
         self.relay: Callable[[m.Relay], bool] = lambda _: False
         """Pass a message to a client inside a task. Returns False if there is no such client."""
         self.why_killed: list[Callable[[], str]] = []
@@ -101,9 +103,6 @@ class Agent:
     def _last_inputs(self) -> list[e.AgentInput]:
         """Stop all work, and return the inputs that the core needs to account for its tasks."""
         return []
-
-    def _flush_output(self, tasks: Sequence[bytes]) -> None:
-        """Send the output of these tasks before their results."""
 
     def running_task(self, number: int) -> bytes:  # noqa: ARG002 (runs none)
         """Return the id of the task that a processor runs, or "" if idle."""
@@ -326,7 +325,8 @@ class Agent:
 
     def _report(self, message: m.Message) -> None:
         if isinstance(message, m.Done):
-            self._flush_output(message.ids)
+            for send_first in [*self.before_results]:
+                send_first(message.ids)
         for part in split(message) if isinstance(message, m.Returned) else (message,):
             self.send(part)
 

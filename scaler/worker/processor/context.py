@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
@@ -32,6 +34,23 @@ def enter(context: ProcessorContext) -> None:
     _current = context
 
 
+class ProcessState:
+    """What a task may change in its process. Here, changes stay; the `isolation` extension undoes them."""
+
+    def __init__(self) -> None:
+        self.is_spoilt = False
+        """The running task has changed this process for good, or this process is a forked copy."""
+        self.is_changed = False
+        self.streams = [sys.stdin, sys.stdout, sys.stderr]
+
+    def undo(self, _error: BaseException | None) -> str:
+        """Return the reason to replace a spoilt processor."""
+        return ""
+
+    def restore(self) -> None:
+        """Restore the process after a task that has changed it or its streams."""
+
+
 class ProcessorContext:
     """Singleton of a processor. Thread-safe."""
 
@@ -43,6 +62,9 @@ class ProcessorContext:
         self.object_storage_address = ""
         self.uploaded_code: Callable[[], bytes] = bytes
         """Returns the archive of modules uploaded by the running task's client; may be empty."""
+        self.tee: Callable[[bool, Any], object] = lambda _is_stderr, _stream: None
+        """Also sends the agent the text written to a stream, given is_stderr and the stream."""
+        self.state = ProcessState()
         self._control = control
         self._flush_results = flush_results
         self._lock = threading.Lock()

@@ -35,7 +35,6 @@ from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoreConnection, StoredObjects
-from scaler.worker.processor.restoring import ProcessGuard, StateRestorer
 
 FLUSH_NS = 1_000_000
 """Maximum time that results are batched while no task runs. Results are sent before a longer task."""
@@ -190,9 +189,8 @@ class _Processor:
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
         self._printing = PrintForwarder(lambda: self.context.task_id, control.send)
-        self._guard = ProcessGuard()
         self._tee = TeedStreams(self._printing.write)
-        self._restorer = StateRestorer(self._tee.add)
+        self.context.tee = self._tee.add
         self._is_spoilt = False
         """A task has changed this process, which must not run another one."""
 
@@ -226,7 +224,7 @@ class _Processor:
         return specs[number]
 
     def _undo(self, error: BaseException | None) -> None:
-        text = self._guard.undo(error)
+        text = self.context.state.undo(error)
         self._is_spoilt = True
         self._report_worn(text)
 
@@ -263,6 +261,7 @@ class _Processor:
         _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
         results = self._results
+        state = self.context.state
         began_ns = time.monotonic_ns()
         if results.oldest_ns and _must_flush(results.oldest_ns, spec, began_ns):
             results.flush()
@@ -279,7 +278,7 @@ class _Processor:
             else:
                 value = self._call(spec, arguments, inputs)
             ended_ns = time.monotonic_ns()
-            if self._guard.is_changed:
+            if state.is_spoilt:
                 self._undo(None)
             outcome = 0
             calls = value.calls if isinstance(value, ManyCalls) else _ONE_CALL
@@ -295,12 +294,12 @@ class _Processor:
                     del parts
         except BaseException as error:  # noqa: BLE001 (any exception of a task is its result)
             ended_ns = time.monotonic_ns()
-            if self._guard.is_changed:
+            if state.is_spoilt:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
             calls = _calls_of(error)
-        if self._has_changed():
-            self._restorer.restore()
+        if self._has_changed(state):
+            state.restore()
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns, mean_ns = ended_ns - began_ns, spec.mean_ns
@@ -315,10 +314,10 @@ class _Processor:
             self.context.end_waits()
         self._garbage.after_task(ended_ns)
 
-    def _has_changed(self) -> bool:
-        stdin, stdout, stderr = self._restorer.streams
+    def _has_changed(self, state: context.ProcessState) -> bool:
+        stdin, stdout, stderr = state.streams
         return (
-            self._restorer.is_changed
+            state.is_changed
             or sys.stdout is not stdout
             or sys.stderr is not stderr
             or sys.stdin is not stdin

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from scaler.offload.recording import printed_output
-from scaler.protocol.messages import Printed
-from scaler.worker.agent.output import PrintBuffer
 from scaler.worker.frames import DATAGRAM_BYTES, ToAgent, unpack_note
 from scaler.worker.processor.capture import HEAD_BYTES, TAIL_BYTES, PrintForwarder
 
@@ -105,57 +101,6 @@ def test_simultaneous_prints_of_task_threads_are_sent_once() -> None:
     sent = b"".join(text for _, text in task.sent)
     assert len(sent) == sum(len(f"{name}{number}\n") for name in "abc" for number in range(2000))
     assert sent.count(b"\n") == 6000
-
-
-# -- in the agent
-
-
-def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
-    """Send output to an agent's print buffer, and return what it forwarded by itself."""
-    said: list[Printed] = []
-
-    async def run() -> None:
-        is_sent = asyncio.Event()
-
-        def say(message: Printed) -> None:
-            said.append(message)
-            asyncio.get_running_loop().call_soon(is_sent.set)  # after others of the same moment
-
-        prints = PrintBuffer(asyncio.get_running_loop(), say)
-        story(prints)
-        async with asyncio.timeout(5):
-            await is_sent.wait()
-        assert not prints.gathered
-        prints.close()
-
-    asyncio.run(run())
-    return said
-
-
-def test_output_within_a_moment_is_one_message() -> None:
-    def story(prints: PrintBuffer) -> None:
-        for number in range(1000):
-            prints.add(TASK, False, 0, b"%d\n" % number)
-            prints.add(OTHER, True, 0, b".")
-
-    (message,) = gathered(story)
-    assert (message.ids, message.are_stderr, message.truncated_bytes) == ([TASK, OTHER], [False, True], [0, 0])
-    assert message.texts == [b"".join(b"%d\n" % number for number in range(1000)), b"." * 1000]
-
-
-def test_only_the_tasks_own_output_is_forwarded_at_its_end() -> None:
-    said: list[Printed] = []
-
-    async def run() -> None:
-        prints = PrintBuffer(asyncio.get_running_loop(), said.append)
-        prints.add(TASK, False, 0, b"mine")
-        prints.add(OTHER, False, 0, b"other")
-        prints.flush([TASK, b"x" * 16])
-        assert said == [Printed([TASK], [False], [0], [b"mine"])]
-        prints.close()
-        assert said[1:] == [Printed([OTHER], [False], [0], [b"other"])]
-
-    asyncio.run(run())
 
 
 # -- at the far end of an offloaded task

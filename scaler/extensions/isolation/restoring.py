@@ -26,27 +26,32 @@ from types import ModuleType
 from typing import Any, Never
 
 from scaler.process_state import lossy_stream
+from scaler.worker.frames import Note
 from scaler.worker.processor.capture import flush_streams
+from scaler.worker.processor.context import ProcessorContext, ProcessState
 
 
-class ProcessGuard:
+def isolate(context: ProcessorContext, _send: Callable[[Note], None]) -> None:
+    context.state = StateRestorer(context.tee)
+
+
+class ProcessGuard(ProcessState):
     """Detects changes when they are made. A forked copy of the processor exits with its task; otherwise the copy, which
     has the sockets, would receive tasks."""
 
     def __init__(self) -> None:
-        self.is_changed = False
-        """The running task has changed a limit, or this process is a forked copy."""
+        super().__init__()
         self._pid = os.getpid()
         self._limits: dict[int, tuple[int, int]] = {}
-        os.register_at_fork(after_in_child=self._note)
+        os.register_at_fork(after_in_child=self._spoil)
         for name, place in (("setrlimit", 0), ("prlimit", 1)):
             setattr(resource, name, self._noting(getattr(resource, name), place))
 
     def undo(self, error: BaseException | None) -> str:
-        """Restore limits as far as permitted. Returns the reason to replace this processor. Exits in a forked copy."""
+        """Restore limits as far as permitted. Exits in a forked copy."""
         if os.getpid() != self._pid:
             _end_copy(error)
-        self.is_changed = False
+        self.is_spoilt = False
         names = {number: name for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
         for which, (soft, _) in self._limits.items():
             hard = resource.getrlimit(which)[1]
@@ -56,8 +61,8 @@ class ProcessGuard:
         changed = ", ".join(names.get(which, str(which)) for which in self._limits)
         return f"a task has changed its limits ({changed})"
 
-    def _note(self) -> None:
-        self.is_changed = True
+    def _spoil(self) -> None:
+        self.is_spoilt = True
 
     def _noting(self, change: Callable[..., Any], place: int) -> Callable[..., Any]:
         @wraps(change)
@@ -66,7 +71,7 @@ class ProcessGuard:
             if is_own and len(args) == place + 2:
                 with contextlib.suppress(ValueError, TypeError, OSError):  # the call itself raises the error again
                     self._limits.setdefault(args[place], resource.getrlimit(args[place]))
-                    self.is_changed = True
+                    self.is_spoilt = True
             return change(*args)
 
         return noting
@@ -91,13 +96,12 @@ Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
 """Receives the arguments of a call. Returns a key of the changed state with a function that restores it, or None."""
 
 
-class StateRestorer:
+class StateRestorer(ProcessGuard):
     def __init__(self, tee: Callable[[bool, Any], object]) -> None:
         """tee: forwards the text of a new stream; receives is_stderr and the stream."""
-        self.is_changed = False
+        super().__init__()
         self._undo: dict[object, Callable[[], object]] = {}
         self._tee = tee
-        self.streams = [sys.stdin, sys.stdout, sys.stderr]
         first = min(_FIRST_COPY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, first) for number in range(3)]
         self._note(os, "chdir", self._directory)
