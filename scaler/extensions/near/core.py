@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.grammar import approximate_seconds, listed
+from scaler.grammar import timed, listed
 from scaler.needs import NEAR
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.changes import TasksEnded
@@ -163,7 +163,7 @@ class Names(SchedulerPart, Nearness):
         if near not in self.names:
             return ""
         name = self.names[near]
-        less = f" and would take {approximate_seconds(name.gain)} less there" if name.gain else ""
+        less = f" and would take {timed(name.gain)} less there" if name.gain else ""
         workers = listed([each.name for each in islice(name.workers, MAX_COMPARED)], 3)
         return f"it prefers workers with {near.removeprefix(NEAR)!r}{less}: {workers}"
 
