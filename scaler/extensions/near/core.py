@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from scaler.extensions.interface import SchedulerPart
-from scaler.grammar import timed, listed
+from scaler.grammar import listed, timed
 from scaler.needs import NEAR
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.changes import TasksEnded

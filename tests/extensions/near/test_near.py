@@ -301,4 +301,4 @@ def test_explanation_names_the_preferred_workers_and_the_gain() -> None:
     warm(cluster)
     cluster.send("x", 5)
     cluster.run(0.02)
-    assert "it prefers workers with 'x' and would take 1.0 s less there: " in cluster.why_waits("a")
+    assert "it prefers workers with 'x' and would take 950 ms less there: " in cluster.why_waits("a")
