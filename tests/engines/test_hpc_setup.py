@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from moto.batch.models import BatchBackend
 
 from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator
@@ -18,12 +19,12 @@ from scaler.worker_manager.aws_hpc.backend import BatchService
 from scaler.worker_manager.aws_hpc.setup import EnvironmentResource, Network, QueueResource, compute_resources
 from tests.engines.moto_rig import Cloud, moto_server, words
 
-CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
+CREATED = ["created"] * 7
 IMAGE = "registry.example/worker:1"
 LOG_GROUP = "/scaler/scaler-job"
 EXECUTION, JOB, HOSTS = (f"scaler-job-us-east-1-{purpose}" for purpose in ("execution", "job", "hosts"))
 ROLE = "arn:aws:iam::123456789012:role/aws-service-role/batch.amazonaws.com/AWSServiceRoleForBatch"
-WHAT = ["bucket", "log group", "role", "role", "role", "compute environment", "job queue", "job definition"]
+WHAT = ["bucket", "log group", "role", "role", "compute environment", "job queue", "job definition"]
 
 
 class HpcCloud(Cloud):
@@ -50,7 +51,6 @@ class HpcCloud(Cloud):
         return statements
 
     def open_account(self) -> None:
-        # moto invents names for service-linked roles; a used account already has one.
         trust = json.dumps({"Version": "2012-10-17", "Statement": []})
         path = "/aws-service-role/batch.amazonaws.com/"
         self.call("iam", "CreateRole", RoleName="AWSServiceRoleForBatch", Path=path, AssumeRolePolicyDocument=trust)
@@ -67,6 +67,13 @@ def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[HpcCloud]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
+    create = BatchBackend.create_compute_environment
+
+    def create_with_role(self: BatchBackend, *, service_role: str, **fields: Any) -> object:
+        return create(self, service_role=service_role or ROLE, **fields)
+
+    # moto requires the role that AWS takes by default.
+    monkeypatch.setattr(BatchBackend, "create_compute_environment", create_with_role)
     made = HpcCloud(server)
     made.open_account()
     yield made
@@ -78,9 +85,9 @@ def test_setup_creates_all_resources_once(cloud: HpcCloud) -> None:
     lines = cloud.do("setup")
     assert words(lines) == CREATED
     assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
-    assert words(cloud.do("setup")) == ["exists"] * 8
+    assert words(cloud.do("setup")) == ["exists"] * 7
     shown = cloud.do("show")
-    assert words(shown) == ["exists"] * 8
+    assert words(shown) == ["exists"] * 7
     assert [what for _, what in shown if "FARGATE" in what] == [
         "compute environment scaler-queue: ENABLED, VALID, FARGATE, up to 100 vCPUs"
     ]
@@ -222,7 +229,7 @@ def test_instances_have_a_role_and_cost_nothing_without_work(cloud: HpcCloud, mo
     cloud.reset()
     cloud.open_account()
     lines = cloud.do("setup", "--batch-capacity", "SPOT")
-    assert sorted(words(lines)) == ["created"] * 9 + ["exists"]
+    assert words(lines) == ["created"] * 9
     resources = cloud.resources()
     assert (resources["type"], resources["minvCpus"]) == ("SPOT", 0)
     profile = cloud.call("iam", "GetInstanceProfile", InstanceProfileName=HOSTS)["InstanceProfile"]
@@ -233,7 +240,7 @@ def test_instances_have_a_role_and_cost_nothing_without_work(cloud: HpcCloud, mo
     [statement] = trust["Statement"]
     service = {"Service": "ec2.amazonaws.com"}
     assert statement == {"Effect": "Allow", "Principal": service, "Action": "sts:AssumeRole"}, "it names no account"
-    assert words(cloud.do("setup", "--batch-capacity", "SPOT")) == ["exists"] * 10
+    assert words(cloud.do("setup", "--batch-capacity", "SPOT")) == ["exists"] * 9
     assert set(words(cloud.do("teardown"))) == {"removed"}
     assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []
 
@@ -285,7 +292,7 @@ class Environment:
 
     def _pair(self, resources: dict[str, Any]) -> tuple[Resource, Resource]:
         queue = QueueResource(self.account, "scaler-queue")
-        return EnvironmentResource(self.account, queue, lambda: resources, lambda: ROLE), queue
+        return EnvironmentResource(self.account, queue, lambda: resources), queue
 
 
 def environment_of(aws: AwsEmulator, lines: list[str]) -> tuple[Environment, dict[str, Any], AwsClient]:

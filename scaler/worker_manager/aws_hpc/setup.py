@@ -19,8 +19,6 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import ALIVE
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, OWNER_TAG, manager_keys, owner_of
 
-BATCH_SERVICE = "batch.amazonaws.com"
-SERVICE_ROLE = "AWSServiceRoleForBatch"
 JOBS_PURPOSE = "the jobs, to read calls and write results"
 HOSTS_PURPOSE = "the instances that jobs run on"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
@@ -42,7 +40,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         statements = partial(job_statements, config, account)
         jobs = aws.IamRole(account, base, "job", aws.TASKS_SERVICE, JOBS_PURPOSE, statements)
         host_role = aws.IamRole(account, base, "hosts", aws.HOSTS_SERVICE, HOSTS_PURPOSE, policies=[HOSTS_POLICY])
-        profile, service_role = aws.InstanceProfile(account, host_role.name), ServiceRole(account)
+        profile = aws.InstanceProfile(account, host_role.name)
 
         def resources() -> Fields:
             return compute_resources(config, network(), "" if config.is_fargate else profile.arn())
@@ -53,7 +51,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             return made
 
         queue = QueueResource(account, config.job_queue)
-        environment = EnvironmentResource(account, queue, resources, service_role.arn)
+        environment = EnvironmentResource(account, queue, resources)
         bucket, definition = Bucket(account, config), JobDefinitionResource(account, base, definition_fields)
         installs = config.batch_image is None and verb != "teardown"
         installed = packages.package_of(config, config.event_loop) if installs else None
@@ -61,8 +59,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         if verb == "setup":
             definition.check_owner(owner_of(config))
         hosts = [] if config.is_fargate else [host_role, profile]
-        roles = [execution, jobs, *hosts, service_role]
-        wanted = [bucket, package, logs, *roles, environment, queue, definition]
+        wanted = [bucket, package, logs, execution, jobs, *hosts, environment, queue, definition]
         if verb == "teardown":
             if not queue.teardown():
                 return 1  # the jobs in the queue use the other resources
@@ -220,19 +217,6 @@ class Bucket(aws.BucketResource):
         self.call("PutBucketLifecycleConfiguration", Bucket=self.name, LifecycleConfiguration=rules)
 
 
-class ServiceRole(aws.IamResource):
-    """The role of Batch itself, which exists once per account and is never removed."""
-
-    path = f"role/aws-service-role/{BATCH_SERVICE}"
-    changes_foreign = True
-
-    def __init__(self, account: Account) -> None:
-        super().__init__(account, SERVICE_ROLE, " for AWS Batch itself, one for the whole account")
-
-    def create(self) -> None:
-        self.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
-
-
 class JobDefinitionResource(Resource):
     """A definition with revisions. The newest is in use; teardown removes all."""
 
@@ -345,11 +329,9 @@ class EnvironmentResource(_Changing):
 
     kind, member = "compute environment", "computeEnvironment"
 
-    def __init__(
-        self, account: Account, queue: QueueResource, resources: Callable[[], Fields], service_role: Callable[[], str]
-    ) -> None:
+    def __init__(self, account: Account, queue: QueueResource, resources: Callable[[], Fields]) -> None:
         super().__init__(account, queue.name)
-        self._queue, self._resources, self._service_role = queue, resources, service_role
+        self._queue, self._resources = queue, resources
 
     def ensure(self) -> None:
         queue = self._queue.describe()
@@ -363,7 +345,8 @@ class EnvironmentResource(_Changing):
             super().ensure()
 
     def create(self) -> None:
-        self.made(type="MANAGED", computeResources=self._resources(), serviceRole=self._service_role())
+        # Without a service role, Batch uses its service-linked role, and creates it if it does not exist.
+        self.made(type="MANAGED", computeResources=self._resources())
 
     def changes(self, found: Fields) -> Sequence[Change]:
         current = found.get("computeResources") or {}
