@@ -178,6 +178,23 @@ def _table(kind: str) -> list[list[str]]:
     return [row.split(maxsplit=7 if kind == "unix" else -1) for row in rows[1:]]
 
 
+def own_host(server: str) -> str:
+    """Return this host's address that a server, and thus other hosts of its cluster, can reach."""
+    found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(server))
+    if found is None:
+        return "127.0.0.1"
+    why: OSError | None = None
+    try:
+        for family, kind, *_, where in socket.getaddrinfo(found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no route with this family
+                probe.connect(where)  # sends nothing
+                host = probe.getsockname()[0]
+                return f"[{host}]" if ":" in host else str(host)
+    except OSError as error:
+        why = error
+    raise UsageError(f"this host has no address from which {server} can be reached: {why or 'no route'}")
+
+
 def _own_hosts() -> list[str]:
     """Return this host's addresses except loopback and link-local ones, the address of the default route first."""
     found: list[str] = []

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import re
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from scaler.config.addresses import is_loopback, local_address
+from scaler.config.addresses import is_loopback
 from scaler.config.servers import SecurityConfig
 from scaler.config.values import Compression
 from scaler.config.worker import WorkerConfig
-from scaler.errors import RefusedError, ScalerError, UsageError
+from scaler.errors import RefusedError, ScalerError
 from scaler.extensions.data_plane.host import place
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import new_peer_id
 from scaler.net.access import Access
+from scaler.net.address import own_host
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Identity, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.keys import PeerKeys, ServerKeys
@@ -83,7 +81,7 @@ class HostStoreServer(StorageServer):
         self._pair = None if config.insecure_no_auth else new_key_pair()
         self._known = KnownStores("" if own is None else own.object_storage_key)
         server_access = StoreServerAccess(self._pair, self._known, config.compression)
-        address = f"tcp://{_own_host(config.scheduler_address)}:0"
+        address = f"tcp://{own_host(config.scheduler_address)}:0"
         limit_bytes = config.store_memory_limit_bytes or default_memory_limit_bytes() * 2 // 3
         super().__init__(
             address,
@@ -184,20 +182,3 @@ class HostStoreServer(StorageServer):
                 self.ended.set_result(0)
             else:
                 self.ended.set_exception(error)
-
-
-def _own_host(server: str) -> str:
-    """Return this host's address that a server, and thus other hosts of its cluster, can reach."""
-    found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(server))
-    if found is None:
-        return "127.0.0.1"
-    why: OSError | None = None
-    try:
-        for family, kind, *_, where in socket.getaddrinfo(found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no route with this family
-                probe.connect(where)  # sends nothing
-                host = probe.getsockname()[0]
-                return f"[{host}]" if ":" in host else str(host)
-    except OSError as error:
-        why = error
-    raise UsageError(f"this host has no address from which {server} can be reached: {why or 'no route'}")
