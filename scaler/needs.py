@@ -17,9 +17,10 @@ UNITS_PER_ONE = 1000  # counted amounts are integer thousandths, so that fractio
 _MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down, so that equal hosts make equal offers
 _BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _PREFIXES = " KMGT"
-PIN, LIMIT, NEAR = "worker:", "limit:", "near:"
-"""Prefixes of terms: one worker (its id in hex follows), a limit of the cluster, and a preferred place. Terms travel
-among the needs, but only the pin is compared with offers. Capability names have no colon."""
+PIN, LIMIT, NEAR, GANG = "worker:", "limit:", "near:", "gang:"
+"""Prefixes of terms: one worker (its id in hex follows), a limit of the cluster, a preferred place, and the number of
+tasks that start together. Terms travel among the needs, but only the pin is compared with offers. Capability names have
+no colon."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
@@ -75,9 +76,12 @@ class Needs:
     pin: str = field(init=False, compare=False, hash=False, repr=False)  # the required worker; empty for any
     required: tuple[tuple[str, float], ...] = field(init=False, compare=False, hash=False, repr=False)
     near: str = field(init=False, compare=False, hash=False, repr=False)  # the preferred place; empty for any
+    gang: str = field(init=False, compare=False, hash=False, repr=False)  # of tasks that start together; or empty
+    gang_size: int = field(init=False, compare=False, hash=False, repr=False)  # 0: without a gang
+    is_fixed: bool = field(init=False, compare=False, hash=False, repr=False)  # never moves to another worker
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "required", _without(self.items, LIMIT, NEAR))
+        object.__setattr__(self, "required", _without(self.items, LIMIT, NEAR, GANG))
         amounts = dict(self.items) if self.items else {}
         claims = [(name, math.ceil(amounts[name] * UNITS_PER_ONE)) for name in (GPU, MEMORY) if amounts.get(name)]
         object.__setattr__(self, "cpus", amounts.get(CPUS, 0.0))
@@ -85,6 +89,9 @@ class Needs:
         object.__setattr__(self, "is_counted", bool(claims) or self.cpus > 0 or self.is_alone)
         object.__setattr__(self, "pin", next((name for name in amounts if name.startswith(PIN)), ""))
         object.__setattr__(self, "near", next((name for name in amounts if name.startswith(NEAR)), ""))
+        object.__setattr__(self, "gang", next((name for name in amounts if name.startswith(GANG)), ""))
+        object.__setattr__(self, "gang_size", int(amounts.get(self.gang, 0)))
+        object.__setattr__(self, "is_fixed", bool(self.pin or self.gang))
 
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:
@@ -112,10 +119,10 @@ class Needs:
 
     @property
     def capabilities(self) -> Needs:
-        return Needs(_without(self.items, PIN, LIMIT, NEAR))
+        return Needs(_without(self.items, PIN, LIMIT, NEAR, GANG))
 
     def __str__(self) -> str:
-        pairs = ((name.replace(":", " "), amount) for name, amount in self.items)
+        pairs = (("gang" if name == self.gang else name.replace(":", " "), amount) for name, amount in self.items)
         return ",".join(name if amount == 0 else with_amount(name, amount) for name, amount in pairs)
 
 
@@ -124,9 +131,17 @@ def pinned(worker: str) -> tuple[tuple[str, float], ...]:
     return ((PIN + worker, 0.0),)
 
 
+def pinned_worker(pin: str) -> bytes:
+    """Return the id of the worker in a pin, or an empty one if it is malformed."""
+    try:
+        return bytes.fromhex(pin.removeprefix(PIN))
+    except ValueError:
+        return b""
+
+
 def function_needs(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
     """Return the needs by which the tasks of a function are counted together: capabilities and limits."""
-    return _without(items, PIN, NEAR)
+    return _without(items, PIN, NEAR, GANG)
 
 
 def _without(items: tuple[tuple[str, float], ...], *terms: str) -> tuple[tuple[str, float], ...]:

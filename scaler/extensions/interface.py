@@ -19,6 +19,7 @@ from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform, Send
 from scaler.scheduler.core.durability import Durability
+from scaler.scheduler.core.gangs import GangRules
 from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.rooms import Explainer, Now, Paced, Remembered
@@ -102,6 +103,10 @@ class SchedulerPart:
 
     def near(self) -> Nearness | None:
         """Return the object that places tasks with the option `near`, or None. As for `stores`."""
+        return None
+
+    def gangs(self) -> GangRules | None:
+        """Return the object that places tasks that start together, or None. As for `resources`."""
         return None
 
     def durability(self) -> Durability | None:

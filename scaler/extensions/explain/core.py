@@ -198,6 +198,8 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(preference)
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
             parts.append(state.rooms.resources.shortage(state.ready.of(needs), willing))
+        if needs.gang:
+            parts.append(state.rooms.gangs.shortage(state.ready.of(needs), willing))
         reasons = [each.reports.degraded_reason for each in willing]
         if all(reasons):
             parts.append(f"on worker {willing[0].title}, {reasons[0]}")

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from scaler.needs import PIN, Needs
+from scaler.needs import Needs, pinned_worker
 from scaler.protocol.messages import MAX_BATCH_BYTES, Drain, Outcome
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
@@ -57,13 +57,6 @@ WORTH_MOVING_SECONDS = 0.003
 """A task that starts sooner than this is not moved: moving takes that time."""
 
 
-def _worker_of(pin: str) -> bytes:
-    try:
-        return bytes.fromhex(pin.removeprefix(PIN))
-    except ValueError:
-        return b""
-
-
 class Placement:
     def __init__(self, state: ClusterState, tasks: Tasks, outbox: Outbox) -> None:
         self._state = state
@@ -81,6 +74,8 @@ class Placement:
         self.next_check = state.now + CHECK_SECONDS
         self._resources = state.rooms.resources
         self._near = state.rooms.near
+        self._gangs = state.rooms.gangs
+        self._gangs.begin(self, tasks)
         self.poll_again_at: float | None = None
         """Set when balancing left tasks in place because they start soon."""
         self._held_back = 0
@@ -184,7 +179,7 @@ class Placement:
             if take_turns and count and queue.total:
                 continue
             left.remove(queue)
-            if queue.needs.is_counted and not queue.needs.pin:
+            if queue.needs.is_counted and not queue.needs.is_fixed:
                 self._note_shortage(queue, placed[queue], now)
             if placed[queue] and len(waiting) > 1:
                 self._ready.rotate(queue)
@@ -199,8 +194,8 @@ class Placement:
 
     def _fill(self, queue: ReadyQueue, budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
-        if queue.needs.pin:
-            return self._give_pinned(queue, now)
+        if queue.needs.is_fixed:
+            return self._fill_fixed(queue, now)
         pools = self._fitting.get(queue.needs)
         if pools is None:
             pools = self._pools_for(queue.needs)
@@ -224,8 +219,15 @@ class Placement:
                 placed += queue.offer_elsewhere(sides, budget - placed, give)
         return placed
 
-    def _give_pinned(self, queue: ReadyQueue, now: float) -> int:
-        worker = self._workers.get(_worker_of(queue.needs.pin))
+    def idle(self, needs: Needs) -> Iterator[Worker]:
+        """Yield the workers with a free slot that fit these needs."""
+        for pool in self._fitting.get(needs) or self._pools_for(needs):
+            yield from pool.idle
+
+    def _fill_fixed(self, queue: ReadyQueue, now: float) -> int:
+        if queue.needs.gang:
+            return int(self._gangs.place(queue, now))
+        worker = self._workers.get(pinned_worker(queue.needs.pin))
         if worker is not None:
             return self._give(queue, True, now, worker, queue.total) if worker.side is not None else 0
         lost = list(queue)

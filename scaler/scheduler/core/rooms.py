@@ -10,6 +10,7 @@ from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.durability import Durability
+from scaler.scheduler.core.gangs import GangRules
 from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.resources import ResourceRules
 from scaler.scheduler.core.state import Timing
@@ -130,6 +131,7 @@ class Rooms:
     explainer: Any = Explainer()
     resources: Any = ResourceRules()
     near: Nearness = Nearness()
+    gangs: Any = GangRules()
     paces: Paced = Paced()
     scaling: Any = None
     """The cluster's `Scaling`, set by the core."""
@@ -142,6 +144,7 @@ class Rooms:
         self.remembered = tuple(self._provided("remembered"))
         self.explainer = next(self._provided("explainer"), self.explainer)
         self.resources = next(self._provided("resources"), self.resources)
+        self.gangs = next(self._provided("gangs"), self.gangs)
         self.paces = next(self._provided("paces"), self.paces)
         self.near = next(self._provided("near"), self.near)
 

@@ -147,18 +147,23 @@ class Submission:
         client = group.client
         if self._durability.failure and client.via is None:  # nested tasks are not journaled
             return 0
-        if group.needs.is_counted and self._resources.refusal(group.needs):
+        if group.needs.items and self._refusal(group):
             return 0
         left = self._state.accounts.tasks_left(client.account)
         if self._waiting_limit >= 0:
             left = min(left, self._waiting_limit - self._state.counts.waiting - self._state.ready.count - more)
         return left
 
+    def _refusal(self, group: Group) -> str:
+        needs = group.needs
+        refusal = self._resources.refusal(needs) if needs.is_counted else ""
+        return refusal or (self._state.rooms.gangs.refusal(needs) if needs.gang else "")
+
     def _limit_of(self, group: Group, *, has_capacity: bool) -> str:
         account = group.client.account
         if has_capacity:
             return self._state.accounts.bytes_limit(account)
-        if refusal := self._resources.refusal(group.needs):
+        if refusal := self._refusal(group):
             return refusal
         if self._state.accounts.tasks_left(account) <= 0:
             return self._state.accounts.tasks_limit(account)
@@ -215,6 +220,8 @@ class Submission:
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
         self._state.ready.turns.joined(group)
         self._state.changes.add(GroupBegan, group)
+        if group.needs.gang:
+            self._state.rooms.gangs.began(group)
         timings = group.function.timings
         timings[timing] = None
         if len(timings) > MAX_DEFINITIONS:

@@ -189,7 +189,7 @@ class Tasks:
     def _enqueue(self, task: Task, *, is_first: bool = False) -> None:
         task.state = READY
         store = None
-        if self._stores.is_spread and task.references:
+        if self._stores.is_spread and task.references and not task.group.needs.gang:
             store = self._stores.preferred(task, self._state.own_time(self._state.now))
         self._ready.add_one(task, store, is_first=is_first)
 
@@ -240,6 +240,8 @@ class Tasks:
     def recall(self, worker: Worker, tasks: Iterable[Task], *, cancel: bool = False) -> None:
         """Ask a worker to return tasks: all of them to cancel, otherwise only unstarted ones, to place them again."""
         for task in tasks:
+            if task.group.needs.gang and not cancel:
+                continue
             task.state = Recalled(worker, cancel)
             worker.count_recall(1)
             self._outbox.recall(worker, task, kill=cancel)
