@@ -1011,6 +1011,32 @@ class WorkersRestarted(Reply):
     refused: str  # reason of a rejection, display text; empty if accepted
 
 
+class HostAddress(NamedTuple):
+    host: str
+
+
+HostAddresses = Annotated[list[str], f.list_of_values(HostAddress, list)]
+
+
+@message(104, to_scheduler=CLIENTS)
+class JoinGang(Inquiry):
+    """Reports that a gang's member is ready to start. Answered by GangFormed when all members are."""
+
+    extension: ClassVar[str] = "gangs"
+    task: f.Id
+    host: str  # address of the member's host
+    port: f.Count32  # free there
+
+
+@message(105, from_scheduler=CLIENTS)
+class GangFormed(Reply):
+    """All members of a gang are ready."""
+
+    rank: f.Count32
+    hosts: HostAddresses  # addresses by rank
+    port: f.Count32  # free on the host of rank 0
+
+
 @message(100, from_scheduler=(*CLIENTS, MONITOR))
 class Unanswered(Reply):
     """Rejects a question to the scheduler."""

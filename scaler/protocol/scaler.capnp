@@ -144,6 +144,8 @@ struct Body {
     readTable @101 :ReadTable;
     tableRead @102 :TableRead;
     persistResults @103 :PersistResults;
+    joinGang @104 :JoinGang;
+    gangFormed @105 :GangFormed;
   }
 }
 
@@ -834,6 +836,28 @@ struct WorkersRestarted {
   workers @0 :List(PeerName);    # workers that will exit
   refused @1 :Text;              # reason of a rejection, display text; empty if accepted
   number @2 :UInt64;
+}
+
+struct HostAddress {
+  host @0 :Text;
+}
+
+struct JoinGang {
+  # Reports that a gang's member is ready to start. Answered by GangFormed when all members are.
+  # client, admin -> scheduler.
+  task @0 :Data;                 # 16 bytes
+  host @1 :Text;                 # address of the member's host
+  port @2 :UInt32;               # free there
+  number @3 :UInt64;
+}
+
+struct GangFormed {
+  # All members of a gang are ready.
+  # scheduler -> client, admin.
+  rank @0 :UInt32;
+  hosts @1 :List(HostAddress);   # addresses by rank
+  port @2 :UInt32;               # free on the host of rank 0
+  number @3 :UInt64;
 }
 
 struct Unanswered {
