@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scaler.client.options import Exponential
     from scaler.cluster.combo import SchedulerClusterCombo
     from scaler.extensions.asynchronous.client import AsyncClient
+    from scaler.extensions.gangs.member import current_gang
     from scaler.extensions.maps.executor import ScalerExecutor
     from scaler.extensions.maps.pool import Pool
     from scaler.serialization import Serializer
@@ -27,6 +28,7 @@ __all__ = [
     "SchedulerClusterCombo",
     "Serializer",
     "__version__",
+    "current_gang",
 ]
 
 _HOMES = {
@@ -38,6 +40,7 @@ _HOMES = {
     "ScalerFuture": "scaler.client.future",
     "SchedulerClusterCombo": "scaler.cluster.combo",
     "Serializer": "scaler.serialization",
+    "current_gang": "scaler.extensions.gangs.member",
 }
 
 

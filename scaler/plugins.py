@@ -104,6 +104,7 @@ EXTENSIONS = Plugins(
         "environment": "scaler.extensions.environment:EXTENSION",
         "explain": "scaler.extensions.explain:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
+        "gangs": "scaler.extensions.gangs:EXTENSION",
         "graphs": "scaler.extensions.graphs:EXTENSION",
         "health": "scaler.extensions.health:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",

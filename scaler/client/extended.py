@@ -4,7 +4,7 @@ them: the first use of a method does."""
 from scaler.plugins import ExtensionMethod
 
 _ASKED = "scaler.extensions.asynchronous.client:asked"
-_CALLS = {"maps": ("map", "starmap", "imap", "imap_unordered", "executor"), "graphs": ("get",)}
+_CALLS = {"maps": ("map", "starmap", "imap", "imap_unordered", "executor"), "graphs": ("get",), "gangs": ("gang",)}
 """Methods by extension; likewise `_QUESTIONS`."""
 _QUESTIONS = {
     "data_plane": ("persist",),

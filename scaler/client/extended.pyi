@@ -6,6 +6,7 @@ from scaler.extensions.durability.cached import CachedCalls
 from scaler.extensions.durability.client import SessionCalls
 from scaler.extensions.environment.client import UploadCalls
 from scaler.extensions.failures.bundle import FailureCalls
+from scaler.extensions.gangs.client import AsyncGangCalls, GangCalls
 from scaler.extensions.graphs.calls import AsyncGraphCalls, GraphCalls
 from scaler.extensions.history.client import HistoryCalls
 from scaler.extensions.logs.client import LogCalls
@@ -14,8 +15,8 @@ from scaler.extensions.maps.calls import MapCalls
 from scaler.extensions.profiles.client import ProfileCalls
 from scaler.extensions.queries.client import Queries
 
-class ExtendedCalls(MapCalls, GraphCalls, CachedCalls, metaclass=ABCMeta): ...
-class AsyncExtendedCalls(AsyncMapCalls, AsyncGraphCalls, metaclass=ABCMeta): ...
+class ExtendedCalls(MapCalls, GraphCalls, GangCalls, CachedCalls, metaclass=ABCMeta): ...
+class AsyncExtendedCalls(AsyncMapCalls, AsyncGraphCalls, AsyncGangCalls, metaclass=ABCMeta): ...
 class ExtendedQuestions(
     FailureCalls, SessionCalls, HistoryCalls, LogCalls, ProfileCalls, Queries, CopyCalls, UploadCalls, metaclass=ABCMeta
 ): ...

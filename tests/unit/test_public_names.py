@@ -24,7 +24,7 @@ from scaler.extensions.maps.results import ResultIterator
 FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith("_")}
 SHOWN: dict[type, set[str]] = {
     scaler.Client: {
-        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
+        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "gang", "send_object"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "profile", "persist"),
         *(
             "bundle",
@@ -46,7 +46,7 @@ SHOWN: dict[type, set[str]] = {
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
     scaler.Exponential: {"base", "cap", "jitter", "delays"},
     ClientView: {
-        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "cache"),
+        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "gang", "cache"),
         *("options", "executor"),
     },
     scaler.Pool: {
