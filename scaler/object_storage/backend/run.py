@@ -254,7 +254,7 @@ class BackendRun:
 def remove_stale(root: ObjectFolder, own: str, now: float) -> list[str]:
     stale = [name for name in root.folders() if _FOLDER.fullmatch(name) and name != own and _is_stale(root, name, now)]
     for name in stale:
-        _log.info("cannot remove objects of an earlier run from the backend: %s", name)
+        _log.info("removing objects of an earlier run from the backend: %s", name)
         _remove(root, name)
     return stale
 

@@ -29,6 +29,8 @@ from scaler.worker_manager.aws_ec2.backend import (
 )
 from scaler.worker_manager.backend import units_credential
 
+PURPOSE = "the instances, to read what they install and their credential"
+
 
 def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     config = with_region(config)
@@ -44,10 +46,7 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
             packages = package_statements(bucket if config.is_installed else "", base, account.partition)
             return [*([read] if credential.arn() else []), *packages, *backend_statements(config, account.partition)]
 
-        purpose = "the instances, to read their credential"
-        if config.is_installed:
-            purpose = "the instances, to read what they install and their credential"
-        role = IamRole(account, base, "instance", HOSTS_SERVICE, purpose, statements)
+        role = IamRole(account, base, "instance", HOSTS_SERVICE, PURPOSE, statements)
         profile = InstanceProfile(account, role.name)
         template = LaunchTemplate(account, config, credential.name if text else "", profile.name)
         package = package_of(config, config.event_loop) if config.is_installed and verb != "teardown" else None

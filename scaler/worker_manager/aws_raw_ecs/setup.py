@@ -28,6 +28,7 @@ from scaler.worker_manager.aws_raw_ecs.backend import (
 from scaler.worker_manager.backend import units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
+PURPOSE = "the tasks, to install packages and to use the backend of the object storage"
 
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
@@ -41,11 +42,6 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         credential = CredentialParameter(account, config, family, text)
         execution = resources.execution_role(account, family, config.ecs_task_image, logs, credential.arn)
         is_installed = config.ecs_task_image is None and bool(bucket)
-        purpose = "the tasks, which may do nothing on AWS unless you add it"
-        if config.object_storage_backend:
-            purpose = "the tasks, to read and write the backend of the object storage"
-        elif is_installed:
-            purpose = "the tasks, to read what they install"
 
         def statements() -> list[Fields]:
             packages = package_statements(bucket if is_installed else "", family, account.partition)
@@ -55,7 +51,7 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
             roles = {"executionRoleArn": execution.arn(), "taskRoleArn": tasks.arn()}
             return {**roles, "logConfiguration": logs.configuration(), "credential": credential.arn()}
 
-        tasks = resources.IamRole(account, family, "task", resources.TASKS_SERVICE, purpose, statements)
+        tasks = resources.IamRole(account, family, "task", resources.TASKS_SERVICE, PURPOSE, statements)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
         definition = TaskDefinitionResource(account, config, definition_extras)
         package = package_of(config, config.event_loop) if is_installed and verb != "teardown" else None
