@@ -122,6 +122,8 @@ class ClientLoop:
         self._trim_at = 0.0
         self._results = StoredResults(self.futures, self.wanted, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns(), lambda: self._call(self._report))
+        self.on_message: dict[type[m.Message], Callable[[m.Message], object]] = {}
+        """Functions of extensions that take messages from the scheduler, in the client's thread."""
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()
@@ -245,6 +247,10 @@ class ClientLoop:
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function in the client's thread after a delay. Safe anywhere, even during garbage collection."""
         self._call(self._loop.call_later, seconds, function)
+
+    def send_soon(self, message: m.Message) -> None:
+        """Send a message of an extension, unless the connection is lost. Safe anywhere."""
+        self._call(self._answer, message)
 
     def _call(self, function: Callable[..., object], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the call is moot
@@ -397,6 +403,8 @@ class ClientLoop:
                 _log.warning("scaler: %s", text)
             case _ if isinstance(message, m.Reply):
                 self._questions.answered(message)
+            case _ if (take := self.on_message.get(type(message))) is not None:
+                take(message)
             case _:
                 pass  # sent by a newer scheduler
 
@@ -441,7 +449,7 @@ class ClientLoop:
         if self._contact.broken_at is None and (reports := self.calls.reports()):
             self._answer(m.CallsReported(reports))
 
-    def _answer(self, message: m.ObjectsRestored | m.PersistResults | m.CallsReported) -> None:
+    def _answer(self, message: m.Message) -> None:
         if self._connector is not None:
             with contextlib.suppress(errors.ClientClosedError):
                 self._connector.send(message)
