@@ -120,6 +120,7 @@ EXTENSIONS = Plugins(
         "resources": "scaler.extensions.resources:EXTENSION",
         "scaling": "scaler.extensions.scaling:EXTENSION",
         "sharing": "scaler.extensions.sharing:EXTENSION",
+        "streams": "scaler.extensions.streams:EXTENSION",
         "timeline": "scaler.extensions.timeline:EXTENSION",
     },
 )

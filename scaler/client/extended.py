@@ -4,7 +4,12 @@ them: the first use of a method does."""
 from scaler.plugins import ExtensionMethod
 
 _ASKED = "scaler.extensions.asynchronous.client:asked"
-_CALLS = {"maps": ("map", "starmap", "imap", "imap_unordered", "executor"), "graphs": ("get",), "gangs": ("gang",)}
+_CALLS = {
+    "maps": ("map", "starmap", "imap", "imap_unordered", "executor"),
+    "graphs": ("get",),
+    "gangs": ("gang",),
+    "streams": ("stream",),
+}
 """Methods by extension; likewise `_QUESTIONS`."""
 _QUESTIONS = {
     "data_plane": ("persist",),

@@ -248,10 +248,6 @@ class ClientLoop:
         """Call a function in the client's thread after a delay. Safe anywhere, even during garbage collection."""
         self._call(self._loop.call_later, seconds, function)
 
-    def send_soon(self, message: m.Message) -> None:
-        """Send a message of an extension, unless the connection is lost. Safe anywhere."""
-        self._call(self._answer, message)
-
     def _call(self, function: Callable[..., object], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the call is moot
             self._loop.call_soon_threadsafe(function, *args)
@@ -403,10 +399,8 @@ class ClientLoop:
                 _log.warning("scaler: %s", text)
             case _ if isinstance(message, m.Reply):
                 self._questions.answered(message)
-            case _ if (take := self.on_message.get(type(message))) is not None:
-                take(message)
-            case _:
-                pass  # sent by a newer scheduler
+            case _ if type(message) in self.on_message:  # a newer scheduler may send others
+                self.on_message[type(message)](message)
 
     def _load(self, message: m.Finished) -> list[Resolved]:
         resolved: list[Resolved] = []

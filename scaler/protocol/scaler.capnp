@@ -11,7 +11,7 @@
 # frame is one Zstandard frame with a window of at most 8 MiB. Limits apply to uncompressed sizes. A checksum covers one
 # message as sent.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled, ClusterRead, TableRead)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled, ClusterRead, TableRead, StreamValue)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -146,6 +146,8 @@ struct Body {
     persistResults @103 :PersistResults;
     joinGang @104 :JoinGang;
     gangFormed @105 :GangFormed;
+    streamValue @106 :StreamValue;
+    streamTaken @107 :StreamTaken;
   }
 }
 
@@ -1249,4 +1251,26 @@ struct SessionEnded {
   cancelled @1 :UInt64;
   error @2 :Text;                # reason of a failure, or empty
   number @3 :UInt64;
+}
+
+struct StreamValue {
+  # A value of a stream, or a piece of a large one. Answered by StreamTaken.
+  # client, admin -> scheduler.
+  # scheduler -> client, admin.
+  stream @0 :Data;               # chosen by the client; 16 bytes
+  task @1 :Data;                 # 16 bytes
+  run @2 :Data;                  # differs if the task starts again; 8 bytes
+  number @3 :UInt64;             # of the value, from 0
+  piece @4 :UInt32;              # its number within the value, from 0
+  more @5 :Bool;                 # further pieces follow
+  payload @6 :Data;              # empty: the stream has ended before this number
+}
+
+struct StreamTaken {
+  # Numbers of values that the client has received and that its program has taken.
+  # client, admin -> scheduler.
+  # scheduler -> client, admin.
+  task @0 :Data;                 # 16 bytes
+  received @1 :UInt64;
+  taken @2 :UInt64;
 }

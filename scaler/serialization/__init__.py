@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from functools import partial
+from types import GeneratorType
 from typing import Any, cast
 
 from scaler.errors import ProtocolError, ScalerError, SerializationError, UsageError
@@ -160,6 +161,8 @@ def unpicklable(what: str, value: object, error: Exception) -> SerializationErro
 
 def cannot_serialize(what: str, value: object, error: Exception) -> SerializationError:
     kind = type(value)
+    if kind is GeneratorType:
+        return SerializationError(f"{what} is a generator: client.stream(fn, ...) iterates over its values")
     return SerializationError(f"{what} ({kind.__module__}.{kind.__qualname__}) cannot be serialized: {describe(error)}")
 
 

@@ -20,11 +20,14 @@ from scaler.extensions.logs.client import TaskOutput
 from scaler.extensions.maps.asynchronous import AsyncResults
 from scaler.extensions.maps.pool import AsyncResult, PoolIterator
 from scaler.extensions.maps.results import ResultIterator
+from scaler.extensions.streams.asynchronous import AsyncStream
+from scaler.extensions.streams.results import Stream
 
 FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith("_")}
 SHOWN: dict[type, set[str]] = {
     scaler.Client: {
-        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "gang", "send_object"),
+        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
+        *("gang", "stream"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "profile", "persist"),
         *(
             "bundle",
@@ -42,11 +45,13 @@ SHOWN: dict[type, set[str]] = {
         *("identity", "clear", "disconnect", "shutdown"),
     },
     AsyncResults: {"aclose", "close"},
+    AsyncStream: {"aclose", "close"},
+    Stream: {"close"},
     AsyncCompleted: {"add"},
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
     scaler.Exponential: {"base", "cap", "jitter", "delays"},
     ClientView: {
-        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "gang", "cache"),
+        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "cache", "gang", "stream"),
         *("options", "executor"),
     },
     scaler.Pool: {
@@ -127,7 +132,14 @@ def test_every_argument_has_a_documented_name_and_type() -> None:
             if parameter.kind is parameter.VAR_KEYWORD:
                 is_named = typing.get_origin(hints[parameter.name]) is typing.Unpack
                 is_passed_on = call.__qualname__.startswith(
-                    ("AsyncCalls.", "AsyncClient.", "AsyncGraphCalls.", "AsyncMapCalls.", "ClientView.")
+                    (
+                        "AsyncCalls.",
+                        "AsyncClient.",
+                        "AsyncGraphCalls.",
+                        "AsyncMapCalls.",
+                        "AsyncStreamCalls.",
+                        "ClientView.",
+                    )
                 )  # to the method of Client
                 assert is_named or is_passed_on or call.__name__ in {"submit", "cache", "run", "table"}, (
                     f"{call.__qualname__}: only the keywords of the user's own function have any name"

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import Enum
 
+from scaler.extensions.streams import messages as stream_messages
 from scaler.monitor import messages as monitor_messages
 from scaler.object_storage import messages as storage_messages
 from scaler.protocol import messages
@@ -83,7 +84,7 @@ def schema() -> str:
         lines.append(f"    {name} @{number} :{kind};")
     lines += ["  }", "}"]
     of_facts: dict[str, str] = {}
-    for module in (messages, storage_messages, monitor_messages):
+    for module in (messages, storage_messages, monitor_messages, stream_messages):
         source = inspect.getsource(module)
         rows = source.splitlines()
         for node in ast.parse(source).body:

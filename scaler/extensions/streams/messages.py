@@ -1,0 +1,28 @@
+"""Messages between the task of a stream and its client. The scheduler passes them on."""
+
+from scaler.protocol import fields as f
+from scaler.protocol.messages import CLIENTS, Message, message
+
+MAX_PIECE_BYTES = 4 * 1024 * 1024
+
+
+@message(106, to_scheduler=CLIENTS, from_scheduler=CLIENTS, batch=True)
+class StreamValue(Message):
+    """A value of a stream, or a piece of a large one. Answered by StreamTaken."""
+
+    stream: f.Id  # chosen by the client
+    task: f.Id
+    run: f.PeerId  # differs if the task starts again
+    number: f.Count64  # of the value, from 0
+    piece: f.Count32  # its number within the value, from 0
+    more: bool  # further pieces follow
+    payload: bytes  # empty: the stream has ended before this number
+
+
+@message(107, to_scheduler=CLIENTS, from_scheduler=CLIENTS)
+class StreamTaken(Message):
+    """Numbers of values that the client has received and that its program has taken."""
+
+    task: f.Id
+    received: f.Count64
+    taken: f.Count64
