@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
+from scaler.journal.files import FileWriter
 from scaler.paths import local_path
 from scaler.plugins import FoundTable, extensions, load
 from scaler.protocol.messages import ReadTable, Reply, Role, TableRead, Unanswered
@@ -20,7 +21,6 @@ from scaler.scheduler.core.cluster import ClusterState, Scaling
 from scaler.scheduler.core.commands import Command, Input, Perform, Publish
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord
-from scaler.scheduler.files import FileWriter
 from scaler.scheduler.tables import rows_document
 
 _MAX_TEXT = 500

@@ -18,6 +18,7 @@ from scaler.config.addresses import shared_address
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import ProtocolError
 from scaler.grammar import counted
+from scaler.journal.files import FileWriter
 from scaler.logs import RateLimitedLog, about
 from scaler.net.address import own_address
 from scaler.net.connection import Identity, ListenerEvent, Received, TryAgain
@@ -56,7 +57,6 @@ from scaler.scheduler.core.commands import (
     StorageSaid,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.files import FileWriter
 from scaler.scheduler.rooms import Performers, make_keeper, make_policy, make_rooms, make_scaling, part, table_names
 from scaler.scheduler.storage_link import StorageLink
 from scaler.scheduler.vitals import Vitals, collect_garbage

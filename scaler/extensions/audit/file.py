@@ -11,8 +11,8 @@ from pathlib import Path
 from scaler.extensions.audit import AuditSettings
 from scaler.extensions.audit.rows import AuditRow
 from scaler.extensions.interface import Performer
+from scaler.journal.files import FileWriter, append
 from scaler.paths import local_path
-from scaler.scheduler.files import FileWriter, append
 from scaler.scheduler.rooms import Surroundings
 
 MAX_FILE_BYTES = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ from typing import Any
 from scaler.extensions.costs import CostSettings
 from scaler.extensions.costs.core import Saved, SpendingLedger
 from scaler.extensions.interface import Performer
-from scaler.scheduler.files import replace
+from scaler.journal.files import replace
 from scaler.scheduler.rooms import Surroundings
 
 NAME = "spending.json"

@@ -18,10 +18,10 @@ from scaler.extensions.history.answer import answer
 from scaler.extensions.history.core import Asked
 from scaler.extensions.history.minutes import Before, Document, Row, lines_of, lines_with, rows_of, within
 from scaler.extensions.interface import Performer
+from scaler.journal.files import append
 from scaler.monitor.history_rows import EventRow, FunctionTimesRow
 from scaler.monitor.messages import FindHistory, HistoryFound
 from scaler.protocol.messages import Reply, Unanswered
-from scaler.scheduler.files import append
 from scaler.scheduler.rooms import Surroundings
 
 FOLDER = "history"

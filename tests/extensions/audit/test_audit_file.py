@@ -10,7 +10,7 @@ import pytest
 
 from scaler.extensions.audit.file import AuditFile
 from scaler.extensions.audit.rows import AuditRow
-from scaler.scheduler.files import FileWriter
+from scaler.journal.files import FileWriter
 from tests.waiting import until
 
 

@@ -14,8 +14,8 @@ import pytest
 from scaler.extensions.history import HistorySettings
 from scaler.extensions.history.files import LIMIT_BYTES, HistoryFiles, oldest, read
 from scaler.extensions.history.minutes import MinuteRow, Row, lines_of
+from scaler.journal.files import FileWriter
 from scaler.monitor.history_rows import EventRow
-from scaler.scheduler.files import FileWriter
 from scaler.scheduler.rooms import Surroundings
 
 DAY = 86_400.0

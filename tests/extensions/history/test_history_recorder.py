@@ -12,6 +12,7 @@ import pytest
 
 from scaler.extensions.history import HistorySettings
 from scaler.extensions.history.files import HistoryFiles
+from scaler.journal.files import FileWriter
 from scaler.monitor.history_rows import ClusterHistory
 from scaler.monitor.messages import FindHistory, HistoryFound
 from scaler.monitor.rows import decode
@@ -21,7 +22,6 @@ from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.commands import Perform, ShellObserved
 from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord
-from scaler.scheduler.files import FileWriter
 from scaler.scheduler.rooms import Surroundings
 from tests.extensions.history.recorded import UNIX, Recorded
 

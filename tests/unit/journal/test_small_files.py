@@ -15,8 +15,8 @@ import pytest
 
 from scaler.extensions.costs.core import Saved, SpendingLedger
 from scaler.extensions.costs.file import SpendingFile
-from scaler.scheduler import files
-from scaler.scheduler.files import FileWriter, replace
+from scaler.journal import files
+from scaler.journal.files import FileWriter, replace
 from scaler.scheduler.rooms import Surroundings
 from tests.waiting import until
 
