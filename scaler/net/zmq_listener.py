@@ -18,7 +18,7 @@ from scaler.component import ORPHAN_GRACE_SECONDS
 from scaler.config.addresses import is_loopback
 from scaler.errors import UsageError
 from scaler.net import transport as t
-from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
+from scaler.net.address import SocketFile, check_not_in_use, needs_ipv6
 from scaler.net.connection import ANYONE, NOBODY
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
@@ -35,6 +35,7 @@ from scaler.net.zmq_transport import (
     receive_envelope,
     release_context,
 )
+from scaler.ports import cannot_bind, is_orphaned
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES
 from scaler.protocol.session import Envelope, OutboxLimits
 

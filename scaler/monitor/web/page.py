@@ -15,9 +15,9 @@ from pathlib import Path
 from scaler.config.addresses import MAX_PORT, is_open_to_others
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import ConfigError, UsageError
-from scaler.net.address import cannot_bind
 from scaler.output import OutputRelay
 from scaler.paths import local_path
+from scaler.ports import cannot_bind
 from scaler.processes import LISTENING_FD_VARIABLE
 from scaler.registry import private_path
 from scaler.security.private_files import read_private, write_private
