@@ -122,6 +122,7 @@ EXTENSIONS = Plugins(
         "sharing": "scaler.extensions.sharing:EXTENSION",
         "streams": "scaler.extensions.streams:EXTENSION",
         "timeline": "scaler.extensions.timeline:EXTENSION",
+        "units": "scaler.extensions.units:EXTENSION",
     },
 )
 
@@ -184,7 +185,8 @@ class Extension:
 
     packages, requirements, uploaded: modules of the `environment` extension, for clients and workers. documents: the
     module of the `languages` extension. culprit: returns path, part, and error of the part of a value that prevents its
-    pickling, given the value and its error.
+    pickling, given the value and its error. unit: returns the settings of a worker with facts about its unit, given the
+    settings and the environment variables.
     """
 
     name: str
@@ -214,6 +216,7 @@ class Extension:
     uploaded: str = ""
     documents: str = ""
     culprit: str = ""
+    unit: str = ""
     requires: tuple[str, ...] = ()
 
 

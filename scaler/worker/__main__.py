@@ -5,7 +5,6 @@ The fork server starts before any thread, and before imports of the agent, which
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import warnings
@@ -65,13 +64,13 @@ def _provide(config: WorkerConfig, status_fd: str | None) -> None:
 def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -> int:
     if sys.warnoptions:
         warnings.simplefilter("ignore")  # -W applies to tasks; a library's warning must not end or clutter the agent
-    from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
+    from scaler.plugins import EXTENSIONS, part_of  # noqa: PLC0415 (see the module)
+    from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415
     from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
-    from scaler.worker.unit_id import claim_gpus, learn_unit_id  # noqa: PLC0415
 
     try:
-        unit_id, gpus = learn_unit_id(config, os.environ), claim_gpus(config.per_worker_capabilities, os.environ)
-        config = dataclasses.replace(config, unit_id=unit_id, gpus=gpus)
+        if config.unit_id_from != "unit_id" or "units" in EXTENSIONS.built_in:
+            config = part_of("units", "unit", "unit_id_from")(config, os.environ)
     except ScalerError as error:
         return _report(status_fd, error)
     status = StatusFile(status_fd)

@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from scaler.config.worker import WorkerConfig
@@ -19,6 +20,12 @@ ANSWER_SECONDS = 2.0
 ATTEMPTS = 5
 """A container's endpoint may not be available right after its start."""
 PAUSE_SECONDS = 0.5
+
+
+def with_unit(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
+    """Return the settings of a worker with its unit id and GPUs. Raises ConfigError."""
+    gpus = claim_gpus(config.per_worker_capabilities, environment)
+    return replace(config, unit_id=learn_unit_id(config, environment), gpus=gpus)
 
 
 def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:

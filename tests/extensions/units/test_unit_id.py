@@ -11,8 +11,8 @@ import pytest
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ConfigError
-from scaler.worker import unit_id
-from scaler.worker.unit_id import learn_unit_id
+from scaler.extensions.units import unit_id
+from scaler.extensions.units.unit_id import learn_unit_id
 
 TASK = (
     b'{"Cluster": "default", '
