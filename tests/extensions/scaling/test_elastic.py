@@ -250,6 +250,52 @@ def test_units_reported_as_leaving_are_not_counted() -> None:
     assert [message.units for message in desired(cluster)] == [2], "one more takes its place, and not two"
 
 
+def test_view_counts_busy_slots_of_workers_that_stay() -> None:
+    policy = Told(m=2)
+    cluster = Cluster(policy, **PATIENT)
+    client, manager = cluster.client(), cluster.manager("m")
+    for name in ("a", "b"):
+        cluster.worker(name, manager_id="m")
+    cluster.submit(client, 8)
+    assert [len(cluster.on(name)) > 1 for name in ("a", "b")] == [True, True], "some are prefetched"
+    report(cluster, manager)
+    cluster.wait(1.0, alive=[manager])
+    assert policy.seen().busy_slots == 2
+    cluster.say("b", Drain("a spot notice"))
+    cluster.wait(1.0, alive=[manager])
+    assert policy.seen().busy_slots == 1
+
+
+def test_draining_unit_is_replaced_in_the_minimum_and_in_the_buffer() -> None:
+    cluster = Cluster(Told(m=0), **PATIENT)
+    client, manager = cluster.client(), cluster.manager("m", minimum_units=2, buffer_units=2)
+    for name in ("a", "b"):
+        cluster.worker(name, manager_id="m")
+    report(cluster, manager)
+    cluster.say("b", Drain("quarantined"))
+    cluster.wait(1.0, alive=[manager])
+    assert desired(cluster)[-1] == Desired(2, [], "0 are wanted; kept: minimum_units=2", draining=1)
+    cluster.say("a", Started(cluster.submit(client)))
+    cluster.wait(1.0, alive=[manager])
+    assert desired(cluster)[-1] == Desired(3, [], "0 are wanted; kept: buffer_units=2", draining=1)
+
+
+def test_manager_that_reconnects_keeps_warm_units() -> None:
+    cluster = Cluster(Told(m=0), **PATIENT)
+    manager = cluster.manager("m", warm_units=2)
+    for name in ("a", "b", "c"):
+        cluster.worker(name, manager_id="m")
+    report(cluster, manager)
+    cluster.wait(5.0, alive=[manager])
+    assert len(drained(cluster)) == 1
+    cluster.leave(manager)
+    cluster.wait(20.0)
+    report(cluster, cluster.manager("m", warm_units=2))
+    cluster.wait(5.0, alive=[manager])
+    assert len(drained(cluster)) == 1
+    assert desired(cluster)[-1].units == 2
+
+
 def test_quarantined_worker_counts_as_drained_only_when_empty() -> None:
     policy = Told(m=1)
     cluster = Cluster(policy)

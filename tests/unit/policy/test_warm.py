@@ -137,6 +137,22 @@ def test_reason_does_not_announce_the_end_of_kept_units(name: str, content: str)
     ]
 
 
+def test_kept_units_are_no_lull_that_extends_the_cooldown() -> None:
+    guard = GuardedPolicy(load_policy("simple", ""))
+    kept = manager(2, 2, warm_units=2)
+    work = (Demand(Needs(), "f", 40, 0, 60.0),)
+    steps = [
+        (0.0, (), kept),
+        (600.0, (), kept),
+        (1799.0, (), kept),
+        (1800.0, work, kept),
+        (1801.0, (), manager(10, 10)),
+    ]
+    answers = [guard.plan(ClusterView(now, demand, (here,)))[0]["m"] for now, demand, here in steps]
+    assert [each.units for each in answers] == [2, 2, 2, 10, 10]
+    assert answers[-1].reason == "no work; units stop after 3 s without work"
+
+
 COUNTS = st.integers(0, 12)
 
 
