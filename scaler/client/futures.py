@@ -338,11 +338,11 @@ class FutureTable:
             future._run_callbacks()
         return messages
 
-    def started(self, ids: Iterable[bytes]) -> None:
+    def started(self, ids: Iterable[bytes], *, has_started: bool) -> None:
         for identifier in ids:
             task = self.session.pending.get(identifier)
             if task is not None:
-                cast("TaskFuture", task)._has_started = True
+                cast("TaskFuture", task)._has_started = has_started
 
     def close(self, why: str, error: errors.ScalerError) -> None:
         """Refuse all further calls, and end all futures with an error. Idempotent."""

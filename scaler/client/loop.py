@@ -388,8 +388,8 @@ class ClientLoop:
 
     def _received(self, message: m.Message) -> None:
         match message:
-            case m.Started(ids):
-                self.futures.started(ids)
+            case m.Started(ids, requeued=requeued):
+                self.futures.started(ids, has_started=not requeued)
             case m.Output(is_stderr=is_stderr, text=text):
                 self._output.write(STDERR if is_stderr else STDOUT, text)
                 self._has_printed = True

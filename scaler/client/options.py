@@ -16,6 +16,9 @@ MAX_SECONDS = 1e9
 """Maximum duration, because some system clocks cannot count further."""
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
+DEFAULT_GRACE_SECONDS = 5.0
+"""Seconds from SIGTERM to SIGKILL of a preemptible task, as for the tasks of a worker that stops."""
+MAX_GRACE_SECONDS = 3600.0
 MAX_DELAYS = 64
 """Maximum number of delays of a task; the last one applies to all further attempts."""
 
@@ -69,6 +72,7 @@ class TaskKeywords(TypedDict, total=False):
     near: str | None
     tags: str | Iterable[str]
     expected_seconds: float
+    preemptible: bool | float
 
 
 class OptionKeywords(TaskKeywords, total=False):
@@ -98,6 +102,7 @@ class Options(NamedTuple):
     retry_delays: tuple[float, ...] = ()
     retry_jitter: float = 0.0
     tags: tuple[str, ...] = ()
+    preemptible: float = 0.0
     owner: object = None
 
     @property
@@ -153,6 +158,7 @@ def options_of(given: OptionKeywords, verb: str, base: Options = DEFAULTS) -> Op
         retry_delays=_delays(delay, retries),
         retry_jitter=float(delay.jitter) if isinstance(delay, Exponential) else 0.0,
         tags=_checked_tags(given.get("tags", ())),
+        preemptible=_grace_seconds(given.get("preemptible", False), retries),
         owner=base.owner,
     )
 
@@ -250,6 +256,24 @@ def _delays(delay: object, retries: int) -> tuple[float, ...]:
         check_seconds(f"retry_delay({attempt})", seconds, "tries again at once")
         found.append(float(seconds))
     return tuple(found)
+
+
+def _grace_seconds(preemptible: object, retries: int) -> float:
+    """Return the seconds from SIGTERM to SIGKILL for a task that may be stopped for others, or 0."""
+    if preemptible is False:
+        return 0.0
+    if preemptible is True:
+        seconds = DEFAULT_GRACE_SECONDS
+    elif isinstance(preemptible, int | float) and 0 < preemptible <= MAX_GRACE_SECONDS:
+        seconds = float(preemptible)
+    else:
+        limits = f"True, False, or a grace period above 0 and up to {MAX_GRACE_SECONDS:g} seconds"
+        raise UsageError(f"preemptible is {shown(preemptible)}, but must be {limits}")
+    if not retries:
+        raise UsageError(
+            "preemptible tasks start again after a stop, but retries=0 starts a task at most once: leave one out"
+        )
+    return seconds
 
 
 def _checked_tags(tags: object) -> tuple[str, ...]:

@@ -287,6 +287,8 @@ class TaskCalls(ArgumentOnly):
                 - retry_delay: seconds before the next attempt, `Exponential(...)`, or a function of the number of the
                   failed attempt.
                 - losses: number of further attempts after the worker or its process was lost. Default: `retries`.
+                - preemptible: whether the task, once started, may be stopped for others, to run again later. It gets
+                  SIGTERM, and SIGKILL after 5 s, or after the number of seconds given instead of True.
                 - timeout_seconds: time limit of one attempt. 0: none.
                 - name: name of the task in monitors. Default: the function's name.
                 - tags: names for which monitors show a progress bar, and which `cancel` takes.

@@ -19,7 +19,7 @@ from scaler.offload.call import Call
 from scaler.offload.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent.base import ExecutorBase, Status
-from scaler.worker.agent.state import RECALLED, Attempt, KillReason, micros
+from scaler.worker.agent.state import PREEMPTED, RECALLED, Attempt, KillReason, micros
 from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
@@ -191,9 +191,10 @@ class ServiceCalls(ExecutorBase):
                 assert_never(item)
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
-        """Cancel calls in flight and ignore later reports about them. Recalled and arriving calls run to completion."""
+        """Cancel calls in flight and ignore later reports about them. Recalled, preempted, and arriving calls run to
+        completion."""
         in_flight = [item for item in items if item.id in self._in_flight]
-        if reason is RECALLED:
+        if reason in (RECALLED, PREEMPTED):
             self.returned(in_flight, started=True)
             return
         for item in in_flight:
@@ -244,8 +245,8 @@ class ServiceCalls(ExecutorBase):
             else:
                 started.append(call)
         if started:
-            columns = zip(*((call.id, micros(_began_at(call)), call.lane) for call in started), strict=True)
-            self.send(Started(*map(list, columns)))
+            began_us = [micros(_began_at(call)) for call in started]
+            self.send(Started([call.id for call in started], began_us, [call.lane for call in started]))
         for call in overdue:
             self.time_out(call)
         if self._due:

@@ -500,6 +500,7 @@ class Spec:
     tags: TaskTags = ()
     code: f.OptionalId = b""  # id of the client's registered archive of uploaded modules, or empty
     packages: Packages = ()  # packages that the function imports, with the client's versions
+    preemptible: f.Seconds = 0.0  # may be stopped for other tasks, with so long from SIGTERM to SIGKILL; 0: never
 
     @property
     def max_losses(self) -> int:
@@ -610,6 +611,7 @@ class Recall(Message):
     ids: f.Ids
     attempts: f.Attempts
     kill: bool  # true: kill the started ones. False: they run on.
+    preempt: bool = False  # true: stop the started ones, as in Spec.preemptible. Workers that cannot let them run on.
 
 
 @message(15, to_scheduler=(WORKER,))
@@ -657,6 +659,7 @@ class Started(Message):
     ids: f.Ids
     began_us: f.Times = field(default_factory=list)  # as in Done; clients do not get it
     lanes: f.Lanes = field(default_factory=list)  # as in Done; clients do not get it
+    requeued: bool = False  # to clients: the tasks no longer run, and run again later
 
 
 @message(19, to_scheduler=(WORKER,), from_scheduler=CLIENTS)

@@ -356,6 +356,7 @@ struct Spec {
   tags @18 :List(TaskTag);
   code @19 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
   packages @20 :List(ImportedPackage);  # packages that the function imports, with the client's versions
+  preemptible @21 :Float64;      # may be stopped for other tasks, with so long from SIGTERM to SIGKILL; 0: never
 }
 
 struct TaskGroup {
@@ -460,6 +461,7 @@ struct Recall {
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
   kill @2 :Bool;                 # true: kill the started ones. False: they run on
+  preempt @3 :Bool;              # true: stop the started ones, as in Spec.preemptible. Workers that cannot let them run on
 }
 
 struct Returned {
@@ -507,6 +509,7 @@ struct Started {
   ids @0 :Data;                  # column of ids
   beganUs @1 :List(UInt64);      # as in Done; clients do not get it; microseconds of the worker's monotonic clock, or empty
   lanes @2 :List(UInt16);        # as in Done; clients do not get it; or empty
+  requeued @3 :Bool;             # to clients: the tasks no longer run, and run again later
 }
 
 struct Output {

@@ -189,7 +189,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
             if not (pid := _fork(descriptors[-1])):
                 requests.close()
                 _detach(ended, ended_sign)
-                _share_signals(usual, agent_stops)
+                _share_signals(usual, agent_stops, descriptors[0])
                 return run_processor(Descriptors(*descriptors), config, _connect, show_records, parts)
             for each in descriptors:
                 os.close(each)
@@ -283,11 +283,12 @@ def _detach(*descriptors: int) -> None:
     os.close(null)
 
 
-def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> None:
+def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int, tasks: int) -> None:
     """Make a new processor survive signals sent to all processes of a unit by a service manager or batch system.
 
     The agent also receives them and ends the processors after a grace period. A signal sent to this process alone has
-    its usual effect after AGENT_SECONDS. Programs and forks started by tasks have the usual handlers.
+    its usual effect after AGENT_SECONDS, or at once if the agent has ended the task socket to stop the task. Programs
+    and forks started by tasks have the usual handlers.
     """
 
     def take_back() -> None:
@@ -297,7 +298,7 @@ def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> Non
 
     def share(number: int, frame: FrameType | None) -> None:
         """A handler, because programs would inherit SIG_IGN."""
-        if is_readable(agent_stops, AGENT_SECONDS):
+        if not _is_ended(tasks) and is_readable(agent_stops, AGENT_SECONDS):
             return
         action = usual[signal.Signals(number)]
         if callable(action):
@@ -310,6 +311,12 @@ def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> Non
         signal.signal(number, action if action is signal.SIG_IGN else share)
         signal.siginterrupt(number, False)
     os.register_at_fork(after_in_child=take_back)
+
+
+def _is_ended(tasks: int) -> bool:
+    poll = select.poll()
+    poll.register(tasks, select.POLLRDHUP)
+    return any(event & select.POLLRDHUP for _, event in poll.poll(0))
 
 
 def _close_all_but(*kept: int) -> None:

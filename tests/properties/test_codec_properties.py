@@ -172,7 +172,12 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Run: st.builds(m.Run, FUNCTIONS, st.lists(ATTEMPTS, max_size=3)),
     m.ForgetFunctions: st.builds(m.ForgetFunctions, IDS),
     m.Started: st.builds(m.Started, IDS) | columns(began_us=U64, lanes=U16).map(lambda drawn: m.Started(**drawn)),
-    m.Recall: st.builds(lambda kill, drawn: m.Recall(kill=kill, **drawn), st.booleans(), columns(attempts=ATTEMPT)),
+    m.Recall: st.builds(
+        lambda kill, preempt, drawn: m.Recall(kill=kill, preempt=preempt, **drawn),
+        st.booleans(),
+        st.booleans(),
+        columns(attempts=ATTEMPT),
+    ),
     m.Returned: columns(attempts=ATTEMPT, started=st.booleans()).map(lambda drawn: m.Returned(**drawn)),
     m.Printed: columns(are_stderr=st.booleans(), truncated_bytes=st.integers(0, 2**64 - 1), texts=DATA).map(
         lambda drawn: m.Printed(**drawn)

@@ -110,7 +110,8 @@ class Walk(CoreRig):
         ids = [(self.tasks + n).to_bytes(16, "big") for n in range(count)]
         self.tasks += count
         self.came.update((identifier, 1) for identifier in ids)
-        spec = Spec(self.random.choice(list(CODE)), retries=self.random.choice([0, 3]))
+        retries, grace = self.random.choice([(0, 0.0), (3, 0.0), (3, 0.5)])
+        spec = Spec(self.random.choice(list(CODE)), retries=retries, preemptible=grace)
         self.hears(Run([(spec.function, CODE[spec.function])], [RunGroup(spec, ids, [1] * count, [b"x"] * count)]))
 
     def pick(self) -> tuple[int, FakeProcessor]:
@@ -180,8 +181,8 @@ class Walk(CoreRig):
 
     def recall(self) -> None:
         chosen = self.random.sample(sorted(self.came), min(len(self.came), self.random.randint(1, 5)))
-        kill = self.random.random() < 0.5
-        self.hears(Recall([each[0] for each in chosen], [each[1] for each in chosen], kill))
+        kill, preempt = self.random.choice([(False, False), (True, False), (False, True)])
+        self.hears(Recall([each[0] for each in chosen], [each[1] for each in chosen], kill, preempt))
 
     def pass_time(self) -> None:
         self.now += self.random.choice([0.001, 0.02, 0.6, 11.0])

@@ -109,6 +109,8 @@ class SchedulerCore:
             self._scaling.hurry()
         if state.pools.overloaded or time >= self.placement.next_check:
             self.placement.balance(time)
+        if self.placement.has_backlog and time >= self.state.ready.turns.preempt_at:
+            self.placement.preempt(time)
         if time >= self._scaling.next_at:
             self._scaling.plan(time)
         return self.outbox.flush()
@@ -125,6 +127,7 @@ class SchedulerCore:
             self.durability.next_at,
             self._stores.again_at,
             self.state.rooms.near.again_at,
+            self.state.ready.turns.preempt_at if self.placement.has_backlog else None,
         )
         for at in (*due_at, *check_at):
             if at is not None:

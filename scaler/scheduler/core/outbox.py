@@ -48,7 +48,7 @@ class Outbox:
         self._runs: dict[Worker, Run] = {}
         self._run_bytes: defaultdict[Worker, int] = defaultdict(int)
         self._columns: defaultdict[Group, dict[Worker, RunGroup]] = defaultdict(dict)
-        self._recalls: dict[tuple[Worker, bool], Recall] = {}
+        self._recalls: dict[tuple[Worker, bool, bool], Recall] = {}
         self._missing: defaultdict[ClientRecord, list[bytes]] = defaultdict(list)
 
     # -- to clients
@@ -187,18 +187,18 @@ class Outbox:
             for of_group in self._columns.values():
                 of_group.pop(worker, None)
 
-    def recall(self, worker: Worker, task: Task, kill: bool) -> None:
+    def recall(self, worker: Worker, task: Task, *, kill: bool = False, preempt: bool = False) -> None:
         """Add one attempt to the worker's next Recall. A Run of this step that names the attempt is sent before."""
-        recall = self._recalls.get((worker, kill))
+        recall = self._recalls.get((worker, kill, preempt))
         if recall is None:
-            recall = self._recalls[worker, kill] = Recall([], [], kill)
+            recall = self._recalls[worker, kill, preempt] = Recall([], [], kill, preempt)
         recall.ids.append(task.id)
         recall.attempts.append(task.attempt)
 
     def discard(self, worker: Worker) -> None:
         self._forget_run(worker)
-        self._recalls.pop((worker, True), None)
-        self._recalls.pop((worker, False), None)
+        for key in [key for key in self._recalls if key[0] is worker]:
+            del self._recalls[key]
 
     # -- the rest
 
@@ -227,7 +227,7 @@ class Outbox:
             self._run_bytes.clear()
             self._columns.clear()
         if self._recalls:
-            commands.extend(Send(worker.id, recall) for (worker, _), recall in self._recalls.items())
+            commands.extend(Send(worker.id, recall) for (worker, *_), recall in self._recalls.items())
             self._recalls = {}
         if self._missing:
             for client, ids in self._missing.items():

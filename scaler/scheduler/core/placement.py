@@ -391,6 +391,11 @@ class Placement:
                 self._tasks.recall(worker, tasks)
                 self._overloaded.move_to_end(worker)  # the next step compares other workers
 
+    def preempt(self, now: float) -> None:
+        """Stop started tasks for ready ones."""
+        for worker, task, ahead in self._ready.turns.to_preempt(now):
+            self._tasks.preempt(worker, task, ahead)
+
     def _relieve_stalled(self, now: float) -> None:
         self.next_check = now + CHECK_SECONDS
         for worker in list(self._overloaded):

@@ -9,6 +9,7 @@ may subclass `ReadyQueue` to keep tasks that prefer a place apart.
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import insort
 from collections import OrderedDict, deque
@@ -87,6 +88,13 @@ class Turns:
 
     def to_recall(self, _overloaded: Sequence[Worker], /) -> Iterable[tuple[Worker, Sequence[Task]]]:
         """Yield the compared workers with the queued tasks that should start after a ready one, if `is_shared`."""
+        return ()
+
+    preempt_at = math.inf
+    """Earliest time of the next call of `to_preempt`, while tasks are ready."""
+
+    def to_preempt(self, _now: float, /) -> Iterable[tuple[Worker, Task, str]]:
+        """Yield workers with a started task to stop for a ready one, and the text for which one. Sets `preempt_at`."""
         return ()
 
     def begin(self, now: float) -> None:

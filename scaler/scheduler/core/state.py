@@ -220,8 +220,11 @@ class Assigned:
 
 @dataclass(slots=True, eq=False)
 class Recalled:
+    """ahead: for what a started task is stopped, as display text; empty if a started task continues."""
+
     worker: Worker
     cancel: bool
+    ahead: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -246,6 +246,12 @@ class Tasks:
             worker.count_recall(1)
             self._outbox.recall(worker, task, kill=cancel)
 
+    def preempt(self, worker: Worker, task: Task, ahead: str) -> None:
+        """Ask a worker to stop a started task, which runs again later. ahead: for what, as display text."""
+        task.state = Recalled(worker, False, ahead)
+        worker.count_recall(1)
+        self._outbox.recall(worker, task, preempt=True)
+
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
         """Process the reply to a recall: returned tasks, and tasks that the worker keeps because they have started."""
         if not message.ids:
@@ -393,6 +399,8 @@ class Tasks:
             return
         match outcome:
             case Outcome.NOT_STARTED:
+                if type(task.state) is Recalled and task.state.ahead:
+                    self._note_preempted(worker, task, task.state.ahead, costs[0])
                 self._requeue(task, 0.0, now)
             case Outcome.INPUT_MISSING:
                 self._hold(task, payload)
@@ -409,6 +417,19 @@ class Tasks:
                 self.end(task, outcome, payload, *costs)
             case Outcome.SUCCESS | Outcome.EXCEPTION:
                 raise AssertionError("ended with a result")
+
+    def _note_preempted(self, worker: Worker, task: Task, ahead: str, duration_us: int) -> None:
+        """Record that an attempt was stopped for another task, which is charged to nobody."""
+        self._forget_stored(result_id(task.id, task.attempt), worker)
+        errors, number = _errors_of(task), task.number
+        error = f"attempt {number} on {worker.title}: stopped after {duration_us / 1e6:.0f} s for {ahead}"
+        errors.uncharged += 1
+        if len(errors.texts) >= MAX_ATTEMPT_ERRORS:
+            errors.texts.pop()
+        errors.texts.append(error)
+        self._state.changes.add(TaskRetried, task, number, worker.name, error)
+        if not task.group.client.terminated:
+            self._outbox.send_to_client(task.group.client, Started([task.id], requeued=True))
 
     def worker_lost(self, worker: Worker, why: str, charged: bool, limit_seconds: float, now: float) -> None:
         """Requeue or end the tasks of a lost worker.

@@ -18,7 +18,7 @@ from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol import messages as m
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
-from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason
+from scaler.worker.agent.state import CANCELLED, PREEMPTED, RECALLED, Attempt, KillReason
 
 IDLE_TICK_SECONDS = 0.5
 START_NOTHING_AT = 2 / 3
@@ -240,13 +240,14 @@ class AgentCore:
             executor.returned(refused, started=False)
 
     def _recall(self, message: m.Recall, _now: float) -> None:
-        """Return queued attempts, and kill running ones if requested. Also ends the wait after a session's report."""
+        """Return queued attempts, and stop running ones if requested. Also ends the wait after a session's report."""
         self._has_reported = False
         attempts = self.executor.queue.attempts
         recalled = zip(message.ids, message.attempts, strict=True)
         here = [item for key, number in recalled if (item := attempts.get(key)) is not None and item.attempt == number]
         self.executor.give_back([item for item in here if not item.executor])
-        self.executor.end([item for item in here if item.executor], CANCELLED if message.kill else RECALLED)
+        reason = CANCELLED if message.kill else PREEMPTED if message.preempt else RECALLED
+        self.executor.end([item for item in here if item.executor], reason)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -119,6 +119,7 @@ class ProcessorVerb(Enum):
     SPAWN = "start it"
     RECLAIM = "take back all tasks that it has not read, and read its results"
     KILL = "kill it"
+    TERMINATE = "send SIGTERM to its task, and let it exit afterwards"
     END = "let it exit when idle"
     GRANT = "grant it the slot that it waits for"
 

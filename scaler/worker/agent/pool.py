@@ -21,6 +21,7 @@ from scaler.worker.agent.base import Status
 from scaler.worker.agent.processor_table import ProcessorTable
 from scaler.worker.agent.state import (
     CANCELLED,
+    PREEMPTED,
     RECALLED,
     KillReason,
     KnownSpec,
@@ -41,6 +42,7 @@ UNREAD_SECONDS = 5.0
 MAX_NAMES = 256
 _MAX_OUTCOME = Outcome.OBJECT_LOST
 _INPUT_MISSING = Outcome.INPUT_MISSING
+_RAISED = Outcome.EXCEPTION_TO_RETRY
 _WORK_OF = attrgetter("work_us")
 
 
@@ -142,6 +144,10 @@ class ProcessorPool(ProcessorTable):
 
     def tick(self, snapshots: Mapping[int, Snapshot], now: float, may_start: bool) -> None:
         for processor in list(self.processors.values()):
+            if processor.kill_at <= now:
+                self._kill(processor, PREEMPTED)
+            elif processor.state is not ProcessorState.ENDING:
+                self.wake_by(processor.kill_at)
             if now < processor.rests_until:
                 self.wake_by(processor.rests_until)
                 continue
@@ -281,6 +287,10 @@ class ProcessorPool(ProcessorTable):
             item.spec.observe(duration_us)
             processor.ended.add(item.spec)
             ran = began_ns // 1000, lane, *counts
+            if outcome and processor.kill_reason is PREEMPTED and outcome <= _RAISED:
+                # SIGTERM has most likely caused the exception.
+                self.killed(item, *PREEMPTED, duration_us, began_ns // 1000, lane)
+                continue
             self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes, ran)
         if not dispatched:
             processor.work_us = 0.0
@@ -300,13 +310,15 @@ class ProcessorPool(ProcessorTable):
             processor.work_us = sum(item.cost_us for item in processor.dispatched)
         for results, sent in answer.results:
             self._take_results(processor, results, sent, now)
-        recalled = [item for item in back if item.request in (RECALLED, CANCELLED)]
+        recalled = [item for item in back if item.request in (RECALLED, CANCELLED, PREEMPTED)]
         self.queue.put_back(back)
         self.give_back(recalled)
         for item in processor.dispatched:
             if item.request is RECALLED:
                 self.returned([item], started=True)
                 item.request = None
+            elif item.request is PREEMPTED:
+                self._preempt(processor, item.spec.wire.preemptible, now)
             elif item.request is not None:
                 self._kill(processor, item.request)
 
@@ -314,18 +326,20 @@ class ProcessorPool(ProcessorTable):
         """Handle an exit after its last results and unread attempts. outcome: outcome of the running attempt."""
         dispatched = processor.dispatched
         has_begun = processor.snapshot.begun > processor.results
-        if processor.state is not ProcessorState.ENDING and processor.is_worn and not has_begun:
+        is_expected = processor.state is ProcessorState.ENDING or processor.kill_reason is PREEMPTED
+        if not is_expected and processor.is_worn and not has_begun:
             self.processors_replaced += 1  # it exited on its own, because it must not run another task
-        elif processor.state is not ProcessorState.ENDING and not processor.is_ready:
+        elif not is_expected and not processor.is_ready:
             self._count_failed_start(text)
-        elif processor.state is not ProcessorState.ENDING:
+        elif not is_expected:
             task = processor.first_task if has_begun else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"
             self.log(f"processor {processor.number} died {what}: {text}", task)
         died = KillReason(outcome, f"the processor that ran the task died: {text}")
         reason = processor.kill_reason or died
-        # The processor may have been killed between reading and starting a task. A cancelled task always ends.
-        if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
+        # The processor may have been killed between reading and starting a task. A cancelled or preempted task always
+        # ends.
+        if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED or reason is PREEMPTED):
             began_us = micros(processor.snapshot.begun_at)
             ran = (max(0, micros(now) - began_us), began_us, processor.lane) if has_begun else ()
             self.killed(dispatched.popleft(), *reason, *ran)

@@ -7,6 +7,7 @@ tasks arrive in bursts. Invariants: at most `slots` processors are active; only 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from scaler.grammar import counted
 from scaler.protocol.messages import Outcome, Suspended
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
-from scaler.worker.agent.state import Attempt, KillReason, PooledProcessor, ProcessorState
+from scaler.worker.agent.state import PREEMPTED, Attempt, KillReason, PooledProcessor, ProcessorState
 from scaler.worker.frames import ToProcessor, pack
 
 LONG_PRELOAD_SECONDS = 30.0
@@ -148,6 +149,15 @@ class ProcessorTable(ExecutorBase):
             processor.kill_reason = reason
             self._enter(processor, ProcessorState.ENDING, processor.since)
             self._act(processor, e.ProcessorVerb.KILL)
+
+    def _preempt(self, processor: PooledProcessor, grace_seconds: float, now: float) -> None:
+        """Send SIGTERM to the running task. Its slot stays taken until it ends, or is killed after the grace period."""
+        if processor.kill_at == math.inf:
+            processor.kill_reason = PREEMPTED
+            processor.kill_at = now + grace_seconds
+            self._wear_out(processor, now)
+            self._act(processor, e.ProcessorVerb.TERMINATE)
+            self.wake_by(processor.kill_at)
 
     # -- termination -------------------------------------------------------------------------------------------------
 

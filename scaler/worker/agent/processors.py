@@ -133,9 +133,11 @@ class ProcessorAgent(Agent):
                 processor.is_killed = True
                 processor.signal(signal.SIGKILL)
                 self._fork_server.wake()  # the fork server reports the exit
-            case e.ProcessorVerb.END:
+            case e.ProcessorVerb.END | e.ProcessorVerb.TERMINATE as verb:
                 with contextlib.suppress(OSError):  # it has exited, which the fork server will report
                     processor.tasks.end.shutdown(socket.SHUT_WR)
+                if verb is e.ProcessorVerb.TERMINATE:
+                    processor.signal(signal.SIGTERM)
             case e.ProcessorVerb.GRANT:
                 with contextlib.suppress(BlockingIOError, ConnectionError):
                     processor.results.send(frames.GRANT, socket.MSG_DONTWAIT)

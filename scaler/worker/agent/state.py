@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class KillReason(NamedTuple):
 CANCELLED = KillReason(Outcome.CANCELLED, "cancelled")
 RECALLED = KillReason(Outcome.NOT_STARTED, "recalled")
 """Request to return an attempt unless it has started."""
+PREEMPTED = KillReason(Outcome.NOT_STARTED, "stopped for another task")
+"""Request to return an attempt, and to stop it if it has started. It may still end within its grace period."""
 
 
 @dataclass(slots=True, eq=False)
@@ -210,6 +213,8 @@ class PooledProcessor:
     names: dict[str, None] = field(default_factory=dict)
     """Names (`KnownSpec.near`) of tasks that it was sent, the last ones last."""
     kill_reason: KillReason | None = None
+    kill_at: float = math.inf
+    """End of the grace period after SIGTERM."""
     is_worn: bool = False
     """Receives no more tasks and is replaced once its tasks have finished."""
     is_yielding: bool = False

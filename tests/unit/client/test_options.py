@@ -36,6 +36,10 @@ def is_busy(error: BaseException) -> bool:
         ({"retries": -1}, "retries is -1, but must be an integer from 0 to 10000"),
         ({"retries": True}, "retries is True, but must be an integer"),
         ({"losses": -1}, "losses is -1, but must be an integer from 0"),
+        ({"preemptible": "yes"}, "preemptible is 'yes', but must be True, False, or a grace period above 0"),
+        ({"preemptible": 0}, "preemptible is 0, but must be True, False, or a grace period above 0"),
+        ({"preemptible": 1e6}, "preemptible is 1000000.0, but must be True, False, or a grace period"),
+        ({"preemptible": True, "retries": 0}, "retries=0 starts a task at most once: leave one out"),
         ({"losses": 2, "retries": 0}, "losses is 2, but retries=0 starts a task at most once: leave one out"),
         ({"retry_on": "ValueError"}, "retry_on is 'ValueError', but must be an exception type, a tuple of them, or"),
         ({"retry_on": (ValueError, 5)}, "retry_on takes exception types, not 5"),
@@ -75,6 +79,12 @@ def test_unknown_keyword_raises_a_type_error_with_the_valid_ones() -> None:
         options_of({"replicas": 2}, "options")  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match=r"map got an unexpected keyword argument 'chunksize'; the options .* retries"):
         options_of(given, "map")
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(False, 0.0), (True, 5.0), (30, 30.0), (0.5, 0.5)])
+def test_preemptible_tasks_have_a_grace_period(given: Any, seconds: float) -> None:
+    assert carried(preemptible=given).preemptible == seconds
+    assert carried().preemptible == 0.0
 
 
 def test_client_only_values_are_unchanged() -> None:

@@ -76,4 +76,4 @@ def test_only_a_workers_record_updates_its_counters() -> None:
 def test_worker_has_the_attributes_known_to_these_tests() -> None:
     assert {"tasks", "recalled", "draining", "last_message_at", "by_function"} <= WORKER
     assert {"recalled", "draining", "broken_at"} <= WORKERS_ALONE
-    assert {"state", "missing", "cancel"} == TASK_STATE
+    assert {"state", "missing", "cancel", "ahead"} == TASK_STATE

@@ -110,8 +110,8 @@ class Story(CoreRig):
         self.hands[number].begin(self.now)
         self.signal(number, Event.BLOCKED)
 
-    def recall(self, *numbers: int, kill: bool, attempt: int = 1) -> None:
-        self.hear(m.Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill))
+    def recall(self, *numbers: int, kill: bool = False, preempt: bool = False, attempt: int = 1) -> None:
+        self.hear(m.Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill, preempt))
 
     def done(self) -> dict[int, m.Outcome]:
         return {

@@ -43,6 +43,7 @@ class FakeProcessor:
         self.finishes_while_taken = False
         self.granted = 0
         self.killed = False
+        self.terminated = False
         self.ended = False
         self.released = False
         self.announced: list[int] = []
@@ -125,6 +126,7 @@ class FakeProcessors:
         if verb is Verb.RECLAIM:
             return processor.reclaim(number)
         processor.killed |= verb is Verb.KILL
+        processor.terminated |= verb is Verb.TERMINATE
         processor.ended |= verb is Verb.END
         processor.granted += verb is Verb.GRANT
         return None
