@@ -159,7 +159,7 @@ def hooks_fit_declarations(contract: Contract) -> None:
     base = next((each for each in type(part).__mro__ if each.__name__ == "SchedulerPart"), object)
     for hook, declaration in HOOKS.items():
         has_hook = getattr(type(part), hook) is not getattr(base, hook, None)
-        assert has_hook == bool(getattr(part, declaration)), f"{hook} and {declaration} do not fit each other"
+        assert has_hook == bool(getattr(type(part), declaration)), f"{hook} and {declaration} do not fit each other"
 
 
 def same_input_same_output(contract: Contract) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
+from scaler.extensions.streams.messages import StreamTaken, StreamValue
 from scaler.ids import MAX_ATTEMPT
 from scaler.monitor.messages import (
     ClusterRead,
@@ -265,6 +266,10 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
         lambda drawn: st.builds(ObjectsHeld, in_backend=st.booleans(), **{k: st.just(v) for k, v in drawn.items()})
     ),
     UseBackend: st.builds(UseBackend, TEXT, DATA),
+    StreamValue: st.builds(StreamValue, ID, ID, PEER, U64, U32, st.booleans(), DATA),
+    StreamTaken: st.builds(StreamTaken, ID, U64, U64),
+    m.JoinGang: st.builds(m.JoinGang, ID, TEXT, U32),
+    m.GangFormed: st.builds(m.GangFormed, U32, st.lists(TEXT, max_size=4), U32),
     ObjectsDropped: st.builds(ObjectsDropped, IDS),
     ObjectsWanted: st.builds(ObjectsWanted, IDS),
     ObjectsUnwanted: st.builds(ObjectsUnwanted, IDS),

@@ -74,7 +74,10 @@ class Name:
 class Names(SchedulerPart, Nearness):
     """Chooses workers by name. The core calls it during placement, so that an exception ends the scheduler."""
 
+    changes = (TasksEnded,)
+
     def __init__(self, _settings: Any = None) -> None:
+        self.changes = ()  # type: ignore[assignment,misc]  # until the first name
         self.names: dict[str, Name] = {}
         """Names that a worker has."""
         self.lanes: dict[str, OrderedDict[str, set[int]]] = {}
@@ -173,7 +176,7 @@ class Names(SchedulerPart, Nearness):
         names = self.lanes.setdefault(worker.name, OrderedDict())
         if near not in names:
             if not self.changes:  # the first name
-                self.changes = (TasksEnded,)  # type: ignore[misc]
+                del self.changes
                 self.cluster.changes.resolve()
             self.names.setdefault(near, Name()).workers[worker] = None
             if len(names) >= MAX_NAMES:
