@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from scaler.needs import Needs, pinned_worker
@@ -27,7 +28,7 @@ from scaler.protocol.messages import MAX_BATCH_BYTES, Drain, Outcome
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import Give, ReadyQueue
+from scaler.scheduler.core.ready import NO_RANK, Give, ReadyQueue
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Group, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
@@ -165,27 +166,34 @@ class Placement:
         turns = self._ready.turns
         if turns.is_shared:
             turns.begin(now)
-        waiting = self._ready.waiting()
+        has_credit = any(pool.idle or pool.prefetching for pool in self._pools.values())
+        waiting = self._ready.waiting(is_for_all=has_credit)
         take_turns = turns.is_shared and len(waiting) > 1
         if self._resources.reservations:
             self._resources.expire(now)
         placed = dict.fromkeys(waiting, 0)
-        left = waiting.copy()
+        left = [(queue.next_turn() if take_turns else (), place, queue) for place, queue in enumerate(waiting)]
+        heapify(left)
         while left and budget > 0:
-            queue = min(left, key=lambda each: each.next_turn()) if take_turns else left[0]
+            turn, place, queue = left[0]
+            # Keys only grow during a pass, unless a task is put back.
+            if take_turns and (present := queue.next_turn()) > turn:
+                heapreplace(left, (present, place, queue))
+                continue
             count = self._fill(queue, 1 if take_turns else budget, now)
             placed[queue] += count
             budget -= count
             if take_turns and count and queue.total:
                 continue
-            left.remove(queue)
+            heappop(left)
             if queue.needs.is_counted and not queue.needs.is_fixed:
                 self._note_shortage(queue, placed[queue], now)
             if placed[queue] and len(waiting) > 1:
                 self._ready.rotate(queue)
         if self._stores.is_spread:
             self._stores.end_pass(now)
-        self.has_backlog = any(queue.count or queue.preferred for queue in waiting)
+        queues = self._ready.queues.values()
+        self.has_backlog = any((queue.count or queue.preferred) and queue.first_rank != NO_RANK for queue in queues)
         return budget <= 0
 
     def _note_shortage(self, queue: ReadyQueue, placed: int, now: float) -> None:

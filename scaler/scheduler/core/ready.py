@@ -367,9 +367,13 @@ class ReadyQueues:
     def count(self) -> int:
         return sum(queue.total for queue in self.queues.values())
 
-    def waiting(self) -> list[ReadyQueue]:
-        """Return the queues with a ready task that may run, by whose turn it is, then least recently served."""
+    def waiting(self, *, is_for_all: bool = True) -> list[ReadyQueue]:
+        """Return the queues with a ready task that may run, by whose turn it is, then least recently served.
+
+        is_for_all: false if no worker has credit, so that only counted and fixed tasks matter."""
         found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
+        if not is_for_all:
+            found = [queue for queue in found if queue.needs.is_counted or queue.needs.is_fixed]
         if self.turns.is_shared:
             found = [queue for queue in found if queue.first_rank != NO_RANK]
         if len(found) > 1:

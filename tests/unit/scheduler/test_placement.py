@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaler.needs import pinned
+from scaler.needs import NEAR, pinned
 from scaler.net.connection import Received
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
@@ -26,6 +26,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core import core
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Relayed
+from scaler.scheduler.core.ready import ReadyQueue
 from tests.unit.scheduler.driver import CODE, FUNCTION, Alternating, Cluster, NoScaling
 
 
@@ -267,3 +268,35 @@ def test_task_fails_when_its_only_suitable_worker_is_gone(cluster: Cluster, clie
     (odd,) = cluster.submit(client, needs=(("worker:no id", 0.0),))
     assert [cluster.outcome(client, task) for task in (waiting, never, odd)] == [Outcome.WORKER_LOST] * 3
     assert cluster.outcome(client, busy) is None
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_step_with_many_needs_asks_each_queue_for_its_turn_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    cluster = Cluster()
+    for client in ("a", "b"):
+        cluster.client(client)
+    cluster.worker("w", queue_size=0)
+    (running,) = cluster.submit("a", retries=0)
+    count = 200
+    for client in ("a", "b"):
+        specs = [Spec(FUNCTION, name="f", needs=((f"{NEAR}{number}", 0.0),), retries=0) for number in range(count)]
+        groups = [TaskGroup(spec, [cluster.task_id(client)], [b"\x80 arguments"], [], [], []) for spec in specs]
+        cluster.say(client, Submit([(FUNCTION, CODE)], groups, 0, 0))
+    asked = 0
+    next_turn = ReadyQueue.next_turn
+
+    def counted(queue: ReadyQueue) -> tuple[Any, ...]:
+        nonlocal asked
+        asked += 1
+        return next_turn(queue)
+
+    monkeypatch.setattr(ReadyQueue, "next_turn", counted)
+    if has_room:
+        cluster.finish("w", running)
+        assert len(cluster.on("w")) == 1
+        assert count < asked <= 8 * count
+    else:
+        cluster.step()
+        assert asked == 0
