@@ -20,6 +20,7 @@ from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.near import Nearness
+from scaler.scheduler.core.placement import MAX_HELD_BACK
 from scaler.scheduler.core.ready import Give, ReadyQueue, Side
 from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord, Task, Worker
@@ -125,12 +126,14 @@ class Names(SchedulerPart, Nearness):
         while workers and queue.count and placed < budget:
             share = -(-min(queue.count, budget - placed) // len(workers))
             left = []
+            in_vain = 0
             for worker in workers:
-                if not queue.count or placed >= budget:
+                if not queue.count or placed >= budget or (prefetch and in_vain >= MAX_HELD_BACK):
                     break
                 side = worker.side
                 given = give(worker, share if prefetch else min(share, worker.slots - worker.busy))
                 placed += given
+                in_vain += not given
                 if given:
                     self._sent(worker, queue.needs.near)
                 if side is not None and worker.side is side:
