@@ -1,13 +1,14 @@
 """Capabilities: a worker's offers, a task's needs, and their comparison. A capability is a label (`linux`) or a
 quantity (`gpu=2`). An offered label satisfies any quantity; a needed label is satisfied by any offer of that name.
 Three quantities are *counted*: a running task occupies its `memory` (bytes), `gpu`, and `cpus` on its worker. Every
-worker offers memory and cpus, explicitly or implicitly. All other quantities are only compared."""
+worker offers memory and cpus, explicitly or implicitly. Other quantities are counted if a task asks for them with
+`resources`, and only compared otherwise."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scaler.errors import UsageError
@@ -17,10 +18,10 @@ UNITS_PER_ONE = 1000  # counted amounts are integer thousandths, so that fractio
 _MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down, so that equal hosts make equal offers
 _BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _PREFIXES = " KMGT"
-PIN, LIMIT, NEAR, GANG = "worker:", "limit:", "near:", "gang:"
-"""Prefixes of terms: one worker (its id in hex follows), a limit of the cluster, a preferred place, and the number of
-tasks that start together. Terms travel among the needs, but only the pin is compared with offers. Capability names have
-no colon."""
+PIN, LIMIT, NEAR, GANG, COUNTED = "worker:", "limit:", "near:", "gang:", "counted:"
+"""Prefixes of terms: one worker (its id in hex follows), a limit of the cluster, a preferred place, the number of tasks
+that start together, and a capability that is counted. Terms travel among the needs. Only the first and the last are
+compared with offers. Capability names have no colon."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
@@ -71,7 +72,8 @@ class Needs:
     is_alone: bool = False
     cpus: float = field(init=False, compare=False, hash=False, repr=False)
     claims: tuple[tuple[str, int], ...] = field(init=False, compare=False, hash=False, repr=False)
-    """Memory and gpu occupied while running, in thousandths."""
+    """Memory, gpu, other capabilities, and limits (with their prefix) occupied while running, in thousandths."""
+    is_limited: bool = field(init=False, compare=False, hash=False, repr=False)
     is_counted: bool = field(init=False, compare=False, hash=False, repr=False)  # occupies more than a slot
     pin: str = field(init=False, compare=False, hash=False, repr=False)  # the required worker; empty for any
     required: tuple[tuple[str, float], ...] = field(init=False, compare=False, hash=False, repr=False)
@@ -81,9 +83,13 @@ class Needs:
     is_fixed: bool = field(init=False, compare=False, hash=False, repr=False)  # never moves to another worker
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "required", _without(self.items, LIMIT, NEAR, GANG))
+        required = [(name.removeprefix(COUNTED), amount) for name, amount in _without(self.items, LIMIT, NEAR, GANG)]
+        object.__setattr__(self, "required", tuple(required))
         amounts = dict(self.items) if self.items else {}
         claims = [(name, math.ceil(amounts[name] * UNITS_PER_ONE)) for name in (GPU, MEMORY) if amounts.get(name)]
+        counted = [item for item in self.items if item[0].startswith((COUNTED, LIMIT))]
+        claims += [(name.removeprefix(COUNTED), max(1, round(amount * UNITS_PER_ONE))) for name, amount in counted]
+        object.__setattr__(self, "is_limited", any(name.startswith(LIMIT) for name, _ in claims))
         object.__setattr__(self, "cpus", amounts.get(CPUS, 0.0))
         object.__setattr__(self, "claims", tuple(claims))
         object.__setattr__(self, "is_counted", bool(claims) or self.cpus > 0 or self.is_alone)
@@ -122,7 +128,10 @@ class Needs:
         return Needs(_without(self.items, PIN, LIMIT, NEAR, GANG))
 
     def __str__(self) -> str:
-        pairs = (("gang" if name == self.gang else name.replace(":", " "), amount) for name, amount in self.items)
+        pairs = (
+            ("gang" if name == self.gang else name.removeprefix(COUNTED).replace(":", " "), amount)
+            for name, amount in self.items
+        )
         return ",".join(name if amount == 0 else with_amount(name, amount) for name, amount in pairs)
 
 
@@ -192,6 +201,8 @@ def task_needs(
     memory: float | str | None = None,
     cpus: float | None = None,
     gpu: float | None = None,
+    resources: object = None,
+    limits: object = None,
 ) -> Needs:
     """Build a task's needs from its options. Raises UsageError with the option and the remedy."""
     wanted = dict(capabilities or {})
@@ -213,7 +224,28 @@ def task_needs(
     gpus = wanted.get(GPU)
     if isinstance(gpus, int | float) and gpus > 1 and gpus % 1:
         raise UsageError(f"gpu is {gpus!r}: a task takes a fraction of one GPU, or whole GPUs")
-    return Needs.of(wanted)
+    counted = amounts("resources", resources)
+    if builtin := {MEMORY, CPUS, GPU} & counted.keys():
+        raise UsageError(f"resources has {min(builtin)!r}, which is an option of its own: {min(builtin)}=...")
+    terms = {COUNTED: counted, LIMIT: amounts("limits", limits)}
+    pairs = [(prefix + name, amount) for prefix, found in terms.items() for name, amount in found.items()]
+    needs = Needs.of(wanted)
+    return Needs(tuple(sorted([*needs.items, *pairs]))) if pairs else needs
+
+
+def amounts(option: str, given: object) -> dict[str, float]:
+    """Return the amounts of an option that is a dict, a list of names, or one name. Raises UsageError."""
+    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given or ()
+    if not isinstance(names, Iterable):
+        raise UsageError(f'{option} is {given!r}, but must be a dict such as {{"name": 1}}, or names')
+    pairs = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, 1.0)
+    for name, amount in pairs.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(f"{option} has {name!r}: a name has letters, digits, '_', '.' and '-'")
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not is_number or not 1 / UNITS_PER_ONE <= amount < math.inf:
+            raise UsageError(f"{option}[{name!r}] is {amount!r}, but must be a number from {1 / UNITS_PER_ONE}")
+    return {name: float(amount) for name, amount in pairs.items()}
 
 
 def parse_capabilities(text: str) -> dict[str, float | None]:

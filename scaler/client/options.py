@@ -70,6 +70,8 @@ class TaskKeywords(TypedDict, total=False):
     cpus: float | None
     gpu: float | None
     near: str | None
+    resources: Mapping[str, float] | Iterable[str] | None
+    limits: Mapping[str, float] | Iterable[str] | None
     tags: str | Iterable[str]
     expected_seconds: float
     preemptible: bool | float
@@ -142,9 +144,10 @@ def options_of(given: OptionKeywords, verb: str, base: Options = DEFAULTS) -> Op
     for option, value in (("profiling", profiling), ("stream_output", stream_output)):
         if value not in (None, False, True):
             raise UsageError(f"{option} is {shown(value)}, but must be True, False, or None")
+    builtin = given.get("memory"), given.get("cpus"), given.get("gpu")
     return Options(
         needs=tuple(
-            sorted([*task_needs(capabilities, given.get("memory"), given.get("cpus"), given.get("gpu")).items, *near])
+            sorted([*task_needs(capabilities, *builtin, given.get("resources"), given.get("limits")).items, *near])
         ),
         priority=priority,
         retries=retries,

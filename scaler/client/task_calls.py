@@ -277,7 +277,9 @@ class TaskCalls(ArgumentOnly):
                   (powers of 1024).
                 - cpus: part of the worker's slots, at least one slot.
                 - gpu: number of whole GPUs, or a fraction of a shared one. CUDA_VISIBLE_DEVICES names them.
-                - capabilities: requirements for the worker, such as `{"linux": None, "licences": 2}`.
+                - capabilities: requirements for the worker, such as `{"linux": None, "cuda": 12}`.
+                - resources: capabilities that the task occupies, such as `{"fpga": 1}`. A list of names means one each.
+                - limits: what the task uses of limits of the cluster, such as `{"db": 1}`, or a list of names.
                 - near: name of what the task keeps in memory, such as a model. Prefers workers that have run tasks with
                   this name.
                 - priority: tasks with a higher number run first.

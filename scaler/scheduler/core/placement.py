@@ -3,7 +3,8 @@
 A worker's credit is its slots plus a prefetch. The prefetch is worth `PREFETCH_SECONDS` of measured task time or 1.5
 round trips to the worker, whichever is more; at least one task per slot, and at most the worker's queue size. Free
 slots are filled first, breadth first, then prefetches in equal shares. A task with retries=0 is never prefetched: if
-its worker is lost, the scheduler must know whether the task ran. Nor is a long task while owners or priorities contend.
+its worker is lost, the scheduler must know whether the task ran. Nor is a task that uses a limit of the
+cluster, nor a long task while owners or priorities contend.
 
 Balancing recalls queued tasks in three cases. If a worker is idle and no ready task fits it, tasks that will not start
 soon are recalled at once from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, each
@@ -207,6 +208,8 @@ class Placement:
         pools = self._fitting.get(queue.needs)
         if pools is None:
             pools = self._pools_for(queue.needs)
+        if queue.needs.is_limited and not self._resources.room(queue):
+            return 0
         give = partial(self._give, queue, sum([pool.workers for pool in pools]) == 1, now)
         placed = in_vain = 0
         for prefetch in (False, True):
@@ -329,7 +332,7 @@ class Placement:
     def _is_held_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
         """Return whether a task is not prefetched by this worker."""
         turns = self._ready.turns
-        if not group.spec.retries:
+        if not group.spec.retries or group.needs.is_limited:
             self._held_back = MAX_HELD_BACK  # no worker prefetches it
         elif turns.is_shared and turns.holds_back(group, worker, chosen):
             self._held_back += 1

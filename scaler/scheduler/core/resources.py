@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from scaler.needs import Needs, Offers
 from scaler.protocol.messages import WorkerDetails
 
-MISSING = "tasks with memory, gpu, or cpus need the extension 'resources', which this scheduler lacks"
+MISSING = (
+    "tasks with memory, gpu, cpus, resources, or limits need the extension 'resources', which this scheduler lacks"
+)
 
 
 def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
@@ -80,6 +82,22 @@ class ResourceRules:
     def refusal(self, needs: Needs) -> str:
         """Return why tasks with these needs are refused, or an empty string."""
         return MISSING if needs.claims or needs.cpus else ""
+
+    def room(self, _queue: Any, /) -> int:
+        """Return how many tasks of a queue find room in the cluster's limits now."""
+        return sys.maxsize
+
+    def within_limits(self, wanted: Callable[[Any], int]) -> Callable[[Any], int]:
+        """Return a function like `Turns.wanted` that counts no more tasks in total than limits allow."""
+        return wanted
+
+    def limited(self, _queue: Any, _task: Any = None, /) -> str:
+        """Return for which limit the tasks of a queue wait, or an empty string. _task: the one to explain."""
+        return ""
+
+    def deadlock(self, _task: Any, /) -> str:
+        """Return a text if a task waits for a limit that tasks around it use, or an empty string."""
+        return ""
 
     def joined(self, worker: Any) -> Claims:
         """Return the claims of a new worker."""
