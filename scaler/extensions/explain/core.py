@@ -80,7 +80,11 @@ class Explanations(SchedulerPart, Explainer):
         found: list[Command] = []
         for queue in self.cluster.ready.waiting():
             text = unservable(self.cluster, queue.needs) if queue.needs.required else ""
-            for client in filter(None, map(clients.get, queue.clients())) if text else ():
+            receivers = queue.clients() if text else set()
+            first = queue.first() if queue.needs.is_limited else None
+            if first is not None and (stuck := self.cluster.rooms.resources.deadlock(first)):
+                text, receivers = f"{called(first.group.spec.name)} waits: {stuck}", {first.group.owner.id}
+            for client in filter(None, map(clients.get, receivers)):
                 warned = self._warned.setdefault(client.id, set())
                 if queue.needs in warned or len(warned) >= MAX_WARNED:
                     continue
@@ -196,7 +200,11 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(preference)
         if needs.near and (preference := state.rooms.near.why_waits(task)):
             parts.append(preference)
-        if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
+        if (
+            needs.is_counted
+            and state.rooms.resources.room(state.ready.of(needs))
+            and not any(worker.count(needs, state.ready.of(needs)) for worker in willing)
+        ):
             parts.append(state.rooms.resources.shortage(state.ready.of(needs), willing))
         if needs.gang:
             parts.append(state.rooms.gangs.shortage(state.ready.of(needs), willing))
@@ -205,7 +213,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(f"on worker {willing[0].title}, {reasons[0]}")
     if task.error_texts:
         parts.append(f"it runs again after {_last_error(task)}")
-    return "; ".join([*parts, outlook(state, needs)])
+    return "; ".join([*parts, outlook(state, needs, task)])
 
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:
@@ -244,11 +252,13 @@ def _line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def outlook(state: ClusterState, needs: Needs) -> str:
-    """Return a text on what ready tasks with these needs wait for. O(workers)."""
+def outlook(state: ClusterState, needs: Needs, task: Task | None = None) -> str:
+    """Return a text on what ready tasks with these needs wait for. O(workers). task: the one to explain, or None."""
+    limit = state.rooms.resources.limited(state.ready.of(needs), task) if needs.is_limited else ""
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
-    parts = [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
+    parts = [limit] if limit else []
+    parts += [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
     could = [manager for manager in state.rooms.scaling.managers.values() if needs.fits(manager.offers)]
     if not could and not fitting:
         parts.append(_no_candidate(state, needs))

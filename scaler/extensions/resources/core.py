@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scaler.config.setting import SettingsModel
-from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.resources.cluster_limits import Limits
 from scaler.extensions.resources.stocks import CountedClaims, MemoryPools, Stock
-from scaler.needs import CPUS, UNITS_PER_ONE, Needs, amount_text
+from scaler.needs import CPUS, UNITS_PER_ONE, amount_text
 from scaler.scheduler.core.ready import ReadyQueue
-from scaler.scheduler.core.resources import Claims, ResourceRules, emptiest
+from scaler.scheduler.core.resources import Claims, emptiest
 from scaler.scheduler.core.state import Worker
 
 RESERVE_AFTER_SECONDS = 1.0
@@ -23,6 +22,8 @@ class Reservation(NamedTuple):
     worker: Worker
     stocks: list[Stock]
     until: float
+    is_partial: bool
+    """Of limits only, while there was no room in them."""
 
 
 @dataclass(slots=True)
@@ -33,32 +34,28 @@ class Shortage:
     seconds: float = FIRST_SECONDS
 
 
-class Counted(SchedulerPart, ResourceRules):
+class Counted(Limits):
     """Counts resources, and reserves room for large tasks, so that a stream of smaller tasks cannot starve them.
 
     If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, the queue reserves room on one worker, which
     no task of the same or a lower rank may use. A reservation ends when a task of the queue is placed, or at a time
     limit, because reserved room is idle. The limit doubles each time, until it exceeds the duration of any task in the
-    way. Between reservations, other tasks get as much time.
+    way. Between reservations, other tasks get as much time. A queue that waits for a limit of the cluster reserves no
+    other resources. If it waits only for a slot, it reserves one at once, because its tasks are not prefetched.
 
     Invariant: a worker or stock is reserved exactly for the queues in `reservations`, and a queue has at most one.
     """
 
-    def __init__(self, _config: SettingsModel | None = None) -> None:
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
         self.reservations: dict[ReadyQueue, Reservation] = {}
         self._short: dict[ReadyQueue, Shortage] = {}
         self._memory = MemoryPools()
 
-    def resources(self) -> ResourceRules:
-        return self
-
-    def refusal(self, _needs: Needs, /) -> str:
-        return ""
-
     # -- workers
 
     def joined(self, worker: Worker) -> Claims:
-        return CountedClaims(worker.offers, worker.slots, self._memory.join(worker.host, worker.details))
+        return CountedClaims(worker.offers, worker.slots, self._memory.join(worker.host, worker.details), self.limits)
 
     def left(self, worker: Worker) -> None:
         for queue in [queue for queue, each in self.reservations.items() if each.worker is worker]:
@@ -78,15 +75,21 @@ class Counted(SchedulerPart, ResourceRules):
             short = self._short[queue] = Shortage(now)
             for ended in [each for each in self._short if not each.total and each not in self.reservations]:
                 del self._short[ended]
-        is_due = now - short.since >= RESERVE_AFTER_SECONDS
-        return is_due and queue not in self.reservations and len(self.reservations) < MAX_QUEUES
+        has_limits = queue.needs.is_limited and self.room(queue) > 0
+        if queue in self.reservations:
+            return self.reservations[queue].is_partial and has_limits
+        is_due = now - short.since >= (0 if has_limits and self.has_only_limits(queue.needs) else RESERVE_AFTER_SECONDS)
+        return is_due and len(self.reservations) < MAX_QUEUES
 
     def reserve(self, queue: ReadyQueue, workers: Sequence[Worker], now: float) -> Worker | None:
         needs = queue.needs
+        self._release(queue)
+        is_short = needs.is_limited and not self.room(queue)
+        claims = [claim for claim in needs.claims if not is_short or claim[0] in self.limits]
         best: tuple[float, float, Worker, list[Stock]] | None = None
         for worker in workers:
             known = worker.claims.stocks if isinstance(worker.claims, CountedClaims) else {}
-            stocks = [(known[name], amount) for name, amount in needs.claims if name in known]
+            stocks = [(known[name], amount) for name, amount in claims if name in known]
             if worker.claims.reserved is not None or any(stock.kept_for is not None for stock, _ in stocks):
                 continue
             missing = max([(amount - stock.free) / amount for stock, amount in stocks], default=0.0)
@@ -97,15 +100,15 @@ class Counted(SchedulerPart, ResourceRules):
             self._short[queue].since = now  # compare all workers again later, not in every step
             return None
         _, _, worker, stocks_of = best
-        if needs.width(worker.offers, worker.slots) > 1:
+        if not is_short and (needs.is_limited or needs.width(worker.offers, worker.slots) > 1):
             worker.claims.reserve(queue)
         for stock in stocks_of:
             stock.kept_for = queue
-        self.reservations[queue] = Reservation(worker, stocks_of, now + self._short[queue].seconds)
+        self.reservations[queue] = Reservation(worker, stocks_of, now + self._short[queue].seconds, is_short)
         return worker
 
     def expire(self, now: float) -> None:
-        for queue, (worker, _, until) in list(self.reservations.items()):
+        for queue, (worker, _, until, _) in list(self.reservations.items()):
             if not queue.total:
                 self._release(queue)
                 self._short.pop(queue, None)
@@ -131,10 +134,7 @@ class Counted(SchedulerPart, ResourceRules):
         known = [(each.claims.stocks, each) for each in willing if isinstance(each.claims, CountedClaims)]
         for name, amount in needs.claims:
             stocks = [(by_name[name], each) for by_name, each in known if name in by_name]
-            if len(stocks) == len(willing) and not any(
-                stock.count(amount) and (stock.kept_for is None or queue.may_pass(stock.kept_for))
-                for stock, _ in stocks
-            ):
+            if len(stocks) == len(willing) and not any(stock.room(amount, queue) for stock, _ in stocks):
                 stock, worker = max(stocks, key=lambda pair: pair[0].free)
                 free = amount_text(name, max(0, stock.free) / UNITS_PER_ONE)
                 return (

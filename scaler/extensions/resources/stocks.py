@@ -1,8 +1,8 @@
-"""Counted resources of workers: memory and GPUs that tasks occupy while assigned. Pure.
+"""Counted resources of workers: memory, GPUs, and others that tasks occupy while assigned. Pure.
 
-A `Stock` is one resource of one worker, or the memory of a host that its workers share. Amounts are integers, in
-thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller tasks cannot
-starve a larger one.
+A `Stock` is one resource of one worker, the memory of a host that its workers share, or a limit of the cluster. Amounts
+are integers, in thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller
+tasks cannot starve a larger one.
 
 Invariant: `used` is the sum of the claims of present tasks, and never more than `total`.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scaler.needs import GPU, MEMORY, UNITS_PER_ONE, Needs
+from scaler.needs import CPUS, GPU, MEMORY, UNITS_PER_ONE, Needs
 from scaler.protocol.messages import WorkerDetails
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.resources import Claims, offers_of
@@ -37,6 +38,13 @@ class Stock:
 
     def count(self, amount: int) -> int:
         return max(0, self.total - self.used) // amount
+
+    def room(self, amount: int, queue: ReadyQueue | None) -> int:
+        """Return how many tasks of a queue find this amount, outside of reservations for other queues."""
+        return 0 if self.is_kept_from(queue) else self.count(amount)
+
+    def is_kept_from(self, queue: ReadyQueue | None) -> bool:
+        return self.kept_for is not None and (queue is None or not queue.may_pass(self.kept_for))
 
     def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Claim an amount. Returns the indexes of its devices. reported: devices that the task already has."""
@@ -89,17 +97,32 @@ class GpuStock(Stock):
 
 
 @dataclass(slots=True, eq=False)
+class LimitStock(Stock):
+    """A limit of the cluster. A reservation keeps only what one task of the queue uses. is_open: tasks may start."""
+
+    name: str = ""
+    is_open: bool = False
+
+    def room(self, amount: int, queue: ReadyQueue | None) -> int:
+        kept = dict(self.kept_for.needs.claims)[self.name] if self.kept_for and self.is_kept_from(queue) else 0
+        return max(0, self.free - kept) // amount if self.is_open else 0
+
+
+@dataclass(slots=True, eq=False)
 class CountedClaims(Claims):
-    """stocks: memory and GPUs of the worker. shared_memory: memory shared with other workers of the host, or None."""
+    """stocks: finite amounts that the worker offers, and limits. shared_memory: memory shared with other workers of the
+    host, or None. limits: of the cluster."""
 
     shared_memory: Stock | None
+    limits: Mapping[str, LimitStock]
     stocks: dict[str, Stock] = field(init=False)
 
     def __post_init__(self) -> None:
         # Labels and unknown memory are not counted.
-        kinds = ((GPU, GpuStock), (MEMORY, Stock))
-        totals = [(name, kind, self.offers.amounts.get(name, math.inf)) for name, kind in kinds]
-        self.stocks = {name: kind(round(total * UNITS_PER_ONE)) for name, kind, total in totals if total != math.inf}
+        self.stocks = {**self.limits}
+        for name, total in self.offers.amounts.items():
+            if total != math.inf and name != CPUS:
+                self.stocks[name] = (GpuStock if name == GPU else Stock)(round(total * UNITS_PER_ONE))
         if self.shared_memory is not None:
             self.stocks[MEMORY] = self.shared_memory
 
@@ -107,15 +130,14 @@ class CountedClaims(Claims):
         room = sys.maxsize
         for name, amount in needs.claims:
             stock = self.stocks.get(name)
-            if stock is None:
-                continue
-            if stock.kept_for is not None and (queue is None or not queue.may_pass(stock.kept_for)):
-                return 0
-            room = min(room, stock.count(amount))
+            if stock is not None:
+                room = min(room, stock.room(amount, queue))
         return room
 
     def is_kept_for(self, queue: ReadyQueue) -> bool:
-        return self.reserved is queue or any(stock.kept_for is queue for stock in self.stocks.values())
+        return self.reserved is queue or any(
+            stock.kept_for is queue for name, stock in self.stocks.items() if name not in self.limits
+        )
 
     def _take(self, needs: Needs, reported: tuple[int, ...] | None) -> tuple[int, ...]:
         devices: tuple[int, ...] = ()

@@ -72,13 +72,10 @@ class DemandMeter:
         running = _running((worker for worker in state.workers.values() if worker not in late.until), now)
         before, self._ended = self._ended, {}
         demand: list[Demand] = []
+        wanted = state.rooms.resources.within_limits(state.ready.turns.wanted)
         for function, groups in alike.items():
             ended = self._ended_since(before.get(function, _Ended()), function, groups)
-            row = (
-                self._row(function, groups, state.ready.turns.wanted, ended, running, late, seconds)
-                if groups or ended.tasks
-                else None
-            )
+            row = self._row(function, groups, wanted, ended, running, late, seconds) if groups or ended.tasks else None
             if row is not None:
                 demand.append(row)
         return tuple(demand)

@@ -280,7 +280,8 @@ class FairTurns(SchedulerPart, Turns):
         has_long = any(user.is_owner and user.is_long for user in self._active())
         if not has_long and len({priority for _, priority in self._contenders}) == 1:
             return
-        waiting = [(queue.first_rank[0], queue) for queue in self.cluster.ready.waiting()]
+        has_room = self.cluster.rooms.resources.room
+        waiting = [(queue.first_rank[0], queue) for queue in self.cluster.ready.waiting() if has_room(queue)]
         # Slots with short tasks are soon free: a few workers are enough.
         wanted = sum(min(queue.total, len(overloaded)) for _, queue in waiting)
         left = MAX_COMPARED

@@ -63,6 +63,7 @@ def test_page_gets_its_table_columns_from_the_schema() -> None:
         "failures",
         "audit",
         "shares",
+        "limits",
         "times",
         "logs",
     }

@@ -16,6 +16,7 @@ from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
 from scaler.extensions.audit.rows import AuditRow
 from scaler.extensions.logs.rows import LogRow
+from scaler.extensions.resources.rows import LimitRow
 from scaler.extensions.sharing.rows import ShareRow
 from scaler.ids import task_id_of
 from scaler.monitor.cluster_rows import FailureRow, TaskRow
@@ -145,6 +146,8 @@ class PreparedMonitor(MonitorConnection):
             return [AuditRow(9.0, "refused", "bob", text=NASTY)]
         if name == "shares":
             return [ShareRow("desk", NASTY, "", 2.0, 3, 2.5, 3, 9, 7.25, 60.5, 1.25)]
+        if name == "limits":
+            return [LimitRow("db", 10.0, 10.0, 10, 3, NASTY)]
         rows = [LogRow(2, 9.0, "WARNING", "w", "w-id", NASTY, "agent"), LogRow(1, 8.0, "ERROR", "v", "v-id", "late")]
         return [row for row in rows if search in ("", row.worker)][:most]
 

@@ -1,0 +1,378 @@
+"""Limits of the cluster: never exceeded, released with their tasks, explained, and no reason to scale up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scaler.extensions.explain.core import explain
+from scaler.extensions.resources import LimitSettings, parse_limits
+from scaler.extensions.resources.core import RESERVE_AFTER_SECONDS, Counted
+from scaler.extensions.resources.rows import LimitRow
+from scaler.needs import amounts
+from scaler.net.connection import Identity
+from scaler.policy.simple import SimplePolicy
+from scaler.policy.view import ClusterView, Wanted
+from scaler.protocol.messages import ManagerStatus, Notice, Outcome, Returned, Suspended
+from scaler.scheduler.core.durability import RECOVERY_SECONDS
+from tests.unit.scheduler.driver import Cluster
+
+GB = 1e9
+Pairs = tuple[tuple[str, float], ...]
+DB: Pairs = (("limit:db", 1.0),)
+LIMITS = {"db": 2.0, "licence": 1.0}
+
+
+class Limited(Cluster):
+    extensions = tuple(each for each in Cluster.extensions if each != "resources")
+
+    def __init__(self, policy: Any = None, *, limits: dict[str, float] | None = None, is_open: bool = True) -> None:
+        self.counted = Counted(LimitSettings(limits=LIMITS if limits is None else limits))
+        self.parts = (*Cluster.parts, lambda: self.counted)
+        super().__init__(policy)
+        if is_open:
+            self.wait(RECOVERY_SECONDS + 0.5)
+
+    def why(self, task: bytes) -> str:
+        return explain(self.state, task, self.now)
+
+    def table(self, client: str) -> list[LimitRow]:
+        return [*self.counted.rows("limits", "", 100, self.state.clients[self.peer(client)], self.state)]
+
+
+@pytest.fixture
+def cluster() -> Limited:
+    return Limited()
+
+
+@pytest.fixture
+def client(cluster: Limited) -> str:
+    return cluster.client()
+
+
+def running(cluster: Cluster, *workers: str) -> list[bytes]:
+    return [task for worker in workers for task in cluster.on(worker)]
+
+
+def test_no_more_tasks_than_the_limit_are_sent_to_all_workers_together(cluster: Limited, client: str) -> None:
+    a, b, other = cluster.worker("a", slots=4), cluster.worker("b", slots=4), cluster.client("other")
+    tasks = cluster.submit(client, 3, needs=DB) + cluster.submit(other, 3, needs=DB)
+    first = running(cluster, a, b)
+    assert len(first) == 2
+    assert set(first) <= set(tasks)
+    for task in first:
+        cluster.finish(a if task in cluster.on(a) else b, task)
+    assert len(running(cluster, a, b)) == 2
+    assert not set(running(cluster, a, b)) & set(first)
+
+
+def test_blocked_queue_blocks_no_other_task(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=4)
+    cluster.submit(client, 200, needs=DB, priority=9)
+    others = cluster.submit(client, 2)
+    assert set(others) <= set(cluster.on(worker))
+
+
+def test_task_with_a_limit_is_not_queued_behind_others(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=2)
+    plain = cluster.submit(client, 2)
+    (limited,) = cluster.submit(client, needs=DB)
+    assert cluster.on(worker) == plain
+    more = cluster.submit(client, 1)
+    cluster.finish(worker, plain[0])
+    assert limited in cluster.on(worker), "it gets the next slot"
+    cluster.finish(worker, plain[1])
+    assert set(cluster.on(worker)) == {limited, *more}
+
+
+def test_amounts_and_several_limits_add_up() -> None:
+    cluster = Limited(limits={"db": 1.0, "licence": 3.0})
+    client, worker = cluster.client(), cluster.worker("w", slots=9)
+    half = cluster.submit(client, 3, needs=(("limit:db", 0.5),))
+    assert cluster.on(worker) == half[:2]
+    (both,) = cluster.submit(client, needs=(("limit:db", 0.5), ("limit:licence", 3.0)))
+    (licence,) = cluster.submit(client, needs=(("limit:licence", 1.0),))
+    assert cluster.on(worker) == [*half[:2], licence]
+    cluster.finish(worker, half[0], licence)
+    assert len(cluster.on(worker)) == 2
+    assert {both, half[2]} & set(cluster.on(worker))
+
+
+@pytest.mark.parametrize("amount", [0.1, 1 / 3, 0.7, 0.29])
+def test_fractions_of_a_limit_fill_it_up(amount: float) -> None:
+    cluster = Limited(limits={"db": 1.0})
+    client, worker = cluster.client(), cluster.worker("w", slots=20)
+    cluster.submit(client, 20, needs=(("limit:db", amount),))
+    assert len(cluster.on(worker)) == int(1 / amount + 1e-9)
+
+
+# -- releases
+
+
+def test_limit_is_released_when_its_worker_is_lost(cluster: Limited, client: str) -> None:
+    a = cluster.worker("a", slots=2)
+    first = cluster.submit(client, 2, needs=DB)
+    assert cluster.on(a) == first
+    cluster.leave(a)
+    b = cluster.worker("b", slots=4)
+    second = cluster.submit(client, 2, needs=DB)
+    cluster.wait(5.0, alive=[client, b])
+    assert len(cluster.on(b)) == 2
+    cluster.finish(b, *cluster.on(b))
+    cluster.wait(1.0, alive=[client, b])
+    assert len(cluster.on(b)) == 2
+    cluster.finish(b, *cluster.on(b))
+    assert {cluster.outcome(client, task) for task in first + second} == {Outcome.SUCCESS}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.PROCESSOR_DIED])
+def test_limit_is_released_when_an_attempt_fails(outcome: Outcome, cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=3)
+    tasks = cluster.submit(client, 3, needs=DB, retries=1)
+    cluster.finish(worker, tasks[0], outcome=outcome, payload=b"")
+    assert cluster.on(worker)[:2] == tasks[1:]
+
+
+def test_cancelled_task_keeps_its_limit_until_the_worker_has_stopped_it(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=3)
+    tasks = cluster.submit(client, 3, needs=DB)
+    cluster.cancel(client, tasks[0])
+    assert tasks[2] not in cluster.on(worker), "it may still run"
+    cluster.say(worker, Returned([tasks[0]], [1], [False]))
+    assert cluster.on(worker) == tasks[1:]
+
+
+def test_limit_is_released_when_a_client_leaves(cluster: Limited, client: str) -> None:
+    worker, other = cluster.worker("w", slots=3), cluster.client("other")
+    first = cluster.submit(other, 2, needs=DB)
+    mine = cluster.submit(client, 2, needs=DB)
+    cluster.leave(other)
+    for task in first:
+        cluster.say(worker, Returned([task], [1], [False]))
+    assert cluster.on(worker) == mine
+
+
+def test_silent_worker_keeps_the_limits_of_its_tasks_until_it_is_given_up(cluster: Limited, client: str) -> None:
+    cluster.worker("a", slots=2)
+    cluster.submit(client, 2, needs=DB)
+    b = cluster.worker("b", slots=2)
+    cluster.submit(client, 2, needs=DB)
+    cluster.wait(30.0, alive=[client, b])
+    assert not cluster.on(b)
+    cluster.wait(40.0, alive=[client, b])
+    assert len(cluster.on(b)) == 2
+
+
+def test_task_that_waits_for_nested_tasks_keeps_its_limit(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=4)
+    tasks = cluster.submit(client, 3, needs=DB)
+    cluster.say(worker, Suspended([tasks[0]], [1], [True]))
+    assert tasks[2] not in cluster.on(worker)
+
+
+# -- after a restart
+
+
+def test_limits_are_closed_until_workers_have_reported(cluster: Limited) -> None:
+    cluster = Limited(is_open=False)
+    client, worker = cluster.client(), cluster.worker("w", slots=4)
+    (task,) = cluster.submit(client, needs=DB)
+    (other,) = cluster.submit(client)
+    assert cluster.on(worker) == [other]
+    assert "it waits until limit db is counted, 1.5 s after the start of the scheduler" in cluster.why(task)
+    cluster.wait(RECOVERY_SECONDS + 0.5, alive=[client, worker])
+    assert task in cluster.on(worker)
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("needs", "text"),
+    [
+        ((("limit:dbx", 1.0),), "limits={'dbx': 1} is more than this cluster has: its limits are db=2, licence=1"),
+        ((("limit:db", 2.5),), "limits={'db': 2.5} is more than this cluster has: its limits are db=2, licence=1"),
+    ],
+)
+def test_unknown_limit_and_too_large_amount_are_refused_with_the_known_limits(
+    needs: Pairs, text: str, cluster: Limited, client: str
+) -> None:
+    cluster.worker("w")
+    (task,) = cluster.submit(client, needs=needs)
+    outcome, payload = cluster.outcomes(client)[task]
+    assert outcome is Outcome.REJECTED
+    assert text in payload.decode()
+
+
+def test_cluster_without_limits_says_so() -> None:
+    cluster = Limited(limits={})
+    client = cluster.client()
+    (task,) = cluster.submit(client, needs=DB)
+    assert "its limits are none (setting limits of [scheduler])" in cluster.outcomes(client)[task][1].decode()
+
+
+@pytest.mark.parametrize("text", ["db", "db=", "db=x", "db=-1", "=1", "db=1,db=2", "a b=1", "db=0"])
+def test_wrong_settings_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"limits has|must be a number|given twice, or without a number"):
+        amounts("limits", parse_limits(text))
+
+
+def test_settings_name_each_limit_and_its_amount() -> None:
+    assert parse_limits(" db = 10, licence=2.5 ") == {"db": 10.0, "licence": 2.5}
+
+
+# -- explanations and the table
+
+
+def test_explanation_names_the_limit_and_who_uses_it(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=4)
+    stranger = cluster.client("stranger", identity=Identity("bob"))
+    cluster.submit(client, 1, needs=DB, name="load")
+    cluster.submit(stranger, 1, needs=DB, name="secret")
+    (task,) = cluster.submit(client, needs=DB)
+    assert "it waits for limit db: 2 of 2 are used by 1 task of load" in cluster.why(task)
+    assert "secret" not in cluster.why(task)
+    assert len(cluster.on(worker)) == 2
+    (row,) = [row for row in cluster.table(client) if row.limit == "db"]
+    assert (row.used, row.total, row.tasks, row.ready) == (2.0, 2.0, 2, 1)
+    assert "1 task of load" in row.used_by
+    assert cluster.table(client)[1] == LimitRow("licence", 0.0, 1.0, 0, 0, "no task")
+
+
+def test_nested_task_that_waits_for_its_parents_limit_is_reported(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=4)
+    (parent,) = cluster.submit(client, needs=(("limit:db", 2.0),), name="outer")
+    cluster.nested("n", worker, parent)
+    cluster.say(worker, Suspended([parent], [1], [True]))
+    (child,) = cluster.submit("n", needs=DB, name="inner", parent=parent)
+    reason = "it is nested in a task of outer"
+    assert reason in cluster.why(child)
+    cluster.wait(3.0, alive=[client, worker])
+    notices = [message.text for name, message in cluster.said if name == client and isinstance(message, Notice)]
+    assert len(notices) == 1
+    assert "inner() waits: it is nested in a task of outer()" in notices[0]
+    cluster.submit("n", needs=(("limit:licence", 1.0),), name="inner", parent=parent)
+    assert len(cluster.on(worker)) == 2, "another limit is free"
+
+
+# -- starvation
+
+
+def test_small_amounts_do_not_starve_a_large_one() -> None:
+    cluster = Limited(limits={"db": 4.0})
+    client, worker = cluster.client(), cluster.worker("w", slots=8)
+    cluster.submit(client, 8, needs=DB)
+    (large,) = cluster.submit(client, needs=(("limit:db", 4.0),))
+    for step in range(200):
+        if large in cluster.on(worker):
+            break
+        cluster.submit(client, 1, needs=DB)
+        cluster.finish(worker, cluster.on(worker)[step % len(cluster.on(worker))], seconds=0.1)
+        cluster.wait(0.1, alive=[client, worker])
+    assert large in cluster.on(worker)
+    assert step * 0.1 < 2 * RESERVE_AFTER_SECONDS + 1.0
+
+
+def test_reservation_of_a_limit_keeps_only_what_one_task_uses() -> None:
+    cluster = Limited(limits={"db": 4.0})
+    client, worker = cluster.client(), cluster.worker("w", slots=9)
+    first = cluster.submit(client, 4, needs=DB)
+    cluster.submit(client, 1, needs=(("limit:db", 2.0),))
+    cluster.wait(2.0, alive=[client, worker])
+    later = cluster.submit(client, 3, needs=DB)
+    cluster.finish(worker, first[0])
+    assert not set(later) & set(cluster.on(worker)), "the first free one is kept"
+    assert "and the next are kept for tasks that need limit db=2" in cluster.why(later[0])
+
+
+def test_queue_that_waits_for_a_limit_reserves_no_memory(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", {"memory": 8 * GB}, slots=9)
+    first = cluster.submit(client, 2, needs=DB)
+    (both,) = cluster.submit(client, needs=(("limit:db", 1.0), ("memory", 8 * GB)))
+    cluster.wait(3.0, alive=[client, worker])
+    assert cluster.counted.reservations
+    memory = cluster.submit(client, 2, needs=(("memory", 4 * GB),))
+    assert set(memory) <= set(cluster.on(worker))
+    cluster.finish(worker, first[0])
+    cluster.wait(1.0, alive=[client, worker])
+    more = cluster.submit(client, 1, needs=(("memory", 4 * GB),))
+    cluster.finish(worker, memory[0])
+    assert more[0] not in cluster.on(worker), "now only memory is missing"
+    cluster.finish(worker, memory[1])
+    assert both in cluster.on(worker)
+
+
+# -- demand
+
+
+class Seen(SimplePolicy):
+    view: ClusterView
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        self.view = view
+        return super().plan(view)
+
+
+def demanded(*groups: tuple[int, Pairs], workers: int = 0) -> int:
+    policy = Seen("")
+    cluster = Limited(policy, limits={"db": 3.0})
+    client, manager = cluster.client(), cluster.manager("m")
+    cluster.say(manager, ManagerStatus(cluster.now, []))
+    names = [cluster.worker(f"w{number}") for number in range(workers)]
+    for number, (count, needs) in enumerate(groups):
+        cluster.submit(client, count, needs=needs, name=f"f{number}")
+    cluster.wait(2.0, alive=[client, manager, *names])
+    return sum(row.tasks for row in policy.view.demand)
+
+
+def test_demand_is_no_more_than_limits_allow() -> None:
+    assert demanded((100, ())) == 100
+    assert demanded((100, DB)) == 3
+    assert demanded((100, DB), (100, DB)) == 3, "two functions share the limit"
+    assert demanded((100, DB), workers=2) == 3, "what runs counts"
+    assert demanded((2, DB), workers=4) == 2
+    assert demanded((100, (("limit:db", 2.0),))) == 1
+
+
+def test_groups_that_cannot_run_leave_demand_to_others() -> None:
+    assert demanded((100, (*(("gpu", 1.0),), *DB)), (100, DB)) == 4
+
+
+# -- counted capabilities
+
+
+def test_counted_capability_limits_tasks_of_a_worker(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", {"fpga": 2.0, "cuda": 12.0}, slots=8)
+    compared = cluster.submit(client, 3, needs=(("fpga", 1.0),))
+    assert cluster.on(worker) == compared, "a capability is only compared"
+    tasks = cluster.submit(client, 3, needs=(("counted:fpga", 1.0),))
+    assert cluster.on(worker) == [*compared, *tasks[:2]]
+    assert "it waits for 1 fpga; worker manager-1 (host, pid 1) has 0 fpgas free" in cluster.why(tasks[2])
+    cluster.finish(worker, tasks[0])
+    assert tasks[2] in cluster.on(worker)
+
+
+def test_label_satisfies_any_number_of_counted_tasks(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", {"fpga": None}, slots=8)
+    assert (
+        cluster.on(worker) == cluster.submit(client, 5, needs=(("counted:fpga", 1.0),)) or len(cluster.on(worker)) == 5
+    )
+
+
+def test_workers_count_their_own_capabilities(cluster: Limited, client: str) -> None:
+    names: Sequence[str] = [cluster.worker(f"w{number}", {"fpga": 1.0}, slots=4) for number in range(3)]
+    cluster.submit(client, 5, needs=(("counted:fpga", 1.0),))
+    assert [len(cluster.on(name)) for name in names] == [1, 1, 1]
+
+
+def test_without_the_extension_limits_and_resources_are_refused() -> None:
+    class Without(Cluster):
+        extensions = tuple(each for each in Cluster.extensions if each != "resources")
+
+    cluster = Without()
+    client = cluster.client()
+    for needs in (DB, (("counted:fpga", 1.0),)):
+        (task,) = cluster.submit(client, needs=needs)
+        assert "need the extension 'resources'" in cluster.outcomes(client)[task][1].decode()
