@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import select
 import shutil
@@ -161,13 +162,17 @@ class Host:
         """Kill all processes of the host at once, like a power failure. The host stays reachable."""
         for process in self.started:
             process.kill()  # may be entering the namespace
-        while pids := self.pids():
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL_SECONDS)  # the exit of processes started by others is not announced
+        within(math.inf, self._kill_others)
         for process in self.started:
             process.wait()
+
+    def _kill_others(self) -> bool:
+        """Kill the processes that are left; return whether there were none."""
+        pids = self.pids()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
 
 
 @dataclass

@@ -7,7 +7,6 @@ SCALER_TEST_KUBERNETES_IMAGE names.
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.kubernetes import KubernetesConfig, pods
 from scaler.worker_manager.kubernetes.backend import KubernetesBackend
 from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of
+from tests.waiting import within
 
 WAIT_SECONDS = 30.0
 REAL_WAIT_SECONDS = 180.0
@@ -151,10 +151,13 @@ def backend_of(site: Site, **values: Any) -> Iterator[KubernetesBackend]:
 
 def until(site: Site, backend: KubernetesBackend, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
     """List units until they match."""
-    deadline = time.monotonic() + site.wait_seconds
-    while not fits(units := backend.list()):
-        assert time.monotonic() < deadline, units
-        time.sleep(0.02)
+    units: list[Unit] = []
+
+    def listed() -> bool:
+        units[:] = backend.list()
+        return fits(units)
+
+    assert within(site.wait_seconds, listed, 0.02), units
     return units
 
 

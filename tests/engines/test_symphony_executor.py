@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,7 +123,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
 
 
 class Hang:
-    """A task that hangs until released, and its process."""
+    """A task that hangs, and its process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -134,11 +134,9 @@ class Hang:
         return psutil.Process(int(self._path.read_text()))
 
 
-def _hang(path: str) -> str:
+def _hang(path: str) -> None:
     Path(path).write_text(str(os.getpid()))
-    while not Path(f"{path}.go").exists():
-        time.sleep(0.005)  # the service of the engine has no tests/waiting.py
-    return path
+    signal.pause()
 
 
 @pytest.fixture

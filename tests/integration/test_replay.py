@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import pickle
-import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from scaler.monitor.top.panels import as_json
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import RunGroup, Spec, stored_reference
 from tests.integration.client_rig import RigScheduler
+from tests.waiting import wait_for_file
 
 BIG = 3_000_000
 
@@ -46,8 +46,7 @@ def made(size: int) -> bytes:
 
 def fail_behind(gate: str) -> None:
     """Fail once this file exists."""
-    while not Path(gate).exists():
-        threading.Event().wait(0.01)
+    wait_for_file(gate)
     raise FileNotFoundError("no market data")
 
 

@@ -27,9 +27,11 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = threading.Event()
+        self.writes = 0
         real = os.fdatasync
 
         def fdatasync(descriptor: int) -> None:
+            self.writes += 1
             assert self.is_open.wait(10)
             real(descriptor)
 
@@ -75,7 +77,7 @@ def test_messages_are_sent_in_order_only_after_the_disk_confirms(
         assert steps.performed == [said(CLIENT, 0)]
         steps.durable.add([], [said(CLIENT, 1), WRITE])
         steps.durable.add([], [said(OTHER, 2), SendAnswer(OTHER, Heartbeat(3))])
-        await asyncio.sleep(0.02)  # no event announces that a step does not happen
+        await soon(lambda: disk.writes)
         assert steps.performed == [said(CLIENT, 0), SendAnswer(OTHER, Heartbeat(3))]  # nothing needs to lead to it
         disk.is_open.set()
         await soon(lambda: len(steps.performed) == 4)
