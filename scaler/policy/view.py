@@ -8,7 +8,7 @@ in seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from scaler.needs import Needs, Offers
@@ -132,7 +132,7 @@ class Wanted:
     units: int
     reason: str
     most_units: int | None = None
-    kept: int = 0
+    kept: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
