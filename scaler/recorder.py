@@ -25,19 +25,10 @@ ROW_BYTES = 512
 class Recorder:
     """Keeps the last inputs. Copies and encodes nothing until they are written."""
 
-    def __init__(
-        self,
-        config: LoggingConfig,
-        size_of: Callable[[Any], int],
-        *,
-        max_steps: int = MAX_RECORDED_STEPS,
-        max_bytes: int = MAX_RECORDED_BYTES,
-    ) -> None:
+    def __init__(self, config: LoggingConfig, size_of: Callable[[Any], int]) -> None:
         """size_of: approximate bytes that an input keeps alive."""
         self._config = config.to_json()
         self._size_of = size_of
-        self._max_steps = max_steps
-        self._max_bytes = max_bytes
         self._steps: deque[tuple[float, Sequence[Any], int]] = deque()
         self._size_bytes = 0
         self._complete = True
@@ -46,7 +37,7 @@ class Recorder:
         size_bytes = sum(map(self._size_of, inputs))
         self._steps.append((now, inputs, size_bytes))
         self._size_bytes += size_bytes
-        while len(self._steps) > self._max_steps or self._size_bytes > self._max_bytes:
+        while len(self._steps) > MAX_RECORDED_STEPS or self._size_bytes > MAX_RECORDED_BYTES:
             self._size_bytes -= self._steps.popleft()[2]
             self._complete = False
 

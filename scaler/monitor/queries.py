@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -68,28 +67,18 @@ class ClusterSnapshot:
 
 
 def ask(client: TaskCalls, query: Callable[..., Query[_Answer]], *arguments: object) -> _Answer:
-    return waited(start_asking(client, query, *arguments))
+    return client._futures.run(asking(client, query, *arguments), client._loop._loop)
 
 
-def start_asking(client: TaskCalls, query: Callable[..., Query[_Answer]], *arguments: object) -> Future[_Answer]:
-    """Start a query, a function like those below. Raises UsageError without a cluster."""
+def asking(client: TaskCalls, query: Callable[..., Query[_Answer]], *arguments: object) -> Query[_Answer]:
+    """Return a query, one of the functions below, for the client's loop. Raises UsageError without a cluster."""
     client._check_open()
     if client._is_nested:
         raise UsageError("a client inside a task can query only tasks: pass the scheduler's address")
     if client._is_in_process:
         raise UsageError("a client with processes=False has no cluster")
     loop = client._loop
-    asking = Asking(loop.address, loop.questions, client._futures.timeout_seconds, loop.tables)
-    return client._futures.start(query(asking, *arguments), loop._loop)
-
-
-def waited(future: Future[_Answer]) -> _Answer:
-    """Return a future's value. Cancels the future if the wait is interrupted, as by Ctrl-C."""
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+    return query(Asking(loop.address, loop.questions, client._futures.timeout_seconds, loop.tables), *arguments)
 
 
 async def cluster(asking: Asking) -> ClusterSnapshot:

@@ -108,9 +108,10 @@ class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
 
     async def wait_for_workers(self, count: int, timeout: float | None = None) -> None:  # noqa: ASYNC109 (Client's)
         """Return once this many workers are connected, like `Client.wait_for_workers`."""
-        await asyncio.wrap_future(
-            part_of("queries", "questions", "wait_for_workers")._workers(self._open, count, timeout)
-        )
+        client = self._open
+        if not client._is_in_process:
+            start = part_of("queries", "questions", "wait_for_workers")._workers
+            await asyncio.wrap_future(start(client, count, timeout))
 
     async def ask(self, method: Callable[Concatenate[Client, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function with the `Client` in a thread: `await client.ask(Client.map, fn, items, cache=True)`."""

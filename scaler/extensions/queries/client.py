@@ -16,7 +16,7 @@ from scaler.errors import UsageError
 from scaler.grammar import listed
 from scaler.monitor import queries
 from scaler.monitor.messages import FindObjects, ObjectsFound
-from scaler.monitor.queries import ClusterSnapshot, RowTable, TaskTable, ask, start_asking, waited
+from scaler.monitor.queries import ClusterSnapshot, RowTable, TaskTable, ask
 from scaler.needs import pinned
 from scaler.protocol import messages as m
 
@@ -252,14 +252,12 @@ class Queries(TaskCalls):
         Raises:
             TimeoutError: Too few workers are connected. The text has their number, and the reason if there are none.
         """
-        waited(Queries._workers(self, count, timeout))
+        if not self._is_in_process:
+            ask(self, queries.workers, count, timeout)
 
     def _workers(self, count: int, timeout: float | None) -> Future[None]:
-        if self._is_in_process:
-            none_needed: Future[None] = Future()
-            none_needed.set_result(None)
-            return none_needed
-        return start_asking(self, queries.workers, count, timeout)
+        """Start `wait_for_workers`, for AsyncClient."""
+        return self._futures.start(queries.asking(self, queries.workers, count, timeout), self._loop._loop)
 
 
 def _large_objects(client: TaskCalls, named: list[bytes], most: int) -> list[LargeObject]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scaler import recorder
 from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
@@ -38,9 +39,9 @@ CONFIG = scheduler_model(())(bind_address="tcp://127.0.0.1:0", **SETTINGS)
 class Recorded(Cluster):
     """A cluster whose inputs are recorded like in the shell."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self) -> None:
         super().__init__(load_policy(CONFIG.policy_engine_type, CONFIG.policy_content), **SETTINGS)
-        self.recorder = Recorder(CONFIG, recorded_bytes, **limits)
+        self.recorder = Recorder(CONFIG, recorded_bytes)
         self.steps: list[list[Command]] = []
 
     def step_once(self, *inputs: Input) -> list[Command]:
@@ -101,9 +102,12 @@ def test_replay_reproduces_a_fault_and_names_its_step(tmp_path: Path, monkeypatc
     assert "Done(ids=" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("limits", [{"max_steps": 10}, {"max_bytes": 21_000}], ids=["steps", "bytes"])
-def test_recording_is_bounded_and_reports_a_missing_beginning(tmp_path: Path, limits: dict[str, int]) -> None:
-    cluster = Recorded(**limits)
+@pytest.mark.parametrize(("limit", "value"), [("MAX_RECORDED_STEPS", 10), ("MAX_RECORDED_BYTES", 21_000)])
+def test_recording_is_bounded_and_reports_a_missing_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(recorder, limit, value)
+    cluster = Recorded()
     client = cluster.client()
     for _ in range(50):
         cluster.submit(client, 3)
