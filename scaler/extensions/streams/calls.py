@@ -60,7 +60,9 @@ class StreamCalls(TaskCalls):
         check_arguments(fn, args, {})
         if self._is_in_process:
             return LocalStream(values_of(fn, fn(*args)), self._serializer)
-        carried = carried._replace(name=carried.name or name_of(fn), losses=carried.losses if restart else 1)
+        name = carried.name or name_of(fn)
+        call = self._loop.calls.begin("stream", name, 1, has_chunks=False)
+        carried = carried._replace(name=name, losses=carried.losses if restart else 1, call=call.number)
         producer = Producer(fn, window, self._serializer)
         stream = Stream(self._loop, window, restart, self._serializer)
         return stream._start(lambda identifier: self._submit(producer, (identifier, *args), {}, carried))

@@ -78,6 +78,12 @@ def test_value_arrives_while_the_generator_runs(client: Client, tmp_path: Path) 
     assert list(stream) == [3]
 
 
+def test_monitors_list_the_stream_as_a_call(client: Client, tmp_path: Path) -> None:
+    with client.stream(wait_between, tmp_path / "go"):
+        (row,) = until(lambda: [each for each in client.table("calls") if each.call == "stream" and each.live])
+        assert row.name == "wait_between"
+
+
 def test_large_values_arrive_in_pieces(client: Client) -> None:
     found = list(client.stream(count, 3, 9_000_000))
     assert [(each.size, each[0], each[-1]) for each in found] == [(9_000_000, at, at) for at in range(3)]
