@@ -187,8 +187,9 @@ class Placement:
             if take_turns and count and queue.total:
                 continue
             heappop(left)
-            if queue.needs.is_counted and not queue.needs.is_fixed:
-                self._note_shortage(queue, placed[queue], now)
+            may_reserve = queue.needs.is_counted and not queue.needs.is_fixed
+            if may_reserve and self._resources.reserves(queue, placed[queue], now):
+                self._reserve(queue, self._fitting[queue.needs], now)
             if placed[queue] and len(waiting) > 1:
                 self._ready.rotate(queue)
         if self._stores.is_spread:
@@ -197,17 +198,11 @@ class Placement:
         self.has_backlog = any((queue.count or queue.preferred) and queue.first_rank != NO_RANK for queue in queues)
         return budget <= 0
 
-    def _note_shortage(self, queue: ReadyQueue, placed: int, now: float) -> None:
-        if self._resources.reserves(queue, placed, now):
-            self._reserve(queue, self._fitting[queue.needs], now)
-
     def _fill(self, queue: ReadyQueue, budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
         if queue.needs.is_fixed:
             return self._fill_fixed(queue, now)
-        pools = self._fitting.get(queue.needs)
-        if pools is None:
-            pools = self._pools_for(queue.needs)
+        pools = self._fitting.get(queue.needs) or self._pools_for(queue.needs)
         if queue.needs.is_limited and not self._resources.room(queue):
             return 0
         give = partial(self._give, queue, sum([pool.workers for pool in pools]) == 1, now)
@@ -217,11 +212,9 @@ class Placement:
             sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
             if queue.preferred:
                 placed += queue.offer_near(sides, prefetch, budget - placed, give)
-            given: int | None = 1
-            if queue.needs.near:
-                offered = self._near.offer(queue, sides, prefetch, budget - placed, give, now)
-                placed += offered or 0
-                given = offered is None
+            near = self._near.offer(queue, sides, prefetch, budget - placed, give, now) if queue.needs.near else None
+            placed += near or 0
+            given = int(near is None)
             while given and queue.count and placed < budget and in_vain < MAX_ASKED_IN_VAIN:
                 given, refused = self._offer(queue, pools, prefetch, budget - placed, give)
                 placed += given
@@ -241,8 +234,7 @@ class Placement:
         worker = self._workers.get(pinned_worker(queue.needs.pin))
         if worker is not None:
             return self._give(queue, True, now, worker, queue.total) if worker.side is not None else 0
-        lost = list(queue)
-        for task in lost:
+        for task in (lost := list(queue)):
             self._tasks.end(task, Outcome.WORKER_LOST, _PINNED_LOST)
         return len(lost)
 
@@ -259,11 +251,8 @@ class Placement:
         placed = in_vain = 0
         most = min(queue.count, budget) + MAX_ASKED_IN_VAIN
         for side, worker in [(pool, worker) for pool in sides for worker in islice(pool, most)]:
-            share = (
-                spread
-                if prefetch
-                else max(min(spread, worker.slots - len(worker.tasks) + len(worker.blocked)), abundant)
-            )
+            free = worker.slots - len(worker.tasks) + len(worker.blocked)
+            share = spread if prefetch else max(min(spread, free), abundant)
             given = give(worker, share)
             if worker.side is side:
                 side.move_to_end(worker)
