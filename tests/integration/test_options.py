@@ -63,6 +63,7 @@ VALUES: dict[str, Any] = {
     "memory": 1_000_000,
     "cpus": 0.25,
     "gpu": None,
+    "near": "a model",
     "name": "a name",
     "tags": ("one", "two"),
     "profiling": True,

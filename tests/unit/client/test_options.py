@@ -57,6 +57,10 @@ def is_busy(error: BaseException) -> bool:
         ({"gpu": 1.5}, "gpu is 1.5: a task takes a fraction of one GPU, or whole GPUs"),
         ({"cpus": 2, "capabilities": {"cpus": 2}}, "are duplicates"),
         ({"name": 5}, "name is 5, but must be a string"),
+        ({"near": 7}, "near is 7, but must be a string of 1 to 200 printable characters"),
+        ({"near": ""}, "near is '', but must be a string of 1 to 200 printable characters"),
+        ({"near": "a\nb"}, "near is 'a\\nb', but must be a string of 1 to 200 printable characters"),
+        ({"near": "m" * 201}, "but must be a string of 1 to 200 printable characters"),
         ({"tags": 5}, "tags is 5, but must be a string or several strings"),
         ({"tags": [""]}, "a tag is '', but must be a string of 1 to 200 printable characters"),
         ({"tags": map(str, range(17))}, "a task has at most 16 tags, not 17"),
@@ -184,3 +188,13 @@ def test_node_options_override_options_for_all() -> None:
         with pytest.raises(UsageError) as caught:
             nodes_with_options(graph, given, {}, checked)
         assert text in str(caught.value)
+
+
+def test_place_is_a_need_in_order_with_others() -> None:
+    assert carried(near="model 7").needs == (("near:model 7", 0.0),)
+    assert carried(near="a", memory=5, capabilities={"zfs": None}).needs == (
+        ("memory", 5.0),
+        ("near:a", 0.0),
+        ("zfs", 0.0),
+    )
+    assert carried(near=None).needs == ()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from scaler.needs import NEAR
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol import messages as m
 from scaler.scheduler.core.core import BREAK_GRACE_SECONDS
@@ -467,3 +468,39 @@ def test_tick_skips_suspended_processors_until_something_is_due() -> None:
     assert story.pool.resting(story.now + 9.1) == set()
     story.signal(1, Event.UNBLOCKED)
     assert story.pool.resting(story.now) == set()
+
+
+NEAR_A, NEAR_B = ((f"{NEAR}a", 0.0),), ((f"{NEAR}b", 0.0),)
+
+
+def test_task_goes_to_the_idle_processor_that_ran_its_name() -> None:
+    story = Story(slots=2)
+    story.run(1, needs=NEAR_A)
+    story.run(2, needs=NEAR_B)
+    assert (story.fed(1), story.fed(2)) == ([1], [2])
+    story.work(1)
+    story.work(2)
+    for task in range(3, 9):
+        story.run(task, needs=NEAR_B)
+        assert story.fed(2) == [task]
+        story.work(2)
+    story.run(9, name="another function", needs=NEAR_A)
+    assert story.fed(1) == [9]
+
+
+def test_task_does_not_wait_for_a_busy_processor_that_ran_its_name() -> None:
+    story = Story(slots=2)
+    story.run(1, needs=NEAR_A)
+    story.work(1)
+    story.start(2, needs=NEAR_A)
+    story.run(3, needs=NEAR_A)
+    assert story.fed(2) == [3]
+
+
+def test_processor_remembers_the_names_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaler.worker.agent.pool.MAX_NAMES", 2)
+    story = Story()
+    for task, name in enumerate("abac", 1):
+        story.run(task, needs=((NEAR + name, 0.0),))
+        story.work()
+    assert [*story.pool.processors[1].names] == [NEAR + "a", NEAR + "c"]
