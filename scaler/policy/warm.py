@@ -43,7 +43,10 @@ class WarmCapacity:
                     self._reported.add(key)
                     allowed = f"allows {counted(most, 'unit')} of {key}"
                     complaint = f"{allowed}, fewer than its minimum_units ({manager.minimum_units})"
-            kept = units - (manager.units if wanted is None else wanted.units)
+            if wanted is not None:
+                kept = units - wanted.units
+            else:  # an omitted manager keeps its units
+                kept = units - math.ceil(manager.busy_slots / manager.unit_slots) if manager.units <= units else 0
             if kept > 0:
                 text = f"kept: {name}={getattr(manager, name)}{_cost(manager, kept)}"
                 before = Wanted(units, text) if wanted is None else wanted

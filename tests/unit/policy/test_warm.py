@@ -46,9 +46,11 @@ def test_minimum_is_wanted_with_the_reason_and_its_cost() -> None:
     )
 
 
-def test_minimum_of_a_manager_that_the_policy_omits_is_wanted_until_it_exists() -> None:
-    assert added(manager(1, minimum_units=2), None) == Wanted(2, "kept: minimum_units=2", kept=1)
-    assert added(manager(2, minimum_units=2), None) is None
+def test_manager_that_the_policy_omits_has_warm_capacity() -> None:
+    assert added(manager(1, 1, minimum_units=2), None) == Wanted(2, "kept: minimum_units=2", kept=2)
+    assert added(manager(2, 2, minimum_units=2), None) == Wanted(2, "kept: minimum_units=2", kept=2)
+    assert added(manager(3, 3, minimum_units=2), None) is None
+    assert added(manager(3, 0, buffer_units=2), None) == Wanted(5, "kept: buffer_units=2", kept=2)
 
 
 def test_fixed_manager_has_no_warm_capacity() -> None:
