@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Self, cast
 
@@ -175,7 +175,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
         for each in extensions(tuple(name for name in self.extensions if not name.startswith("-"))):
             if f"-{each.name}" in self.extensions and each.settings:
                 for item in fields(cast("type[Any]", load(each.settings))):
-                    if getattr(self, item.name, item.default) != item.default:
+                    usual = item.default if item.default_factory is MISSING else item.default_factory()
+                    if getattr(self, item.name, usual) != usual:
                         raise ValueError(f"{item.name} has no effect, because extensions leaves {each.name} out")
 
 
