@@ -151,14 +151,14 @@ def test_functions_and_classes_of_a_program_run(one_worker: SchedulerClusterComb
 def test_unsendable_value_is_named_before_anything_runs(client: Client) -> None:
     with pytest.raises(SerializationError, match=r"function Shelf\.locked .*_thread\.lock"):
         client.submit(Shelf(lock=True).locked)
-    with pytest.raises(SerializationError, match=r"argument 'z' of everything \(builtins\.generator"):
+    with pytest.raises(SerializationError, match=r"argument 'z' of everything is a generator"):
         client.submit(everything, 1, z=(x for x in "ab"))
     with pytest.raises(SerializationError, match="Client cannot be pickled directly: pass it to submit"):
         client.submit(lambda: client.submit(abs, 1))
 
 
 def test_unpicklable_result_error_names_the_value(client: Client) -> None:
-    with pytest.raises(SerializationError, match=r"the result \(builtins\.generator"):
+    with pytest.raises(SerializationError, match=r"the result is a generator"):
         client.submit(lambda: (x for x in "ab")).result(SECONDS)
     with pytest.raises(SerializationError, match=r"the result \(scaler\.client\.future\.ScalerFuture"):
         client.submit(lambda inner: inner.submit(abs, 1), client).result(SECONDS)
