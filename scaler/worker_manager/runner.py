@@ -208,9 +208,9 @@ class Runner:
         backend = self._made()
         try:
             _check_warm(self._config, backend.capacity)
-        except UsageError:
+        except UsageError as error:
             backend.close()
-            raise
+            raise UsageError(f"worker manager {self._config.worker_manager_id!r}: {error}") from None
         return backend
 
     def _make_again(self) -> Backend:

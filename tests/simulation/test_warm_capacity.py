@@ -184,6 +184,15 @@ def test_buffer_starts_fewer_units_under_a_steady_load_than_none(make: Callable[
     assert starts[1] < min(100, starts[0])
 
 
+def test_units_in_a_queue_are_requested_once() -> None:
+    pool = UnitPool("cloud", 20, minimum_units=2, buffer_units=1, queue_seconds=(60.0, 300.0), unit_slots=4)
+    stage = Stage(pool, SimplePolicy(""), [burst(1000.0, 8, 2000.0)])
+    stage.until(999.0)
+    assert (stage.starts, stage.units) == (2, 2)
+    stage.until(3000.0)
+    assert (stage.starts, stage.units) == (3, 3)
+
+
 def test_backlog_does_not_grow_the_buffer() -> None:
     policy = TargetPolicy("finish_seconds=600")
     plain = Stage(UnitPool("cloud", 100), policy, [burst(0.0, 1000, 5.0)])
