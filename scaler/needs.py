@@ -80,6 +80,7 @@ class Needs:
     near: str = field(init=False, compare=False, hash=False, repr=False)  # the preferred place; empty for any
     gang: str = field(init=False, compare=False, hash=False, repr=False)  # of tasks that start together; or empty
     gang_size: int = field(init=False, compare=False, hash=False, repr=False)  # 0: without a gang
+    gang_per_host: int = field(init=False, compare=False, hash=False, repr=False)  # 0: no maximum
     is_fixed: bool = field(init=False, compare=False, hash=False, repr=False)  # never moves to another worker
 
     def __post_init__(self) -> None:
@@ -97,6 +98,8 @@ class Needs:
         object.__setattr__(self, "near", next((name for name in amounts if name.startswith(NEAR)), ""))
         object.__setattr__(self, "gang", next((name for name in amounts if name.startswith(GANG)), ""))
         object.__setattr__(self, "gang_size", int(amounts.get(self.gang, 0)))
+        per_host = self.gang.rpartition("/")[2][:6]
+        object.__setattr__(self, "gang_per_host", int(per_host) if per_host.isdecimal() else 0)
         object.__setattr__(self, "is_fixed", bool(self.pin or self.gang))
 
     @classmethod

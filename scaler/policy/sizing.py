@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scaler.grammar import counted
+from scaler.grammar import called, counted
 from scaler.needs import Needs
 from scaler.policy.capacity import (
     LULL_SECONDS,
@@ -32,7 +32,7 @@ from scaler.policy.capacity import (
     tasks_done,
     tasks_worth_giving,
 )
-from scaler.policy.view import ClusterView, ManagerView, Wanted
+from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
 FIRST_SLOTS = 8  # initial slots for work of unknown length
 TOLERANCE = 1.03  # no unit starts while existing units need at most this multiple of the best completion time
@@ -93,6 +93,9 @@ class Sizing:
         works = self._works(view, int(constraints.get("first_slots") or FIRST_SLOTS), fitting)
         for plan in plans.values() if works else ():
             plan.idle_reason = "no work for its workers"
+        for row in view.demand:
+            if row.at_once:
+                _assign_gang(row, fitting[row.needs])
         for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
             _assign(work, fitting[work.needs], constraints)
         wanted = {
@@ -151,7 +154,7 @@ class Sizing:
     ) -> list[Work]:
         works: dict[Needs, Work] = {}
         for row in view.demand:
-            if not row.early and not row.late and not row.ended_per_second:
+            if row.at_once or (not row.early and not row.late and not row.ended_per_second):
                 continue
             work = works.get(row.needs)
             if work is None:
@@ -206,6 +209,35 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
                 plan.idle_reason = f"other units suffice for {text}"
         elif not any(reason.startswith(text) for reason in plan.reasons):
             plan.reasons.append(text)
+
+
+def _assign_gang(row: Demand, plans: Sequence[CapacityPlan]) -> None:
+    """Assign running tasks, and slots for the largest gang: as many as it needs at once, or none."""
+    text = f"{counted(row.at_once, 'task')} of {called(row.function)} that start together"
+    missing = row.at_once
+    slots: list[tuple[CapacityPlan, int, int]] = []
+    for plan in plans:
+        plan.worth += plan.use(math.ceil(row.running / len(plans)))
+        unit_slots = plan.manager.unit_slots
+        in_unit = int(unit_slots // row.needs.slots_taken(plan.manager.offers, unit_slots))
+        in_unit = min(in_unit, row.per_host or in_unit)
+        if not in_unit or not plan.may_run:
+            continue
+        free = sum(batch.slots for batch in plan.free) // unit_slots
+        units = min(free, math.ceil(missing / in_unit))
+        missing -= units * in_unit
+        more = 0
+        if missing > 0 and not plan.manager.trouble:
+            more = plan.growth(math.ceil(missing / in_unit) * unit_slots).slots // unit_slots
+            missing -= more * in_unit
+        slots.append((plan, units * unit_slots, more * unit_slots))
+    for plan, used, grown in slots if missing <= 0 else ():
+        plan.worth += plan.use(used)
+        plan.grow(grown)
+        plan.reasons.append(text)
+    if missing > 0:
+        for plan in plans:
+            plan.idle_reason = f"too few slots may exist for {text}"
 
 
 def _assign_late(

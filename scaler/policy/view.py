@@ -45,6 +45,10 @@ class Demand:
     """Total remaining time of the running tasks, estimated from longer tasks. None: unknown."""
     late: int = 0
     """Number of running tasks assigned to late slots, which may not have started."""
+    at_once: int = 0
+    """Number of tasks in the largest gang that is ready: they start together or not at all. 0: no gang is."""
+    per_host: int = 0
+    """Maximum number of these tasks on a host. 0: no maximum."""
 
     @property
     def tasks(self) -> int:

@@ -114,6 +114,9 @@ class DemandMeter:
         recent = ended_seconds / ended.tasks if ended.wall_us else None
         task_seconds, longest, left = forecast(timings, running.elapsed.get(function, ()), recent)
         hints = [group.spec.expected_seconds for group in groups if group.spec.expected_seconds]
+        gang = max(
+            (group.needs for group in groups if group.ready), key=attrgetter("gang_size"), default=function.needs
+        )
         return Demand(
             function.needs.capabilities,
             function.name,
@@ -127,6 +130,8 @@ class DemandMeter:
             longest_seconds=longest,
             running_seconds=left,
             late=late,
+            at_once=gang.gang_size if ready else 0,
+            per_host=gang.gang_per_host,
         )
 
 
