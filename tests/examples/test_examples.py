@@ -18,8 +18,8 @@ from scaler import SchedulerClusterCombo
 from tests.examples.programs import Programs, Result
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-OTHERS = {"demo", "run_demo", "tasks_per_worker", "warehouse"}
-"""The demo has a separate test, and other examples use the modules."""
+OTHERS = {"demo", "mpi", "run_demo", "tasks_per_worker", "warehouse"}
+"""The demo and MPI have separate tests, and other examples use the modules."""
 PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHERS)
 SHARING = re.compile(
     r"(?!.*(get_monitor_address|\.shutdown\())(?=.*SchedulerClusterCombo\(n_workers=[12]\))", re.DOTALL
