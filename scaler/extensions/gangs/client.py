@@ -50,7 +50,8 @@ class GangCalls(TaskCalls):
             args: arguments of the function, the same for each member.
             per_host: maximum number of members on a host.
             options: options of each member, as in `submit_verbose`. `retries`, or `losses` if given, is the number of
-                further starts of the gang after a lost worker; `retry_on` and `retry_delay` do not apply to gangs.
+                further starts of the gang after a lost worker; `retry_on`, `retry_delay`, and `preemptible` do not
+                apply to gangs.
 
         Returns:
             The future of the list of results, by rank. It fails as the first member did, after all have stopped, and
@@ -68,6 +69,8 @@ class GangCalls(TaskCalls):
             check_integer("per_host", per_host, 1)
         if carried.retry_on or carried.retry_delays:
             raise errors.UsageError("a gang starts again only after a lost worker: leave out retry_on and retry_delay")
+        if carried.preemptible:
+            raise errors.UsageError("the members of a gang are not stopped for other tasks: leave out preemptible")
         self._check_open()
         check_arguments(fn, args, {})
         return GangFuture(self, fn, n, per_host or 0, args, carried)

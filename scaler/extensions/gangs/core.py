@@ -99,6 +99,8 @@ class Gangs(SchedulerPart, GangRules):
             if first.group.assigned:  # a member came back from its worker
                 self._stop(first.group, _NOT_ALL_STARTED)
             return 0
+        if queue.needs.is_limited and self.cluster.rooms.resources.room(queue) < size:
+            return 0
         candidates = self._candidates(queue)
         tasks = self._take(queue, size) if len(candidates) >= size else []
         workers = self._claim(queue, tasks, candidates) if tasks else []
@@ -317,7 +319,7 @@ class Gangs(SchedulerPart, GangRules):
 
 
 def _per_host(needs: Needs) -> int:
-    return int(needs.gang.rpartition("/")[2]) or needs.gang_size
+    return needs.gang_per_host or needs.gang_size
 
 
 def _at_most(needs: Needs) -> str:

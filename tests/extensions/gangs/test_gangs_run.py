@@ -208,6 +208,7 @@ def test_only_one_member_fits_a_host(client: Client) -> None:
         (2, {"per_host": 0}, "per_host is 0"),
         (2, {"retry_on": OSError}, "leave out retry_on"),
         (2, {"retry_delay": 1}, "leave out retry_on and retry_delay"),
+        (2, {"preemptible": True}, "leave out preemptible"),
         (2, {"memory": "x"}, "memory is 'x'"),
     ],
 )
