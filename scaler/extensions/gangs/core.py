@@ -180,13 +180,13 @@ class Gangs(SchedulerPart, GangRules):
         """Reserve workers with enough slots, the least loaded first. Returns whether the present ones suffice."""
         needs, left, at_host = queue.needs, queue.needs.gang_size, Counter[str]()
         found: list[Worker] = []
-        for worker in sorted(self._fitting(needs), key=lambda worker: worker.load / worker.slots):
-            if worker.claims.reserved is None or worker in self.kept:
-                room = min(_slots(worker, needs), _per_host(needs) - at_host[worker.host], left)
-                if room > 0:
-                    found.append(worker)
-                    at_host[worker.host] += room
-                    left -= room
+        for worker in sorted(self.cluster.workers.values(), key=lambda worker: worker.load / worker.slots):
+            room = min(_slots(worker, needs), _per_host(needs) - at_host[worker.host], left)
+            is_free = worker.claims.reserved is None or worker in self.kept
+            if room > 0 and is_free and worker.is_willing and needs.fits(worker.offers):
+                found.append(worker)
+                at_host[worker.host] += room
+                left -= room
         if left:
             return False
         self._release()
@@ -278,16 +278,13 @@ class Gangs(SchedulerPart, GangRules):
             name if parsed_host(question.host)[1] and len(set(names)) > 1 else question.host
             for name, (_, question) in zip(names, ready, strict=True)
         ]
-        answers = [
-            sent_to(client, GangFormed(rank, hosts, ready[0][1].port, number=question.number))
+        return [
+            command
             for rank, (client, question) in enumerate(ready)
+            for command in sent_to(client, GangFormed(rank, hosts, ready[0][1].port, number=question.number))
         ]
-        return [command for commands in answers for command in commands]
 
     # -- explanation
-
-    def _fitting(self, needs: Needs) -> list[Worker]:
-        return [worker for worker in self.cluster.workers.values() if worker.is_willing and needs.fits(worker.offers)]
 
     def shortage(self, queue: ReadyQueue, willing: Sequence[Worker]) -> str:
         needs, size = queue.needs, queue.needs.gang_size
@@ -295,7 +292,8 @@ class Gangs(SchedulerPart, GangRules):
         for worker in willing:
             by_host[worker.host] += _slots(worker, needs)
         most = sum(min(slots, _per_host(needs)) for slots in by_host.values())
-        here = f"{counted(most, 'slot')}{_at_most(needs)}"
+        per_host = f" with at most {_per_host(needs)} on a host" if _per_host(needs) < size else ""
+        here = f"{counted(most, 'slot')}{per_host}"
         if size > most + self._addable(needs):
             return f"its gang of {size} is larger than the cluster can be, which has {here}"
         if size > most:
@@ -320,10 +318,6 @@ class Gangs(SchedulerPart, GangRules):
 
 def _per_host(needs: Needs) -> int:
     return needs.gang_per_host or needs.gang_size
-
-
-def _at_most(needs: Needs) -> str:
-    return f" with at most {_per_host(needs)} on a host" if _per_host(needs) < needs.gang_size else ""
 
 
 def _slots(worker: Worker, needs: Needs) -> int:

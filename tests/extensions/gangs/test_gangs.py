@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scaler.extensions.gangs.core import FIRST_SECONDS, RESERVE_AFTER_SECONDS
+from scaler.extensions.resources import LimitSettings
+from scaler.extensions.resources.core import Counted
 from scaler.protocol.messages import Outcome, Unanswered
+from scaler.scheduler.core.durability import RECOVERY_SECONDS
 from tests.extensions.gangs.cluster import GangCluster
 from tests.unit.scheduler.driver import Cluster
 
@@ -317,6 +320,46 @@ def test_a_gang_that_a_manager_can_make_room_for_waits_for_workers(cluster: Gang
     cluster.worker("a")
     cluster.manager("m", max_concurrency=4)
     assert "its gang of 2 waits for more workers" in cluster.why(cluster.gang(client, 2)[0])
+
+
+def test_a_slot_reserved_for_a_large_task_is_not_taken(cluster: GangCluster, client: str) -> None:
+    cluster.worker("a", slots=2)
+    cluster.submit(client)
+    large = cluster.submit(client, needs=(("cpus", 2.0),))
+    cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, "a"])
+    assert cluster.state.workers[cluster.peer("a")].claims.reserved is not None
+    assert cluster.waits(cluster.gang(client, 1))
+    assert cluster.where(large) == [""]
+
+
+def test_tasks_queued_on_kept_workers_are_recalled(cluster: GangCluster, client: str) -> None:
+    for name in "ab":
+        cluster.worker(name)
+    cluster.submit(client, 8, retries=3)
+    queued = {name: cluster.on(name)[1:] for name in "ab"}
+    assert all(queued.values())
+    cluster.gang(client, 2)
+    cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, *"ab"])
+    assert {name: cluster.recalls(name, kill=False) for name in "ab"} == queued
+
+
+def test_members_start_only_if_a_limit_has_room_for_all() -> None:
+    counted = Counted(LimitSettings(limits={"db": 3.0}))
+
+    class Limited(GangCluster):
+        extensions = tuple(each for each in GangCluster.extensions if each != "resources")
+        parts = (*Cluster.parts, lambda: counted)
+
+    cluster = Limited()
+    client, _ = cluster.client(), cluster.worker("a", slots=8)
+    cluster.wait(RECOVERY_SECONDS + 0.5, alive=[client, "a"])
+    first, second = (cluster.gang(client, 2, needs=(("limit:db", 1.0),)) for _ in range(2))
+    assert not cluster.waits(first)
+    cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, "a"])
+    assert cluster.waits(second)
+    assert not cluster.extension.kept, "slots that would be idle"
+    cluster.finish("a", *first)
+    assert not cluster.waits(second)
 
 
 def test_a_scheduler_without_the_extension_refuses_gangs() -> None:

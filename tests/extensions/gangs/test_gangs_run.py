@@ -234,6 +234,16 @@ def test_the_whole_gang_starts_again_after_the_loss_of_one_worker(own: Client, t
     assert gang.result(20) == [None, None]
 
 
+def test_two_workers_lost_at_once_are_one_charge(own: Client, tmp_path: Path) -> None:
+    gang = own.gang(mark, 2, str(tmp_path), retries=1)
+    first = marks(tmp_path, 2)
+    for path in first:
+        os.kill(int(path.read_text()), signal.SIGKILL)
+    assert len(marks(tmp_path, 4)) == 4
+    (tmp_path / "go").touch()
+    assert gang.result(20) == [None, None]
+
+
 def test_a_gang_without_retries_fails_with_its_lost_member(own: Client, tmp_path: Path) -> None:
     gang = own.gang(mark, 2, str(tmp_path), retries=0)
     first = marks(tmp_path, 2)
