@@ -23,6 +23,7 @@ from scaler.worker.agent.state import (
     CANCELLED,
     PREEMPTED,
     RECALLED,
+    WEIGHT,
     KillReason,
     KnownSpec,
     PooledProcessor,
@@ -50,6 +51,8 @@ class ProcessorPool(ProcessorTable):
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._max_tasks = config.max_tasks_per_processor or sys.maxsize
+        self._times_us: dict[str, list[float]] = {}
+        """Mean durations of the first and of later tasks on a processor, by name."""
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class ProcessorPool(ProcessorTable):
             if is_spare and len(self._in_state(ProcessorState.SPARE)) > self._successors:
                 self._retire(processor, now)
         if may_start and self._slots > 1 and not self.queue.waiting:
-            stuck = [each for each in self._stuck() if each.running_seconds(now) > SHARE_AFTER_SECONDS]
+            stuck = [each for each in self._stuck() if self._may_share(each, now)]
             if stuck:
                 self._reclaim(max(stuck, key=_WORK_OF))
 
@@ -210,7 +213,7 @@ class ProcessorPool(ProcessorTable):
                 return
             spec = item.spec
             if spec.near:
-                processor = _nearest(free, processor, spec.near)
+                processor = self._nearest(spec.near, free, now)
             number = processor.number
             command = sent.get(number)
             if command is None:
@@ -232,8 +235,40 @@ class ProcessorPool(ProcessorTable):
             processor.dispatched.append(item)
             if processor.results + len(processor.dispatched) >= self._max_tasks:
                 self._wear_out(processor, now)
-            if not processor.has_capacity():
+            if not processor.has_capacity() and processor in free:
                 free.remove(processor)
+
+    def _nearest(self, near: str, free: list[PooledProcessor], now: float) -> PooledProcessor:
+        """Return the processor that should end a task of this name first, and record the name."""
+        usual = min(free, key=lambda each: (each.work_us, len(each.names)))
+        own = (each for each in self.processors.values() if near in each.names and each.may_take())
+        chosen = min(own, key=lambda each: each.left_us(now), default=usual)
+        if chosen.left_us(now) > usual.left_us(now) + self._gain_us(near):
+            chosen = usual
+        chosen.names[near] = chosen.names.pop(near, False)
+        if len(chosen.names) > MAX_NAMES:
+            del chosen.names[next(iter(chosen.names))]
+        return chosen
+
+    def _gain_us(self, near: str) -> float:
+        first, later = self._times_us.get(near, (0.0, 0.0))
+        return max(0.0, first - later) if later else 0.0
+
+    def _was_first(self, processor: PooledProcessor, near: str, duration_us: float) -> bool:
+        """Record the duration of a task. Returns whether it was the processor's first one of this name."""
+        has_run = processor.names.get(near, True)
+        times = self._times_us[near] = self._times_us.pop(near, [0.0, 0.0])
+        times[has_run] += (duration_us - times[has_run]) * (WEIGHT if times[has_run] else 1)
+        if len(self._times_us) > MAX_NAMES * self._slots:
+            del self._times_us[next(iter(self._times_us))]
+        if not has_run:
+            processor.names[near] = True
+        return not has_run
+
+    def _may_share(self, processor: PooledProcessor, now: float) -> bool:
+        """Return whether tasks behind a running one may go to an idle processor."""
+        gain_seconds = self._gain_us(processor.dispatched[1].spec.near) / 1e6
+        return processor.running_seconds(now) > max(SHARE_AFTER_SECONDS, gain_seconds)
 
     def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
         payloads = self.functions
@@ -284,7 +319,8 @@ class ProcessorPool(ProcessorTable):
             processor.results += 1
             payload = bytes(payloads[at : at + size])
             at += size
-            item.spec.observe(duration_us)
+            if not (item.spec.near and not outcome and self._was_first(processor, item.spec.near, duration_us)):
+                item.spec.observe(duration_us)
             processor.ended.add(item.spec)
             ran = began_ns // 1000, lane, *counts
             if outcome and processor.kill_reason is PREEMPTED and outcome <= _RAISED:
@@ -378,13 +414,3 @@ class ProcessorPool(ProcessorTable):
         if processor.state is ProcessorState.SUSPENDED:
             processor.rests_until = now + pause
         self.wake_by(now + pause)
-
-
-def _nearest(free: list[PooledProcessor], usual: PooledProcessor, near: str) -> PooledProcessor:
-    """Return an idle processor that was sent a task of this name, or else the usual one, and record the name."""
-    chosen = next((each for each in free if not each.dispatched and near in each.names), usual)
-    chosen.names.pop(near, None)
-    chosen.names[near] = None
-    if len(chosen.names) > MAX_NAMES:
-        del chosen.names[next(iter(chosen.names))]
-    return chosen

@@ -17,7 +17,7 @@ from scaler.worker.frames import Results, Snapshot, skip_rows
 Rank = tuple[int, int]
 """Sort key of attempts, as in the scheduler: negated priority, negated nesting depth."""
 UNKNOWN_COST_US = 10_000.0
-_WEIGHT = 0.25
+WEIGHT = 0.25
 DISPATCH_AHEAD_US = 10_000.0
 """Maximum work queued behind a processor's running task; at least one task is queued in any case."""
 MAX_DISPATCHED = 256
@@ -42,7 +42,7 @@ class KnownSpec:
         if self.mean_us == UNKNOWN_COST_US:
             self.mean_us = float(duration_us)
         else:
-            self.mean_us += _WEIGHT * (duration_us - self.mean_us)
+            self.mean_us += WEIGHT * (duration_us - self.mean_us)
 
 
 class KillReason(NamedTuple):
@@ -210,8 +210,8 @@ class PooledProcessor:
     specs: set[int] = field(default_factory=set)
     functions: set[bytes] = field(default_factory=set)
     ended: set[KnownSpec] = field(default_factory=set)
-    names: dict[str, None] = field(default_factory=dict)
-    """Names (`KnownSpec.near`) of tasks that it was sent, the last ones last."""
+    names: dict[str, bool] = field(default_factory=dict)
+    """Names (`KnownSpec.near`) of tasks that it was sent, the last ones last, and whether one has ended."""
     kill_reason: KillReason | None = None
     kill_at: float = math.inf
     """End of the grace period after SIGTERM."""
@@ -236,6 +236,14 @@ class PooledProcessor:
 
     def running_seconds(self, now: float) -> float:
         return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
+
+    def left_us(self, now: float) -> float:
+        """Return the estimated time of its tasks; of an overdue task, the time that it has run."""
+        return max(self.work_us, 1e6 * self.running_seconds(now)) if self.dispatched else 0.0
+
+    def may_take(self) -> bool:
+        is_open = self.state is ProcessorState.ACTIVE and self.is_ready and not self.is_worn
+        return is_open and not (self.is_yielding or self.is_reclaiming) and len(self.dispatched) < MAX_DISPATCHED
 
     def has_capacity(self) -> bool:
         dispatched = self.dispatched

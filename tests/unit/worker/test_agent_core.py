@@ -497,6 +497,20 @@ def test_task_does_not_wait_for_a_busy_processor_that_ran_its_name() -> None:
     assert story.fed(2) == [3]
 
 
+def test_task_waits_for_the_processor_that_ran_its_name_no_longer_than_it_gains() -> None:
+    story = Story(slots=2)
+    for task, duration_us in ((1, 500_000), (2, 20_000)):
+        story.run(task, needs=NEAR_A)
+        story.work(1, duration_us=duration_us)
+    story.start(3, needs=NEAR_A)
+    story.run(4, 5, needs=NEAR_A)
+    assert (story.fed(1), story.fed(2)) == ([4, 5], [])
+    story.tick(0.4)
+    assert (story.fed(1), story.fed(2)) == ([4, 5], [])
+    story.tick(0.1)
+    assert 4 in story.fed(2)
+
+
 def test_processor_remembers_the_names_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaler.worker.agent.pool.MAX_NAMES", 2)
     story = Story()
