@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack
 
 from scaler.client.options import OptionKeywords, check_integer
 from scaler.client.task_calls import TaskCalls, check_arguments, hiding_frames_of_methods
 from scaler.errors import UsageError
-from scaler.extensions.streams.producer import Producer, values_of
+from scaler.extensions.streams.producer import Producer
 from scaler.extensions.streams.results import LocalStream, Stream
 from scaler.serialization import name_of
 
@@ -59,7 +60,7 @@ class StreamCalls(TaskCalls):
             raise UsageError("retry_on runs a generator again: pass restart=True as well, or leave it out")
         check_arguments(fn, args, {})
         if self._is_in_process:
-            return LocalStream(values_of(fn, fn(*args)), self._serializer)
+            return LocalStream(partial(self._submit, kwargs={}, options=carried), fn, args, self._serializer)
         name = carried.name or name_of(fn)
         call = self._loop.calls.begin("stream", name, 1, has_chunks=False)
         carried = carried._replace(name=name, losses=carried.losses if restart else 1, call=call.number)

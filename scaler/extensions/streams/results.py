@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,6 +13,7 @@ from scaler.client.future import ScalerFuture, error_of
 from scaler.client.loop import ClientLoop
 from scaler.errors import WorkerLostError
 from scaler.extensions.streams.messages import StreamTaken, StreamValue
+from scaler.extensions.streams.producer import values_of
 from scaler.serialization import Serializer, dump_value, load_value, parts_of, to_payload
 from scaler.serialization.exceptions import hide_frames
 
@@ -123,6 +125,8 @@ class Stream(Iterator[Any]):
             is_new = message.number == self._received and self._error is None
             if is_new:
                 self._add(message)
+            elif not message.payload and message.number < self._received:
+                self._has_ended = True  # the generator yielded fewer values after a loss
             if not is_new or self._has_ended:
                 self._answer()
             self._condition.notify_all()
@@ -166,16 +170,51 @@ class _Streams:
 class LocalStream(Stream):
     """A stream with `processes=False`: each value is made when it is taken."""
 
-    def __init__(self, values: Iterator[Any], serializer: Serializer | None) -> None:
-        self._made = values
+    def __init__(
+        self,
+        submit: Callable[[Callable[..., Any], tuple[Any, ...]], ScalerFuture],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        serializer: Serializer | None,
+    ) -> None:
+        self._submit = submit
         self._serializer = serializer
+        submit(_pass_on, args).result()
+        self._made = values_of(function, function(*_passed.__dict__.pop("args")))
 
     def __next__(self) -> Any:
-        payload = to_payload(dump_value(next(self._made), self._serializer, _VALUE))
+        try:
+            value = next(self._made)
+        except StopIteration as end:
+            if "future" not in vars(self):
+                self.future = self._submit(_end, (end.value, None))
+            raise
+        except Exception as error:
+            self.future = self._submit(_end, (None, error))
+            raise
+        payload = to_payload(dump_value(value, self._serializer, _VALUE))
         return load_value(parts_of(payload), self._serializer, _VALUE)
+
+    def __getattr__(self, name: str) -> Any:
+        why = ": with processes=False, a stream has it after the last value" if name == "future" else ""
+        raise AttributeError(f"a stream has no attribute {name!r}{why}")
 
     def close(self) -> None:
         self._made = iter(())
 
     def __del__(self) -> None:
         pass
+
+
+_passed = threading.local()
+
+
+def _pass_on(*args: Any) -> None:
+    """Store the arguments of a task: copies, with the values of futures."""
+    _passed.args = args
+
+
+def _end(value: Any, error: Exception | None) -> Any:
+    if error is not None:
+        raise error
+    return value

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import os
+import signal
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import CancelledError
@@ -177,6 +178,23 @@ def test_restarted_stream_continues_after_the_values_taken(tmp_path: Path) -> No
         assert list(stream) == [3]
 
 
+def yield_less_after_a_loss(marker: Path, go: Path) -> Iterator[int]:
+    is_first = not marker.exists()
+    marker.touch()
+    yield from range(10 if is_first else 3)
+    if is_first:
+        wait_for_file(go)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_restarted_stream_ends_although_the_generator_yields_fewer_values(client: Client, tmp_path: Path) -> None:
+    stream = client.stream(yield_less_after_a_loss, tmp_path / "marker", tmp_path / "go", restart=True)
+    assert [next(stream) for _ in range(10)] == list(range(10))
+    (tmp_path / "go").touch()
+    assert list(stream) == []
+    assert stream.future.result(SECONDS) is None
+
+
 @pytest.mark.parametrize("window", [1, 64])
 def test_stream_survives_a_restart_of_the_scheduler(tmp_path: Path, window: int) -> None:
     with running(tmp_path, slots=1) as (cluster, client):
@@ -231,8 +249,29 @@ def test_client_without_processes_makes_values_on_demand() -> None:
     with Client(processes=False) as client:
         stream = client.stream(count, 10**9)
         assert [next(stream) for _ in range(3)] == [0, 1, 2]
+        assert not hasattr(stream, "future")
         stream.close()
         assert list(stream) == []
+
+
+def append(values: list[int]) -> Iterator[list[int]]:
+    values.append(3)
+    yield values
+
+
+def test_client_without_processes_passes_copies_and_values_of_futures() -> None:
+    with Client(processes=False) as client:
+        values = [1]
+        assert list(client.stream(append, values)) == [[1, 3]]
+        assert values == [1]
+        stream = client.stream(count, client.submit(abs, -2))
+        assert list(stream) == [0, 1]
+        assert stream.future.result() == "the end"
+        failing = client.stream(fail_after, 1)
+        assert next(failing) == 0
+        with pytest.raises(KeyError):
+            next(failing)
+        assert isinstance(failing.future.exception(), KeyError)
 
 
 def test_submitted_generator_is_an_error_that_names_stream(client: Client) -> None:
