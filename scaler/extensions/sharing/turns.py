@@ -49,7 +49,7 @@ class FairTurns(SchedulerPart, Turns):
         self._contenders: Counter[tuple[bytes, int]] = Counter()
         """Live groups by owner and priority."""
         self._running: dict[bytes, LongTask] = {}
-        self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[Any, int, Any]]]] = {}
+        self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[Any, int, Any]], int]] = {}
         """Standings in a level, by its `id`."""
         self._shares: dict[str, Share] = {}
         """By key, and by group with the prefix `GROUP`."""
@@ -161,25 +161,57 @@ class FairTurns(SchedulerPart, Turns):
         O(log n) amortized otherwise."""
         if not self.is_shared or (len(level) == 1 and not self._has_limits):
             return next(iter(level))
-        of, heap = self._heaps.get(id(level), (None, []))
-        if of is not level or len(heap) < len(level):
-            heap = [(self._order(name), place, name) for place, name in enumerate(level)]
-            heapq.heapify(heap)
-            self._heaps[id(level)] = level, heap
+        of, heap, size = self._heaps.get(id(level), (None, [], 0))
+        if of is not level or size < len(level):
+            heap = self._heap_of(level)
+            self._heaps[id(level)] = level, heap, len(level)
         while heap:
-            order, place, name = heap[0]
-            if name not in level:
+            order, place, members = heap[0]
+            name = self._first_member(members, level)
+            if name is None:
                 heapq.heappop(heap)
             elif (present := self._order(name)) > order:
-                heapq.heapreplace(heap, (present, place, name))
+                heapq.heapreplace(heap, (present, place, members))
             else:
                 return None if present == FULL else name
         return next(iter(level))
 
+    def _heap_of(self, level: OrderedDict[Any, Any]) -> list[tuple[Any, int, Any]]:
+        """Return a heap of the groups in a level, with a heap of the members of each, so that a turn of one member,
+        which moves its group, moves none of the others. A key without group, and an owner, is a group of its own."""
+        groups: dict[Any, list[tuple[float, int, Any]]] = {}
+        for place, name in enumerate(level):
+            user = self._users.get(name)
+            group = name if user is None or user.is_owner or user.parent is None else user.parent
+            groups.setdefault(group, []).append((self._own_order(name), place, name))
+        for members in groups.values():
+            heapq.heapify(members)
+        heap = [(self._order(members[0][2]), members[0][1], members) for members in groups.values()]
+        heapq.heapify(heap)
+        return heap
+
+    def _first_member(self, members: list[tuple[float, int, Any]], level: OrderedDict[Any, Any]) -> Any:
+        while members:
+            order, place, name = members[0]
+            if name not in level:
+                heapq.heappop(members)
+            elif (present := self._own_order(name)) > order:
+                heapq.heapreplace(members, (present, place, name))
+            else:
+                return name
+        return None
+
+    def _own_order(self, name: str | bytes) -> float:
+        user = self._users.get(name)
+        if user is None:
+            return -math.inf  # all its tasks have ended: `take` removes it
+        is_full = self._has_limits and 0 < user.share.max_slots <= user.taken
+        return math.inf if is_full else user.standing
+
     def _order(self, name: str | bytes) -> tuple[float, ...]:
         user = self._users.get(name)
         if user is None:
-            return ()  # all its tasks have ended: `take` removes it
+            return ()
         return FULL if self._has_limits and user.is_full else user.order
 
     def took(self, task: Task, lane: Lane, owners: Owners) -> None:
