@@ -1,13 +1,13 @@
 """Sharing: free slots go to the key, and within it to the client, with the least recent use.
 
-changes of the core -> use.py: slot-seconds by key and owner -> turns.py: whose turn it is -> ready queues, placement
+changes of the core -> use.py: slot-seconds by key and owner -> order.py: whose turn it is -> ready queues, placement
 """
 
 from scaler.plugins import Extension, FoundTable
 
 EXTENSION = Extension(
     "sharing",
-    scheduler="scaler.extensions.sharing.turns:FairTurns",
+    scheduler="scaler.extensions.sharing.order:FairTurns",
     found=(
         FoundTable(
             "shares",

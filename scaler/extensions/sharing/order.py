@@ -1,4 +1,4 @@
-"""Turns by use: first the key with the lowest standing, then its client with the lowest standing. Pure."""
+"""Order by use: first the key with the lowest standing, then its client with the lowest standing. Pure."""
 
 from __future__ import annotations
 
