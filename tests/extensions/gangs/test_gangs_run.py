@@ -162,6 +162,24 @@ def test_members_have_clients_of_their_own(client: Client) -> None:
     assert client.gang(nest, 2).result(20) == [1, 2]
 
 
+def outer() -> list[int]:
+    found: list[int] = Client().gang(inner, 2).result(20)
+    return found
+
+
+def inner() -> int:
+    return current_gang().rank
+
+
+def test_a_task_can_start_a_gang_and_lends_its_slot_to_a_member(client: Client) -> None:
+    assert client.submit(outer).result(20) == [0, 1]
+
+
+def test_a_client_without_processes_has_no_gangs() -> None:
+    with Client(processes=False) as debugging, pytest.raises(UsageError, match="gangs need workers"):
+        debugging.gang(inner, 2).result(20)
+
+
 def test_arguments_may_be_futures(client: Client) -> None:
     argument = client.submit(str.upper, "x")
     assert [found[3] for found in client.gang(who, 2, argument).result(20)] == ["X", "X"]
