@@ -128,6 +128,8 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
             return _assigned(state, task, worker)
         case Recalled(worker=worker, cancel=True):
             return f"it is being cancelled on worker {worker.title}"
+        case Recalled(worker=worker, ahead=ahead) if ahead:
+            return f"it runs on worker {worker.title} and is being stopped for {ahead}{_so_far(task)}"
         case Recalled(worker=worker):
             return f"it was queued on worker {worker.title} and is moving to another one{_so_far(task)}"
         case Terminated():

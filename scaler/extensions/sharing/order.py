@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.sharing.preemption import Preemption
 from scaler.extensions.sharing.rows import ShareRow, share_rows
 from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, divide, update, width_of
 from scaler.grammar import counted
@@ -55,6 +56,7 @@ class FairTurns(SchedulerPart, Turns):
         """By key, and by group with the prefix `GROUP`."""
         self._limited: list[User] = []
         self._has_limits = False
+        self._preemption = Preemption(self._owner_of, self._shown)
         self._update_at = self._forgot_at = 0.0
         self._spent: float | None = None
 
@@ -265,11 +267,18 @@ class FairTurns(SchedulerPart, Turns):
         if len({each for each, _ in self._contenders}) == 1:
             return ""
         slots = sum(worker.slots for worker in self.cluster.workers.values())
-        key = owner.parent
-        user = owner if key is None or group.owner.account.key in UNNAMED else key
+        user = self._shown(group)
         return (
             f"{self._part(user, self._weights()) * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
         )
+
+    def _owner_of(self, group: Group) -> User:
+        return self._users[group.owner.id]
+
+    def _shown(self, group: Group) -> User:
+        """Return the key of a group's owner, or the owner itself if its key has no name."""
+        owner = self._owner_of(group)
+        return owner if owner.parent is None or group.owner.account.key in UNNAMED else owner.parent
 
     def _part(self, user: User, weights: Mapping[tuple[User | None, bool], float]) -> float:
         """Return the part of all slots that a user may count on while all others with tasks want more."""
@@ -301,9 +310,10 @@ class FairTurns(SchedulerPart, Turns):
         return self._users[task.group.owner.id].is_long
 
     def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
-        """Hold long tasks back if all slots are for long ones: they would wait there while slots elsewhere get free."""
+        """Hold long tasks back if all slots are for long ones: they would wait there while slots elsewhere get free.
+        Hold others back if tasks there may be stopped for them."""
         if not self._users[group.owner.id].is_long:
-            return False
+            return self._preemption.is_behind(worker)
         return sum(map(self._is_long, chain(worker.tasks.values(), chosen))) >= worker.slots
 
     def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
@@ -325,6 +335,12 @@ class FairTurns(SchedulerPart, Turns):
             left -= len(worker.tasks)
             if left <= 0:
                 break
+
+    def to_preempt(self, now: float) -> Iterator[tuple[Worker, Task, str]]:
+        self.preempt_at = now + self._preemption.pause_seconds
+        if self.is_shared:
+            weights, slots = self._weights(), sum(worker.slots for worker in self.cluster.workers.values())
+            yield from self._preemption.choose(self.cluster, lambda user: slots * self._part(user, weights), now)
 
     def _late(self, worker: Worker, best: int | None) -> list[Task]:
         """Return the queued tasks of a worker to recall. best: negated priority of a ready task."""
@@ -366,6 +382,9 @@ class FairTurns(SchedulerPart, Turns):
             case KeysRead(entries):
                 self._learn(entries)
             case TaskRetried(task):
+                if self._preemption.retried(task):
+                    for user in self._owner_of(task.group).line():
+                        user.stopped += 1
                 if (running := self._running.pop(task.id, None)) is not None:
                     self._stop(running, now)
             case ClientLeft(client):
@@ -373,6 +392,8 @@ class FairTurns(SchedulerPart, Turns):
                     self._stop(self._running.pop(identifier), now)
 
     def _ended(self, ended: TasksEnded) -> None:
+        if self._preemption.candidates or self._preemption.stops:
+            self._preemption.ended(ended.ids)
         stops = [*ended.run_starts[1:], len(ended.ids)]
         for group, start, stop in zip(ended.run_groups, ended.run_starts, stops, strict=True):
             owner = self._users.get(group.owner.id)
@@ -389,10 +410,15 @@ class FairTurns(SchedulerPart, Turns):
 
     def _began(self, task: Task, started: TasksStarted, began_us: int, now: float) -> None:
         owner = self._users.get(task.group.owner.id)
-        if owner is None or task.id in self._running or task.group.client.terminated:
+        if owner is None or task.group.client.terminated:
             return
         offset = started.ran.clock.offset_seconds
         began_at = now if offset is None else min(now, self.cluster.own_time(began_us / 1e6 + offset))
+        if task.group.spec.preemptible:
+            self._preemption.began(task, began_at)
+            self.preempt_at = min(self.preempt_at, now)
+        if task.id in self._running:
+            return
         running = self._running[task.id] = LongTask(owner, width_of(task.group), None)
         owner.begin(running, began_at)
 

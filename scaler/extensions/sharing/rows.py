@@ -15,6 +15,7 @@ _USED = Column("Used", "seconds", 3, "Slot-seconds of recent tasks, of which hal
 _TOTAL = Column(
     "Total", "seconds", 2, "Slot-seconds used since the scheduler started.", metric="share_slot_seconds_total"
 )
+_STOPPED = Column("Stopped", "count", 3, "Its tasks that were stopped for others.", metric="share_stopped_total")
 _COST = Column("Cost", "money", 3, "Cost of units, divided by use.", metric="share_cost_total", zero_is_none=True)
 
 
@@ -33,6 +34,7 @@ class ShareRow(NamedTuple):
     used: Annotated[float, _USED] = 0.0
     total: Annotated[float, _TOTAL] = 0.0
     cost: Annotated[float, _COST] = 0.0
+    stopped: Annotated[int, _STOPPED] = 0
 
 
 def share_rows(
@@ -56,4 +58,5 @@ def share_rows(
             used=round(user.used_seconds + running[user], 1),
             total=round(user.total_seconds + running[user], 1),
             cost=round(user.cost, 6),
+            stopped=user.stopped,
         )

@@ -53,6 +53,8 @@ class User:
     """Tasks are its own: it is a client outside of tasks."""
     groups: dict[Group, None] = field(default_factory=dict)
     """Its live task groups, including its clients' groups."""
+    stopped: int = 0
+    """Its tasks that were stopped for others."""
     active_at: float = -math.inf
     """When its last group began or ended."""
     ended: float = 0.0

@@ -49,6 +49,7 @@ class Running:
     client: str
     ends_at: float
     began_at: float
+    attempt: int = 1
     children: int = 0
     is_blocked: bool = False
 
@@ -72,6 +73,14 @@ class Bed(Cluster):
         self.queues: dict[str, list[tuple[tuple[int, int], int, bytes, int]]] = {}
         self.running: dict[str, dict[bytes, Running]] = {}
         self.began: dict[bytes, float] = {}
+        self.stop_seconds = 0.05
+        """Time that a preempted task takes to stop."""
+        self.can_preempt = True
+        """The workers' releases can stop a started task."""
+        self.stopped: list[tuple[float, bytes]] = []
+        """When each stopped task was stopped."""
+        self.lost_seconds = 0.0
+        """Slot-seconds of stopped tasks."""
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         for number in range(workers):
@@ -88,10 +97,10 @@ class Bed(Cluster):
         self.at(at, lambda: self._join(name, found, key))
         return found
 
-    def guest(self, name: str) -> None:
+    def guest(self, name: str, key: str = "") -> None:
         """Add a client that submits nothing on its own."""
         self.floods[name] = Flood(lambda _: 0.0)
-        self.client(name)
+        self.client(name, identity=Identity(key) if key else LOCAL)
 
     def _join(self, name: str, flood: Flood, key: str) -> None:
         self.client(name, identity=Identity(key) if key else LOCAL)
@@ -188,8 +197,14 @@ class Bed(Cluster):
         elif isinstance(message, Recall):
             back = {task for _, _, task, _ in self.queues[worker]} & set(message.ids)
             self.queues[worker] = [each for each in self.queues[worker] if each[2] not in back]
-            started = [task not in back for task in message.ids]
-            self._send(worker, Returned(message.ids, message.attempts, started))
+            rows = [*zip(message.ids, message.attempts, strict=True)]
+            stopping = rows if message.preempt and self.can_preempt else []
+            stopping = [each for each in stopping if each[0] in self.running[worker]]
+            for task, attempt in stopping:
+                self.at(self.stop_seconds, lambda task=task, attempt=attempt: self._stop(worker, task, attempt))  # type: ignore[misc]
+            if kept := [each for each in rows if each not in stopping]:
+                ids, attempts = map(list, zip(*kept, strict=True))
+                self._send(worker, Returned(ids, attempts, [task not in back for task in ids]))
 
     def _send(self, name: str, message: Message) -> None:
         self.at(WAY_SECONDS, lambda: self.say(name, message))
@@ -204,7 +219,7 @@ class Bed(Cluster):
             flood.waiting_since = self.now
             self.began[task] = self.now
             seconds = self.seconds_on(worker, task)
-            running[task] = Running(owner, self.now + seconds, self.now)
+            running[task] = Running(owner, self.now + seconds, self.now, attempt)
             is_parent = flood.nested is not None and task not in self.owners
             if is_parent:
                 self.at(seconds, lambda task=task, attempt=attempt: self._block(worker, task, attempt))  # type: ignore[misc]
@@ -225,7 +240,22 @@ class Bed(Cluster):
         if task in self.running[worker]:
             self._send(worker, Started([task], [int(1e6 * self.running[worker][task].began_at)], [0]))
 
+    def _stop(self, worker: str, task: bytes, attempt: int) -> None:
+        running = self.running[worker].get(task)
+        if running is None or running.attempt != attempt:
+            return  # it has ended in its grace period
+        del self.running[worker][task]
+        duration = self.now - self.began[task]
+        self.floods[running.client].used += self.now - running.began_at
+        self.lost_seconds += duration
+        self.stopped.append((self.now, task))
+        self._send(worker, Done([task], [attempt], [Outcome.NOT_STARTED], [b""], [int(duration * 1e6)]))
+        self._start(worker)
+
     def _end(self, worker: str, task: bytes, attempt: int) -> None:
+        running = self.running[worker].get(task)
+        if running is None or running.attempt != attempt:
+            return  # it was stopped
         ended = self.running[worker].pop(task)
         flood = self.floods[ended.client]
         flood.used += self.now - ended.began_at

@@ -54,7 +54,7 @@ def test_rows_name_group_key_and_client_in_this_order() -> None:
     ]
     assert found["desk", "b", ""][3:6] == (3.0, 1, 1)
     assert found["desk", "a", ""].share == pytest.approx(4 * 2 / 3 * 1 / 4, abs=0.01)
-    assert found["", "idle", ""][3:] == (5.0, 7, 0, 0, 0, 0, 0, 0)
+    assert found["", "idle", ""][3:] == (5.0, 7, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_group_has_the_sum_of_the_use_of_its_keys() -> None:
