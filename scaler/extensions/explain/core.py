@@ -15,7 +15,7 @@ from scaler.extensions.interface import SchedulerPart, sent_to
 from scaler.grammar import called, counted, listed, timed
 from scaler.ids import ID_BYTES
 from scaler.monitor.messages import Explain, Explained
-from scaler.needs import CPUS, MEMORY, Needs, Offers, with_amount
+from scaler.needs import COUNTED, CPUS, MEMORY, Needs, Offers, with_amount
 from scaler.protocol.messages import Notice, Outcome, UnitState
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
@@ -276,7 +276,9 @@ def unservable(state: ClusterState, needs: Needs) -> str:
     if not here or any(map(needs.fits, here)):
         return ""
     known = listed(sorted({offers.text(needs) or "none" for offers in here}), MAX_NAMED)
-    options = [f"{name}=..." for name, _ in needs.items if name in (CPUS, MEMORY)] or ["capabilities=..."]
+    options = [f"{name}=..." for name, _ in needs.items if name in (CPUS, MEMORY)]
+    options += ["resources=..."] if any(name.startswith(COUNTED) for name, _ in needs.items) else []
+    options = options or ["capabilities=..."]
     return (
         f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Offered are: {known}. "
         f"Ask for less in {listed(options, len(options))}, or start workers with --per-worker-capabilities "

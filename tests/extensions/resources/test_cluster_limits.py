@@ -15,8 +15,10 @@ from scaler.needs import amounts
 from scaler.net.connection import Identity
 from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
-from scaler.protocol.messages import ManagerStatus, Notice, Outcome, Returned, Suspended
+from scaler.protocol.messages import Done, ManagerStatus, Notice, Outcome, Returned, Suspended
 from scaler.scheduler.core.durability import RECOVERY_SECONDS
+from tests.extensions.durability.test_recovery import Restarted
+from tests.extensions.sharing.bed import Bed
 from tests.unit.scheduler.driver import Cluster
 
 GB = 1e9
@@ -52,20 +54,20 @@ def client(cluster: Limited) -> str:
     return cluster.client()
 
 
-def running(cluster: Cluster, *workers: str) -> list[bytes]:
+def running_on(cluster: Cluster, *workers: str) -> list[bytes]:
     return [task for worker in workers for task in cluster.on(worker)]
 
 
 def test_no_more_tasks_than_the_limit_are_sent_to_all_workers_together(cluster: Limited, client: str) -> None:
     a, b, other = cluster.worker("a", slots=4), cluster.worker("b", slots=4), cluster.client("other")
     tasks = cluster.submit(client, 3, needs=DB) + cluster.submit(other, 3, needs=DB)
-    first = running(cluster, a, b)
+    first = running_on(cluster, a, b)
     assert len(first) == 2
     assert set(first) <= set(tasks)
     for task in first:
         cluster.finish(a if task in cluster.on(a) else b, task)
-    assert len(running(cluster, a, b)) == 2
-    assert not set(running(cluster, a, b)) & set(first)
+    assert len(running_on(cluster, a, b)) == 2
+    assert not set(running_on(cluster, a, b)) & set(first)
 
 
 def test_blocked_queue_blocks_no_other_task(cluster: Limited, client: str) -> None:
@@ -73,6 +75,16 @@ def test_blocked_queue_blocks_no_other_task(cluster: Limited, client: str) -> No
     cluster.submit(client, 200, needs=DB, priority=9)
     others = cluster.submit(client, 2)
     assert set(others) <= set(cluster.on(worker))
+
+
+def test_urgent_task_that_waits_for_a_limit_recalls_no_other_task(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=3)
+    cluster.submit(client, 2, needs=DB)
+    plain = cluster.submit(client, 3)
+    cluster.submit(client, needs=DB, priority=9)
+    cluster.wait(0.25, alive=[client, worker])
+    assert set(plain) <= set(cluster.on(worker))
+    assert not cluster.recalls(worker, kill=False)
 
 
 def test_task_with_a_limit_is_not_queued_behind_others(cluster: Limited, client: str) -> None:
@@ -184,6 +196,27 @@ def test_limits_are_closed_until_workers_have_reported(cluster: Limited) -> None
     assert "it waits until limit db is counted, 1.5 s after the start of the scheduler" in cluster.why(task)
     cluster.wait(RECOVERY_SECONDS + 0.5, alive=[client, worker])
     assert task in cluster.on(worker)
+
+
+def test_tasks_that_workers_report_after_a_restart_use_their_limits_again() -> None:
+    class Counting(Restarted):
+        extensions = Limited.extensions
+        counted = Counted(LimitSettings(limits=LIMITS))
+        parts = (*Cluster.parts, lambda: Counting.counted)
+
+    cluster = Counting()
+    running = cluster.ids(2)
+    cluster.again(*running, needs=DB)
+    cluster.returning("a", (running[0], 1), slots=2)
+    new = cluster.submit(cluster.client("new"), 2, needs=DB)
+    other = cluster.worker("other", slots=4)
+    assert not cluster.on(other)
+    cluster.returning("b", (running[1], 1), slots=2)
+    cluster.wait(RECOVERY_SECONDS + 0.5, alive=["client", "new", "a", "b", other])
+    assert running_on(cluster, "a", "b", other) == running, "the limit is used up"
+    cluster.finish("a", running[0])
+    assert len(running_on(cluster, "a", "b", other)) == 2
+    assert set(running_on(cluster, "a", "b", other)) < {running[1], *new}
 
 
 # -- refusals
@@ -304,6 +337,50 @@ def test_queue_that_waits_for_a_limit_reserves_no_memory(cluster: Limited, clien
     assert both in cluster.on(worker)
 
 
+class LimitedBed(Bed):
+    check_every = 5_000
+    extensions = Limited.extensions
+
+    def __init__(self, **limits: float) -> None:
+        self.counted = Counted(LimitSettings(limits=limits))
+        self.parts = (*Cluster.parts, lambda: self.counted)
+        super().__init__(2, 2)
+        self.run(RECOVERY_SECONDS + 0.5)
+
+
+@pytest.mark.parametrize(("plain", "limited"), [(0.002, 0.05), (0.5, 0.05), (0.02, 1.0)])
+def test_prefetched_tasks_of_others_do_not_keep_a_limit_idle(plain: float, limited: float) -> None:
+    bed = LimitedBed(db=2.0)
+    bed.flood("plain", plain)
+    bed.flood("limited", limited, needs=DB)
+    bed.run(3.0)
+    shares = bed.shares(5.0)
+    assert shares["limited"] > 0.9 * 2 * 5.0, "it gets as many slots as its limit allows"
+    assert shares["plain"] > 0.9 * 2 * 5.0, "others use the rest"
+
+
+def test_tasks_of_one_client_do_not_keep_its_limit_idle() -> None:
+    bed = LimitedBed(db=1.0)
+    bed.flood("a", 0.01)
+    bed.run(1.0)
+    limited = [bed.task_id("a") for _ in range(40)]
+    bed.seconds.update(dict.fromkeys(limited, 0.05))
+    bed.submit("a", ids=limited, needs=DB)
+    bed.run(6.0)
+    assert bed.ended.issuperset(limited)
+
+
+def test_long_prefetched_tasks_are_returned_for_a_limited_one(cluster: Limited, client: str) -> None:
+    worker = cluster.worker("w", slots=1)
+    first = cluster.submit(client, 3)
+    (limited,) = cluster.submit(client, needs=DB)
+    returned = cluster.recalls(worker, kill=False)
+    assert set(returned) == {*cluster.on(worker)} - {first[0]}
+    cluster.give_back(worker, *returned)
+    cluster.finish(worker, first[0])
+    assert cluster.on(worker) == [limited]
+
+
 # -- demand
 
 
@@ -338,6 +415,65 @@ def test_demand_is_no_more_than_limits_allow() -> None:
 
 def test_groups_that_cannot_run_leave_demand_to_others() -> None:
     assert demanded((100, (*(("gpu", 1.0),), *DB)), (100, DB)) == 4
+
+
+# -- public reports about other systems
+
+
+def test_tasks_whose_amounts_together_exceed_the_limit_run_one_after_another() -> None:
+    """Airflow 9316: 12, 12, and 16 slots of a pool of 24."""
+    cluster = Limited(limits={"db": 24.0})
+    client, worker = cluster.client(), cluster.worker("w", slots=8)
+    (a,) = cluster.submit(client, needs=(("limit:db", 12.0),))
+    (b,) = cluster.submit(client, needs=(("limit:db", 12.0),))
+    (c,) = cluster.submit(client, needs=(("limit:db", 16.0),))
+    assert cluster.on(worker) == [a, b]
+    cluster.finish(worker, a)
+    assert cluster.on(worker) == [b]
+    cluster.finish(worker, b)
+    assert cluster.on(worker) == [c]
+
+
+def test_late_result_of_a_lost_worker_does_not_release_a_limit_twice(cluster: Limited, client: str) -> None:
+    """Solid Queue 761: an attempt that was given up ends after all."""
+    cluster.worker("a", slots=4)
+    cluster.submit(client, 2, needs=DB)
+    cluster.wait(70.0, alive=[client])
+    b = cluster.worker("b", slots=8)
+    cluster.submit(client, 4, needs=DB)
+    cluster.wait(5.0, alive=[client, b])
+    assert len(cluster.on(b)) == 2
+    first = cluster.on(b)[0]
+    cluster.say("a", Done([first], [1], [Outcome.SUCCESS], [b""], [1000]))
+    assert len(cluster.on(b)) == 2
+
+
+def test_task_that_needs_a_free_resource_passes_one_that_needs_a_used_one(cluster: Limited, client: str) -> None:
+    """Dask 6136: tasks with different resources waited in one line."""
+    worker = cluster.worker("w", {"a": 1.0, "b": 1.0}, slots=4)
+    first = cluster.submit(client, needs=(("counted:a", 1.0), ("counted:b", 1.0)))
+    cluster.submit(client, 2, needs=(("counted:a", 1.0),))
+    (b,) = cluster.submit(client, needs=(("counted:b", 1.0),))
+    cluster.finish(worker, *first)
+    assert b in cluster.on(worker)
+
+
+def test_client_is_warned_about_a_resource_that_no_worker_offers(cluster: Limited, client: str) -> None:
+    """Dask 9587: such a task waited without a word."""
+    worker = cluster.worker("w", {"fpga": 1.0})
+    cluster.submit(client, needs=(("counted:fpgas", 1.0),))
+    cluster.wait(3.0, alive=[client, worker])
+    (notice,) = [message.text for name, message in cluster.said if isinstance(message, Notice)]
+    assert "there is no fpgas" in notice
+    assert "Ask for less in resources=..., or start workers with --per-worker-capabilities fpgas=1" in notice
+
+
+def test_new_worker_gets_tasks_that_wait_for_a_counted_resource(cluster: Limited, client: str) -> None:
+    """Dask 3264: they were all assigned to the first worker."""
+    cluster.worker("a", {"fpga": 1.0}, slots=4)
+    cluster.submit(client, 3, needs=(("counted:fpga", 1.0),))
+    b = cluster.worker("b", {"fpga": 1.0}, slots=4)
+    assert len(cluster.on(b)) == 1
 
 
 # -- counted capabilities
