@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -47,11 +46,10 @@ def client(address: str) -> Iterator[Client]:
 
 
 def count(folder: str, item: int) -> int:
-    """Return how many such calls run now."""
+    """Return how many such calls run at once."""
     own = Path(folder, f"{os.getpid()}-{item}")
     own.touch()
-    time.sleep(0.005)  # a call's work
-    running = len(list(Path(folder).iterdir()))
+    running = max(len(list(Path(folder).iterdir())) for _ in range(100))
     own.unlink()
     return running
 
@@ -70,7 +68,7 @@ def agent_of(client: Client, future: ScalerFuture) -> int:
 
 
 def nested(folder: str) -> Any:
-    with Client() as client:  # type: ignore[call-arg]
+    with Client() as client:
         return client.submit_verbose(len, (folder,), limits="licence").result()
 
 
@@ -103,7 +101,7 @@ def test_killed_worker_gives_its_limit_back(client: Client, tmp_path: Path) -> N
     text = "it waits for limit db: 2 of 2 are used by 1 task of hold()"
     until(lambda: text in client.explain(second))
     (row,) = [row for row in client.table("limits") if row.limit == "db"]
-    assert (row.used, row.total, row.tasks, row.ready) == (2.0, 2.0, 1, 1)
+    assert (row.used, row.total, row.ready) == (2.0, 2.0, 1)
     started.unlink()
     os.kill(agent_of(client, first), signal.SIGKILL)
     assert second.result(SECONDS) == 8

@@ -202,12 +202,8 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(preference)
         if needs.near and (preference := state.rooms.near.why_waits(task)):
             parts.append(preference)
-        if (
-            needs.is_counted
-            and state.rooms.resources.room(state.ready.of(needs))
-            and not any(worker.count(needs, state.ready.of(needs)) for worker in willing)
-        ):
-            parts.append(state.rooms.resources.shortage(state.ready.of(needs), willing))
+        if needs.is_counted and (shortage := state.rooms.resources.shortage(state.ready.of(needs), willing)):
+            parts.append(shortage)
         if needs.gang:
             parts.append(state.rooms.gangs.shortage(state.ready.of(needs), willing))
         reasons = [each.reports.degraded_reason for each in willing]
@@ -259,7 +255,7 @@ def outlook(state: ClusterState, needs: Needs, task: Task | None = None) -> str:
     limit = state.rooms.resources.limited(state.ready.of(needs), task) if needs.is_limited else ""
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
-    parts = [limit] if limit else []
+    parts = [limit] * bool(limit)
     parts += [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
     could = [manager for manager in state.rooms.scaling.managers.values() if needs.fits(manager.offers)]
     if not could and not fitting:

@@ -13,18 +13,8 @@ from typing import Annotated
 
 from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Check, taken_by
-from scaler.needs import amounts
+from scaler.needs import amounts, parse_capabilities
 from scaler.plugins import Extension, FoundTable
-
-
-def parse_limits(text: str) -> dict[str, float]:
-    """Parse `db=10,licence=4`. Raises ValueError."""
-    found: dict[str, float] = {}
-    for name, _, amount in (part.partition("=") for part in text.split(",") if part.strip()):
-        if name.strip() in found or not amount.strip().replace(".", "", 1).isdigit():
-            raise ValueError(f"{name.strip()!r} is given twice, or without a number: write name=number, such as db=10")
-        found[name.strip()] = float(amount)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +23,12 @@ class LimitSettings(SettingsModel):
 
     limits: Annotated[
         dict[str, float],
-        Check(parse_limits, of_text=True),
+        Check(parse_capabilities, of_text=True),
         taken_by(partial(amounts, "limits")),
         Setting(default_text="none", metavar="LIMITS"),
     ] = field(default_factory=dict)
-    """Resources outside of the cluster, and how much of them its tasks may use at once, such as db=10,licence=4. Tasks
-    name what they use with the option limits."""
+    """Resources outside of the cluster with the amounts that its tasks may use at once, such as db=10,licence=4. The
+    option limits of a task names its use."""
 
 
 EXTENSION = Extension(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from scaler.extensions.interface import SchedulerPart
@@ -68,7 +68,7 @@ class Limits(SchedulerPart, ResourceRules):
         return min([stock.room(amount, queue) for stock, amount in used], default=super().room(queue))
 
     def within_limits(self, wanted: Callable[[Group], int]) -> Callable[[Group], int]:
-        """Groups share what is free. Those with other needs get one task at least, because the first may never run."""
+        """All groups share the free amounts. Each kind of needs gets one task, because other kinds may never run."""
         left = {name: max(0, stock.free) for name, stock in self.limits.items()}
         free, met = left.copy(), set[Needs]()
 
@@ -94,64 +94,43 @@ class Limits(SchedulerPart, ResourceRules):
                 return f"it waits until {title} is counted, {RECOVERY_SECONDS:g} s after the start of the scheduler"
             part = f"{_text(amount)} of " if amount != UNITS_PER_ONE else ""
             keys = {task.group.client.account.key} if task is not None else set[str]()
-            text = (
-                f"it waits for {part}{title}: {_text(stock.used)} of {_text(stock.total)} are used by "
-                f"{self._users(name, keys.__contains__)}"
-            )
+            users = self._users(name, keys.__contains__)
+            text = f"it waits for {part}{title}: {_text(stock.used)} of {_text(stock.total)} are used by {users}"
             if stock.kept_for is not None and stock.is_kept_from(queue):
                 text += f", and the next are kept for tasks that need {stock.kept_for.needs}"
-            stuck = self.deadlock(task) if task is not None else ""
-            return f"{text}; {stuck}" if stuck else text
+            return "; ".join(filter(None, [text, self.deadlock(task) if task is not None else ""]))
         return ""
 
     def deadlock(self, task: Task) -> str:
-        parents = [*_ancestors(task)]
-        for name, amount in task.needs.claims:
-            held = [(parent, dict(parent.needs.claims).get(name, 0)) for parent in parents]
-            if name in self.limits and self.limits[name].total - sum(each for _, each in held) < amount:
-                of = called(next(parent for parent, each in held if each).group.spec.name)
-                return (
-                    f"it is nested in a task of {of}, which keeps what it uses of limit {name.removeprefix(LIMIT)} "
-                    "while it waits: use the limit only in the nested tasks, or raise it"
-                )
+        used, outer = Counter[str](), task
+        while (worker := outer.group.client.via) is not None and outer.group.spec.parent in worker.tasks:
+            outer = worker.tasks[outer.group.spec.parent]
+            used.update(dict(outer.needs.claims))
+            for name, amount in task.needs.claims:
+                if name in self.limits and self.limits[name].total - used[name] < amount:
+                    return (
+                        f"it is nested in a task of {called(outer.group.spec.name)}, which keeps its part of limit "
+                        f"{name.removeprefix(LIMIT)} while it waits: use the limit only in nested tasks, or raise it"
+                    )
         return ""
-
-    def _holders(self, name: str) -> Iterator[Task]:
-        for worker in self.cluster.workers.values():
-            for identifier, (needs, _) in worker.claims.by_task.items():
-                if any(each == name for each, _ in needs.claims):
-                    yield worker.tasks[identifier]
 
     def _users(self, name: str, sees: Callable[[str], bool]) -> str:
         """Return a text on the tasks that use a limit. sees: returns whether the reader sees functions of a key."""
-        groups = Counter(
-            f" of {called(task.group.spec.name)}" if sees(task.group.client.account.key) else ""
-            for task in self._holders(name)
-        )
-        return listed([counted(tasks, "task") + of for of, tasks in groups.most_common()] or ["no task"], MAX_NAMED)
+        users = Counter[str]()
+        for worker in self.cluster.workers.values():
+            for identifier, (needs, _) in worker.claims.by_task.items():
+                if name in dict(needs.claims):
+                    group = worker.tasks[identifier].group
+                    users[f" of {called(group.spec.name)}" if sees(group.client.account.key) else ""] += 1
+        return listed([counted(tasks, "task") + of for of, tasks in users.most_common()] or ["no task"], MAX_NAMED)
 
     def rows(
         self, _table: str, search: str, most: int, client: ClientRecord, state: ClusterState
     ) -> Iterable[LimitRow]:
         for name, stock in islice(((name, each) for name, each in self.limits.items() if search in name), most):
-            queues = [queue for queue in state.ready.queues.values() if name in dict(queue.needs.claims)]
-            yield LimitRow(
-                name.removeprefix(LIMIT),
-                stock.used / UNITS_PER_ONE,
-                stock.total / UNITS_PER_ONE,
-                sum(1 for _ in self._holders(name)),
-                sum(queue.total for queue in queues),
-                self._users(name, client.identity.may_see),
-            )
-
-
-def _ancestors(task: Task) -> Iterator[Task]:
-    """Yield the tasks in which a task was submitted, innermost first."""
-    found: Task | None = task
-    while found is not None and (worker := found.group.client.via) is not None:
-        found = worker.tasks.get(found.group.spec.parent)
-        if found is not None:
-            yield found
+            ready = sum(queue.total for queue in state.ready.queues.values() if name in dict(queue.needs.claims))
+            amounts = stock.used / UNITS_PER_ONE, stock.total / UNITS_PER_ONE
+            yield LimitRow(name.removeprefix(LIMIT), *amounts, ready, self._users(name, client.identity.may_see))
 
 
 def _text(amount: int) -> str:

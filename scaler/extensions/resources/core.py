@@ -131,6 +131,9 @@ class Counted(Limits):
 
     def shortage(self, queue: ReadyQueue, willing: Sequence[Worker]) -> str:
         needs = queue.needs
+        alone = super().shortage(queue, willing)
+        if not alone or not self.room(queue):
+            return ""
         known = [(each.claims.stocks, each) for each in willing if isinstance(each.claims, CountedClaims)]
         for name, amount in needs.claims:
             stocks = [(by_name[name], each) for by_name, each in known if name in by_name]
@@ -144,7 +147,7 @@ class Counted(Limits):
         worker = emptiest(willing)
         kept = _kept(worker.claims.reserved, queue)
         if needs.is_alone:
-            return f"{super().shortage(queue, willing)}{kept}"
+            return f"{alone}{kept}"
         if needs.cpus:
             share = worker.offers.amounts.get(CPUS, worker.slots) / worker.slots
             cpus = max(0.0, worker.slots - worker.busy - worker.claims.extra) * share

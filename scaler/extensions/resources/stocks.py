@@ -1,4 +1,4 @@
-"""Counted resources of workers: memory, GPUs, and others that tasks occupy while assigned. Pure.
+"""Counted resources: memory, GPUs, other capabilities, and limits that tasks occupy while assigned. Pure.
 
 A `Stock` is one resource of one worker, the memory of a host that its workers share, or a limit of the cluster. Amounts
 are integers, in thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller

@@ -116,8 +116,10 @@ class ResourceRules:
         """Reserve the needs of a queue's first task on one of these workers. Returns the worker, or None."""
         return None
 
-    def shortage(self, _queue: Any, willing: Sequence[Any]) -> str:
-        """Return what the first task of a queue waits for, although these workers accept tasks."""
+    def shortage(self, queue: Any, willing: Sequence[Any]) -> str:
+        """Return the resource that no worker has for a task of a queue, or an empty string. willing: accept tasks."""
+        if any(worker.count(queue.needs, queue) for worker in willing):
+            return ""
         return f"it runs alone and waits for a worker without other tasks, such as {emptiest(willing).title}"
 
 

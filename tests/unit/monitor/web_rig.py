@@ -147,7 +147,7 @@ class PreparedMonitor(MonitorConnection):
         if name == "shares":
             return [ShareRow("desk", NASTY, "", 2.0, 3, 2.5, 3, 9, 7.25, 60.5, 1.25)]
         if name == "limits":
-            return [LimitRow("db", 10.0, 10.0, 10, 3, NASTY)]
+            return [LimitRow("db", 10.0, 10.0, 3, NASTY)]
         rows = [LogRow(2, 9.0, "WARNING", "w", "w-id", NASTY, "agent"), LogRow(1, 8.0, "ERROR", "v", "v-id", "late")]
         return [row for row in rows if search in ("", row.worker)][:most]
 
