@@ -88,6 +88,7 @@ COMBO = dict.fromkeys(
     "worker_manager_id": "local",
     "logging_paths": ("/dev/stderr",),
     "per_worker_capabilities": "",
+    "limits": None,
     "max_bytes_per_client": None,
 }
 """Arguments of the combo that are not settings, or have other defaults."""
