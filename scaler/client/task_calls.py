@@ -279,7 +279,7 @@ class TaskCalls(ArgumentOnly):
                 - gpu: number of whole GPUs, or a fraction of a shared one. CUDA_VISIBLE_DEVICES names them.
                 - capabilities: requirements for the worker, such as `{"linux": None, "cuda": 12}`.
                 - resources: capabilities that the task occupies, such as `{"fpga": 1}`. A list of names means one each.
-                - limits: what the task uses of limits of the cluster, such as `{"db": 1}`, or a list of names.
+                - limits: amounts used of the cluster's limits, such as `{"db": 1}`, or a list of names.
                 - near: name of what the task keeps in memory, such as a model. Prefers workers that have run tasks with
                   this name.
                 - priority: tasks with a higher number run first.

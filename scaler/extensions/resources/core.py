@@ -86,20 +86,19 @@ class Counted(Limits):
         self._release(queue)
         is_short = needs.is_limited and not self.room(queue)
         claims = [claim for claim in needs.claims if not is_short or claim[0] in self.limits]
-        best: tuple[float, float, Worker, list[Stock]] | None = None
+        candidates: list[tuple[float, float, Worker, list[Stock]]] = []
         for worker in workers:
             known = worker.claims.stocks if isinstance(worker.claims, CountedClaims) else {}
             stocks = [(known[name], amount) for name, amount in claims if name in known]
             if worker.claims.reserved is not None or any(stock.kept_for is not None for stock, _ in stocks):
                 continue
             missing = max([(amount - stock.free) / amount for stock, amount in stocks], default=0.0)
-            found = max(0.0, missing), worker.load / worker.slots, worker, [stock for stock, _ in stocks]
-            if best is None or found[:2] < best[:2]:
-                best = found
-        if best is None:
+            load = worker.load / worker.slots
+            candidates.append((max(0.0, missing), load, worker, [stock for stock, _ in stocks]))
+        if not candidates:
             self._short[queue].since = now  # compare all workers again later, not in every step
             return None
-        _, _, worker, stocks_of = best
+        _, _, worker, stocks_of = min(candidates, key=lambda each: each[:2])
         if not is_short and (needs.is_limited or needs.width(worker.offers, worker.slots) > 1):
             worker.claims.reserve(queue)
         for stock in stocks_of:
