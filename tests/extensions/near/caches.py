@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scaler.needs import NEAR
-from scaler.protocol.messages import Done
+from scaler.protocol.messages import Done, Message, Recall
 from tests.extensions.sharing.bed import Bed
 
 FIRST, LATER = 1.0, 0.05
@@ -24,6 +24,7 @@ class Caches(Bed):
         self.cached: set[tuple[str, int, str]] = set()
         self.firsts: Counter[str] = Counter()
         """Tasks of each name that filled a cache."""
+        self.recalled = 0
         self.workers_of: dict[bytes, str] = {}
         self.submitted: dict[bytes, float] = {}
         self.ended_at: dict[bytes, float] = {}
@@ -38,10 +39,14 @@ class Caches(Bed):
         self.submitted.update(dict.fromkeys(ids, self.now))
         if again:
             self._again.update(dict.fromkeys(ids, client))
-        needs = ((NEAR + name, 0.0),) if self.is_near and name else ()
+        needs = options.pop("needs", ((NEAR + name, 0.0),) if self.is_near and name else ())
         self.submit(client, ids=ids, needs=needs, **{"retries": 3, **options})
         self.hear()
         return ids
+
+    def _received(self, worker: str, message: Message) -> None:
+        self.recalled += len(message.ids) if isinstance(message, Recall) else 0
+        super()._received(worker, message)
 
     def seconds_on(self, worker: str, task: bytes) -> float:
         taken = {lane for other, lane in self._lanes.values() if other == worker}

@@ -9,10 +9,11 @@ import pytest
 
 from scaler.extensions.near import core
 from scaler.extensions.near.core import Names
-from scaler.needs import NEAR
-from scaler.protocol.messages import Outcome
+from scaler.needs import NEAR, pinned
+from scaler.protocol.messages import Done, Outcome
 from tests.extensions.near.caches import FIRST, LATER, Caches
 from tests.extensions.sharing.bed import WAY_SECONDS
+from tests.unit.scheduler.driver import VALUE
 
 GAIN = FIRST - LATER
 SOON = 8 * WAY_SECONDS
@@ -71,14 +72,20 @@ def test_idle_worker_with_the_name_is_chosen_among_idle_workers() -> None:
 
 def test_new_name_goes_to_the_worker_with_the_fewest_names() -> None:
     cluster = Caches(4)
-    for number in range(8):
+    for number in range(7):
         cluster.seconds_until(cluster.send(f"model-{number}"))
-    assert sorted(worker for worker, _, _ in cluster.cached) == sorted(2 * ["w0", "w1", "w2", "w3"])
+    (last,) = {"w0", "w1", "w2", "w3"} - {worker for worker, _, name in cluster.cached if name > "model-3"}
+    for worker in ("w0", "w1", "w2", "w3"):
+        cluster.seconds_until(cluster.send("", needs=pinned(cluster.peer(worker).hex())))
+    cluster.seconds_until(cluster.send("", needs=pinned(cluster.peer(last).hex())))
+    (task,) = cluster.send("new")
+    cluster.run(0.1)
+    assert cluster.workers_of[task] == last
 
 
 def test_cache_filled_on_each_processor_of_a_worker_counts_as_a_first_task() -> None:
     cluster = Caches(1, slots=4)
-    cluster.seconds_until(cluster.send("x", 40))
+    cluster.seconds_until(cluster.send("x", 8))
     name = names(cluster).names[NEAR + "x"]
     assert (name.first, name.later) == pytest.approx((FIRST, LATER), rel=1e-3)
 
@@ -89,9 +96,11 @@ def test_cache_filled_on_each_processor_of_a_worker_counts_as_a_first_task() -> 
 def test_task_waits_for_a_busy_worker_with_its_name_rather_than_filling_another_cache() -> None:
     cluster = Caches(2)
     worker = warm(cluster)
-    tasks = cluster.send("x", 5)
-    assert cluster.seconds_until(tasks) <= 5 * LATER + 5 * SOON
-    assert {cluster.workers_of[task] for task in tasks} == {worker}
+    for _ in range(2):
+        tasks = cluster.send("x", 5)
+        assert cluster.seconds_until(tasks) <= 5 * LATER + 5 * SOON
+        assert {cluster.workers_of[task] for task in tasks} == {worker}
+        cluster.run(2.0)
 
 
 def test_tasks_that_would_wait_longer_than_the_gain_go_elsewhere_at_once() -> None:
@@ -116,6 +125,40 @@ def test_task_waits_at_most_for_the_gain_behind_a_task_that_takes_longer_than_us
     assert cluster.workers_of[long] == worker
     for task in tasks:
         assert SOON < cluster.wait_of(task) <= GAIN + SOON
+
+
+def test_task_waits_at_most_for_the_gain_behind_tasks_that_pass_it() -> None:
+    cluster = Caches(2)
+    worker = warm(cluster)
+    pin = pinned(cluster.peer(worker).hex())
+    cluster.send("", 3, again=True, needs=pin, priority=1)
+    cluster.run(0.1)
+    (task,) = cluster.send("x")
+    cluster.seconds_until([task])
+    assert SOON < cluster.wait_of(task) <= GAIN + SOON
+
+
+def test_wait_for_a_short_gain_ends_without_another_event() -> None:
+    cluster = Caches(2)
+    cluster.seconds_of["x"] = 0.1, 0.05
+    warm(cluster)
+    cluster.seconds_of["x"] = 0.1, 5.0
+    _, task = cluster.send("x", 2)
+    cluster.seconds_until([task])
+    assert cluster.wait_of(task) <= 0.05 + SOON
+
+
+def test_worker_out_of_contact_serves_no_waiting_task() -> None:
+    cluster = Caches(2)
+    cluster.seconds_of["x"] = 6.0, 5.0
+    for _ in range(2):
+        cluster.seconds_until(cluster.send("x", 2))
+    cluster.worker("w2", slots=1)
+    cluster.queues["w2"], cluster.running["w2"] = [], {}
+    cluster.break_connection("w0")
+    tasks = cluster.send("x", 2)
+    cluster.run(1.0)
+    assert max(map(cluster.wait_of, tasks)) <= SOON
 
 
 def test_task_does_not_wait_behind_a_task_that_is_known_to_take_longer_than_the_gain() -> None:
@@ -239,13 +282,13 @@ def test_queued_task_moves_to_an_idle_worker_only_if_it_would_wait_longer_than_t
     cluster = Caches(2)
     worker = warm(cluster)
     (other,) = {"w0", "w1"} - {worker}
-    cluster.seconds_of["other"] = 0.5, 0.5
+    cluster.seconds_of["other"] = 0.03, 0.03
     cluster.send("other")
-    cluster.run(0.01)
+    cluster.run(0.001)
     tasks = cluster.send("x", 8)
     cluster.run(2.0)
-    assert {cluster.workers_of[task] for task in tasks} == {worker}
-    assert cluster.workers_of[tasks[0]] != other
+    assert {cluster.workers_of[task] for task in tasks} == {worker} != {other}
+    assert cluster.recalled == 0
 
 
 # -- memory
@@ -284,7 +327,8 @@ def test_failed_tasks_are_not_measured() -> None:
     cluster = Caches(1)
     cluster.guest("b")
     (task,) = cluster.submit("b", needs=((NEAR + "x", 0.0),))
-    cluster.finish("w0", task, outcome=Outcome.EXCEPTION)
+    done = Done([task], [1], [Outcome.EXCEPTION], [VALUE], [10**6], began_us=[1], lanes=[1])
+    cluster.say("w0", done)
     assert names(cluster).names[NEAR + "x"].first == 0.0
 
 
