@@ -79,6 +79,7 @@ class Bed(Cluster):
         """The workers' releases can stop a started task."""
         self.stopped: list[tuple[float, bytes]] = []
         """When each stopped task was stopped."""
+        self.asked_to_stop = 0
         self.lost_seconds = 0.0
         """Slot-seconds of stopped tasks."""
         self._order = count()
@@ -198,6 +199,7 @@ class Bed(Cluster):
             back = {task for _, _, task, _ in self.queues[worker]} & set(message.ids)
             self.queues[worker] = [each for each in self.queues[worker] if each[2] not in back]
             rows = [*zip(message.ids, message.attempts, strict=True)]
+            self.asked_to_stop += len(rows) * message.preempt
             stopping = rows if message.preempt and self.can_preempt else []
             stopping = [each for each in stopping if each[0] in self.running[worker]]
             for task, attempt in stopping:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from scaler.needs import PIN
-from scaler.protocol.messages import Recall
 from scaler.security.keys import Share
 from tests.extensions.sharing.bed import Bed
 from tests.extensions.sharing.test_priorities import submit
@@ -38,10 +37,6 @@ def busy(workers: int = 1, slots: int = 2, seconds: float = 60.0, after: float =
     submit(bed, "alice", seconds, workers * slots, **{**PREEMPTIBLE, **options})
     bed.run(after)
     return bed
-
-
-def recalled(bed: Bed) -> int:
-    return sum(isinstance(message, Recall) and message.preempt for _, message in bed.said)
 
 
 # -- priorities
@@ -197,11 +192,10 @@ def test_short_urgent_task_waits_where_it_can_start_and_not_behind_a_long_one() 
 def test_older_worker_is_asked_once_for_each_attempt() -> None:
     bed = busy()
     bed.can_preempt = False
-    asked = 0
     for _ in range(20):
         submit(bed, "bob", 1.0, priority=1)
-        asked += recalled(bed)
         bed.run(1.0)
+    assert bed.asked_to_stop == 2
     assert bed.stopped == []
     assert len(bed.ended) == 0
     bed.run(200.0)
@@ -247,6 +241,20 @@ def test_owners_do_not_take_slots_from_each_other_in_turn(alice: float, bob: flo
     shares = bed.shares(600.0)
     assert len(bed.stopped) - first <= 4
     assert shares["alice"] / sum(shares.values()) == pytest.approx(0.5, abs=0.15)
+
+
+def test_freed_slots_are_the_others_although_its_tasks_are_long() -> None:
+    bed = bed_of(4)
+    bed.guest("alice", "alice")
+    bed.guest("bob", "bob")
+    submit(bed, "bob", 60.0, 8)
+    bed.run(70.0)  # bob's tasks are measured
+    submit(bed, "alice", 1e5, 8, **PREEMPTIBLE)
+    bed.run(100.0)
+    submit(bed, "bob", 60.0, 100)
+    bed.run(8.0)
+    assert bed.slots_used == {"alice": 4, "bob": 4}
+    assert len(bed.stopped) == 4
 
 
 def test_weights_decide_how_many_tasks_are_stopped() -> None:

@@ -101,6 +101,15 @@ def test_task_behind_a_preempted_one_runs_elsewhere() -> None:
     assert story.done() == {1: Outcome.NOT_STARTED}
 
 
+def test_task_that_was_read_and_never_began_is_reported() -> None:
+    story = Story()
+    story.run(1, preemptible=GRACE)
+    story.hands[1].unread.pop(0)
+    story.recall(1, preempt=True)
+    story.die(1, "killed by signal 15 (SIGTERM)")
+    assert story.done() == {1: Outcome.NOT_STARTED}
+
+
 def test_cancelled_task_does_not_get_the_rest_of_its_grace_period() -> None:
     story = preempted()
     story.recall(1, kill=True)
