@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scaler.config.addresses import check_server_address, is_name
 from scaler.ids import PEER_ID_BYTES, new_peer_id
@@ -232,46 +230,3 @@ class SocketConnector(ConnectorShell):
 
     def _dial_locally(self) -> t.Connection | None:
         return connect_local(self._address, self._wakeups) if self._tries_local else None
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-_LivingT = TypeVar("_LivingT", bound=_Closable)
-
-
-class LoopThread(Generic[_LivingT]):
-    """A thread whose event loop creates, runs, and closes one object."""
-
-    def __init__(self, name: str, make: Callable[[], _LivingT]) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        made: Future[_LivingT] = Future()
-
-        async def main() -> None:
-            try:
-                value = make()
-            except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
-                made.set_exception(error)
-                return
-            made.set_result(value)
-            await self._stop.wait()
-            value.close()
-
-        def run() -> None:
-            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
-                runner.run(main())
-
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread.start()
-        try:
-            self.value = made.result()
-        except BaseException:
-            self._thread.join()
-            raise
-
-    def close(self) -> None:
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()

@@ -7,15 +7,15 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
 from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectorEvent, Received, Resumed, Welcomed
-from scaler.net.connector import LoopThread, SocketConnector
+from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.net.wakeups import Wakeups
 from scaler.object_storage import requests as r
@@ -228,3 +228,46 @@ class BlockingStorage:
             return done.result()
         except CancelledError:  # the client was closed
             raise ClientClosedError(_CLOSED) from None
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_LivingT = TypeVar("_LivingT", bound=_Closable)
+
+
+class LoopThread(Generic[_LivingT]):
+    """A thread whose event loop creates, runs, and closes one object."""
+
+    def __init__(self, name: str, make: Callable[[], _LivingT]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        made: Future[_LivingT] = Future()
+
+        async def main() -> None:
+            try:
+                value = make()
+            except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
+                made.set_exception(error)
+                return
+            made.set_result(value)
+            await self._stop.wait()
+            value.close()
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                runner.run(main())
+
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
+        try:
+            self.value = made.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()

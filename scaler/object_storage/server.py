@@ -26,7 +26,6 @@ from scaler.host import default_memory_limit_bytes
 from scaler.ids import is_cached, new_peer_id
 from scaler.net.access import Access
 from scaler.net.connection import Identity, Opened, Received
-from scaler.net.connector import LoopThread
 from scaler.net.keys import PeerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
@@ -34,7 +33,7 @@ from scaler.net.versions import check_versions
 from scaler.net.wakeups import Wakeups
 from scaler.object_storage import commands as c
 from scaler.object_storage.body import write_segment
-from scaler.object_storage.client import StorageClient
+from scaler.object_storage.client import LoopThread, StorageClient
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import ChunkRun
 from scaler.object_storage.messages import (

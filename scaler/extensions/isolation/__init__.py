@@ -1,4 +1,4 @@
-"""Isolation of tasks in one processor: each task finds the process as it was before the previous task."""
+"""Isolation of tasks in one processor: undoes the changes of each task to its process."""
 
 from scaler.plugins import Extension
 
