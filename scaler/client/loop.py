@@ -399,7 +399,7 @@ class ClientLoop:
                 _log.warning("scaler: %s", text)
             case _ if isinstance(message, m.Reply):
                 self._questions.answered(message)
-            case _ if type(message) in self.on_message:  # a newer scheduler may send others
+            case _ if type(message) in self.on_message:  # a newer scheduler may send more
                 self.on_message[type(message)](message)
 
     def _load(self, message: m.Finished) -> list[Resolved]:

@@ -262,7 +262,7 @@ def _delays(delay: object, retries: int) -> tuple[float, ...]:
 
 
 def _grace_seconds(preemptible: object, retries: int) -> float:
-    """Return the seconds from SIGTERM to SIGKILL for a task that may be stopped for others, or 0."""
+    """Return the seconds from SIGTERM to SIGKILL for a preemptible task, or 0."""
     if preemptible is False:
         return 0.0
     if preemptible is True:

@@ -131,7 +131,7 @@ class ClusterView:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Wanted units of a manager, with a reason. most_units: maximum units for more work; None: the manager's limit.
-    kept: set by the scheduler: those of the units that only the manager's warm capacity wants."""
+    kept: set by the scheduler: number of units that only the manager's warm capacity wants."""
 
     units: int
     reason: str

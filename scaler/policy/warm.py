@@ -1,6 +1,6 @@
 """Warm capacity: units that worker managers keep beyond what their policy wants, with every policy. Pure.
 
-`minimum_units` always exist. `warm_units` of those that run are kept when work ends; none is started for them.
+`minimum_units` always exist. `warm_units` of the running units are kept when work ends; none is started for them.
 `buffer_units` are free, or starting, on top of the busy slots, while there is work. A buffer is not raised while tasks
 wait for slots: the waiting tasks would occupy it, and how many units they are worth is the policy's decision.
 """

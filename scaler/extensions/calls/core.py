@@ -61,7 +61,7 @@ class CallRecord:
 
     @property
     def verb(self) -> str:
-        """The method that submitted its tasks, as far as it is known without a report."""
+        """The method that submitted its tasks, or `call` if only a report can tell."""
         return "submit" if isinstance(self.key[1], str) else "call"
 
     def counts(self) -> tuple[int, int, int]:

@@ -116,7 +116,7 @@ class GangFuture(TaskFuture):
         self._ended_members: list[TaskFuture] = []
         for member in members:
             member.add_done_callback(self._member_ended)
-        if self.cancelled():  # meanwhile, by another thread
+        if self.cancelled():  # by another thread
             self._stop()
 
     def _members_of(self, template: TaskTemplate) -> list[TaskFuture]:

@@ -82,7 +82,7 @@ class Names(SchedulerPart, Nearness):
         self.names: dict[str, Name] = {}
         """Names that a worker has."""
         self.lanes: dict[str, OrderedDict[str, set[int]]] = {}
-        """Processors that have ended a task, by worker and name. The names of a worker were used in this order."""
+        """Processors that ended a task, by worker and name. A worker's names are in the order of their last use."""
         self._since: dict[ReadyQueue, float] = {}
         """Queues that wait although another worker is idle, and the times when this began."""
         self._claims: set[tuple[Worker, ClientRecord, int]] = set()

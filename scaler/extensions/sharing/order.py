@@ -180,7 +180,7 @@ class FairTurns(SchedulerPart, Turns):
 
     def _heap_of(self, level: OrderedDict[Any, Any]) -> list[tuple[Any, int, Any]]:
         """Return a heap of the groups in a level, with a heap of the members of each, so that a turn of one member,
-        which moves its group, moves none of the others. A key without group, and an owner, is a group of its own."""
+        which moves its group, does not move other members. A key without a group, or an owner, is its own group."""
         groups: dict[Any, list[tuple[float, int, Any]]] = {}
         for place, name in enumerate(level):
             user = self._users.get(name)
@@ -281,7 +281,7 @@ class FairTurns(SchedulerPart, Turns):
         return owner if owner.parent is None or group.owner.account.key in UNNAMED else owner.parent
 
     def _part(self, user: User, weights: Mapping[tuple[User | None, bool], float]) -> float:
-        """Return the part of all slots that a user may count on while all others with tasks want more."""
+        """Return the part of all slots that a user may count on while all other users with tasks want more."""
         return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in user.line())
 
     def _weights(self) -> Mapping[tuple[User | None, bool], float]:
@@ -311,7 +311,7 @@ class FairTurns(SchedulerPart, Turns):
 
     def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
         """Hold long tasks back if all slots are for long ones: they would wait there while slots elsewhere get free.
-        Hold others back if tasks there may be stopped for them."""
+        Hold short tasks back if tasks there may be stopped for them."""
         if not self._users[group.owner.id].is_long:
             return self._preemption.is_behind(worker)
         return sum(map(self._is_long, chain(worker.tasks.values(), chosen))) >= worker.slots

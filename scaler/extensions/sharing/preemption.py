@@ -6,7 +6,7 @@ its share of the slots. These rules keep work from being lost in vain:
 - The ready task needs no more than the stopped one frees, and no slot is soon free without a stop.
 - A stop for a share saves at least as much waiting as it loses work, and the owner that loses the slot keeps its share.
 - A slot that an owner got in turn, while the other was waiting, is not taken from it for a while.
-- A task runs for `LEAST_SECONDS` first, and twice as long after each stop, so that it ends at last.
+- A task runs for `LEAST_SECONDS` first, doubled after each stop, so that it finally ends.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Preemption:
                 yield each, f"with priority {group.spec.priority}" if lower else "with less than its share"
 
     def _is_owed(self, gains: list[User], loses: list[User], group: Group, candidate: Candidate) -> bool:
-        """Return whether users get at most their shares by a stop, which leaves others with at least theirs."""
+        """Return whether a stop gives users at most their shares, and leaves the losing ones at least theirs."""
         gained, lost = width_of(group), candidate.width
         return bool(gains and loses) and (
             all(self._beyond(user) + gained <= ROUNDING for user in gains)

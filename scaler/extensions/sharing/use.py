@@ -54,7 +54,7 @@ class User:
     groups: dict[Group, None] = field(default_factory=dict)
     """Its live task groups, including its clients' groups."""
     stopped: int = 0
-    """Its tasks that were stopped for others."""
+    """Its preempted tasks."""
     active_at: float = -math.inf
     """When its last group began or ended."""
     ended: float = 0.0

@@ -31,7 +31,7 @@ class Streams(SchedulerPart):
             return sent_to(producer, message) if producer is not None and message.task in peer.tasks else ()
         task = peer.via.tasks.get(message.task) if peer.via is not None else None
         if task is None or task.group.client.account is not peer.account:
-            return ()  # a task that has ended, or another key's
+            return ()  # an ended task, or another key's
         self._producers[task.id] = peer.id
         if len(self._producers) > self._forget_at:
             self._producers = {each: sender for each, sender in self._producers.items() if sender in state.clients}

@@ -28,5 +28,5 @@ class GangRules:
         return 0
 
     def shortage(self, _queue: Any, _willing: Sequence[Any], /) -> str:
-        """Return what the tasks of a queue wait for, although these workers accept tasks."""
+        """Return why the tasks of a queue wait, although these workers accept tasks."""
         return ""

@@ -29,5 +29,5 @@ class Nearness:
         """Forget a worker."""
 
     def why_waits(self, _task: Task, /) -> str:
-        """Return what a ready task prefers, and why, or an empty string."""
+        """Return a text on a ready task's preference and its reason, or an empty string."""
         return ""

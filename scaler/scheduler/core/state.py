@@ -220,7 +220,7 @@ class Assigned:
 
 @dataclass(slots=True, eq=False)
 class Recalled:
-    """ahead: for what a started task is stopped, as display text; empty if a started task continues."""
+    """ahead: display text of the task for which a started one is stopped; empty if a started task continues."""
 
     worker: Worker
     cancel: bool

@@ -419,7 +419,7 @@ class Tasks:
                 raise AssertionError("ended with a result")
 
     def _note_preempted(self, worker: Worker, task: Task, ahead: str, duration_us: int) -> None:
-        """Record that an attempt was stopped for another task, which is charged to nobody."""
+        """Record that an attempt was stopped for another task, without charging any limit."""
         self._forget_stored(result_id(task.id, task.attempt), worker)
         errors, number = _errors_of(task), task.number
         error = f"attempt {number} on {worker.title}: stopped after {duration_us / 1e6:.0f} s for {ahead}"
