@@ -65,10 +65,12 @@ class Counted(Limits):
 
     # -- reservations
 
-    def reserves(self, queue: ReadyQueue, placed: int, now: float) -> bool:
+    def reserves(self, queue: ReadyQueue, placed: int, now: float, waits: bool, /) -> bool:
         if placed:
             self._release(queue)
-            self._short.pop(queue, None)
+        if not waits:
+            if placed:
+                self._short.pop(queue, None)
             return False
         short = self._short.get(queue)
         if short is None:
@@ -86,19 +88,20 @@ class Counted(Limits):
         self._release(queue)
         is_short = needs.is_limited and not self.room(queue)
         claims = [claim for claim in needs.claims if not is_short or claim[0] in self.limits]
-        candidates: list[tuple[float, float, Worker, list[Stock]]] = []
+        candidates: list[tuple[float, bool, float, Worker, list[Stock]]] = []
         for worker in workers:
             known = worker.claims.stocks if isinstance(worker.claims, CountedClaims) else {}
             stocks = [(known[name], amount) for name, amount in claims if name in known]
             if worker.claims.reserved is not None or any(stock.kept_for is not None for stock, _ in stocks):
                 continue
             missing = max([(amount - stock.free) / amount for stock, amount in stocks], default=0.0)
+            has_own = any(each == needs for each, _ in worker.claims.by_task.values())
             load = worker.load / worker.slots
-            candidates.append((max(0.0, missing), load, worker, [stock for stock, _ in stocks]))
+            candidates.append((max(0.0, missing), has_own, load, worker, [stock for stock, _ in stocks]))
         if not candidates:
             self._short[queue].since = now  # compare all workers again later, not in every step
             return None
-        _, _, worker, stocks_of = min(candidates, key=lambda each: each[:2])
+        *_, worker, stocks_of = min(candidates, key=lambda each: each[:3])
         if not is_short and (needs.is_limited or needs.width(worker.offers, worker.slots) > 1):
             worker.claims.reserve(queue)
         for stock in stocks_of:

@@ -55,7 +55,7 @@ class FairTurns(SchedulerPart, Turns):
         self._shares: dict[str, Share] = {}
         """By key, and by group with the prefix `GROUP`."""
         self._limited: list[User] = []
-        self._has_limits = False
+        self._has_limits = self._is_limited = False
         self._preemption = Preemption(self._owner_of, self._shown)
         self._update_at = self._forgot_at = 0.0
         self._spent: float | None = None
@@ -127,7 +127,7 @@ class FairTurns(SchedulerPart, Turns):
         for name in {name for name in (*self._users, *own) if isinstance(name, str)}:
             self._place(name, name, None) if name.startswith(GROUP) else self._key(name)
         self._limited = [user for user in self._users.values() if user.share.max_slots]
-        self._has_limits = bool(self._limited)
+        self._has_limits, self._is_limited = bool(self._limited), False
         for group in live:
             self._admit(group)
             self.joined(group)
@@ -136,8 +136,9 @@ class FairTurns(SchedulerPart, Turns):
         if now >= self._update_at:
             self._update(now)
         if self._has_limits:
-            for user in self._limited:
-                user.count_slots()
+            self._is_limited = any(user.groups for user in self._limited)
+            if sum([user.count_slots() for user in self._limited]):
+                self._heaps.clear()  # their keys only grow otherwise
 
     def _update(self, now: float) -> None:
         self._update_at = now + UPDATE_SECONDS
@@ -252,8 +253,8 @@ class FairTurns(SchedulerPart, Turns):
         for user in self._users[group.owner.id].line() if self._has_limits and found else ():
             if user.share.max_slots:
                 user.count_slots()
-                ready = sum(each.ready for each in user.groups)
-                found = min(found, math.ceil(max(0.0, user.share.max_slots - user.taken) * group.ready / ready))
+                room, ready = user.share.max_slots - user.taken, sum(each.ready for each in user.groups)
+                found = min(found, math.ceil(room * group.ready / ready) if room >= width_of(group) else 0)
         return found
 
     def text(self, group: Group) -> str:
@@ -311,10 +312,14 @@ class FairTurns(SchedulerPart, Turns):
 
     def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
         """Hold long tasks back if all slots are for long ones: they would wait there while slots elsewhere get free.
-        Hold short tasks back if tasks there may be stopped for them."""
-        if not self._users[group.owner.id].is_long:
+        Hold short tasks back if tasks there may be stopped for them. While users with limits have tasks, neither long nor
+        limited ones wait for a long one, because limits count waiting tasks."""
+        owner = self._users[group.owner.id]
+        is_limited = self._is_limited and any(user.share.max_slots for user in owner.line())
+        if not owner.is_long and not is_limited:
             return self._preemption.is_behind(worker)
-        return sum(map(self._is_long, chain(worker.tasks.values(), chosen))) >= worker.slots
+        long = sum(map(self._is_long, chain(worker.tasks.values(), chosen)))
+        return long >= (1 if self._is_limited else worker.slots)
 
     def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
         """Yield workers, each with its tasks of lower priority than a ready one, and its long ones that wait for other

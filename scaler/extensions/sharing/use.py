@@ -146,10 +146,12 @@ class User:
     def is_full(self) -> bool:
         return any(0 < user.share.max_slots <= user.taken for user in self.line())
 
-    def count_slots(self) -> None:
-        """Count the slots that its tasks have. Blocked tasks lend theirs."""
+    def count_slots(self) -> bool:
+        """Count the slots that its tasks have. Blocked tasks lend theirs. Returns whether it is full no more."""
+        was_full = self.taken >= self.share.max_slots
         if self.share.max_slots:
             self.taken = sum(group.assigned * width_of(group) for group in self.groups) - self.lent
+        return was_full and self.taken < self.share.max_slots
 
     def take(self, slots: float) -> None:
         for user in self.line():

@@ -177,8 +177,7 @@ class Placement:
         heapify(left)
         while left and budget > 0:
             turn, place, queue = left[0]
-            # Keys only grow during a pass, unless a task is put back.
-            if take_turns and (present := queue.next_turn()) > turn:
+            if take_turns and (present := queue.next_turn()) > turn:  # keys only grow, unless a task is put back
                 heapreplace(left, (present, place, queue))
                 continue
             count = self._fill(queue, 1 if take_turns else budget, now)
@@ -187,15 +186,16 @@ class Placement:
             if take_turns and count and queue.total:
                 continue
             heappop(left)
-            may_reserve = queue.needs.is_counted and not queue.needs.is_fixed
-            if may_reserve and self._resources.reserves(queue, placed[queue], now):
-                self._reserve(queue, self._fitting[queue.needs], now)
             if placed[queue] and len(waiting) > 1:
                 self._ready.rotate(queue)
+        counted = [queue for queue in placed if queue.needs.is_counted]
+        for queue, is_due in self._ready.which_wait(counted, placed) if counted and budget > 0 else ():
+            if self._resources.reserves(queue, placed[queue], now, is_due):
+                self._reserve(queue, self._fitting[queue.needs], now)
         if self._stores.is_spread:
             self._stores.end_pass(now)
-        queues = self._ready.queues.values()
-        self.has_backlog = any((queue.count or queue.preferred) and queue.first_rank != NO_RANK for queue in queues)
+        ready = self._ready.queues.values()
+        self.has_backlog = any((each.count or each.preferred) and each.first_rank != NO_RANK for each in ready)
         return budget <= 0
 
     def _fill(self, queue: ReadyQueue, budget: int, now: float) -> int:

@@ -13,7 +13,7 @@ import math
 import sys
 from bisect import insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, takewhile
 from typing import Any, Final, TypeVar
 
@@ -379,6 +379,18 @@ class ReadyQueues:
         if len(found) > 1:
             found.sort(key=lambda queue: queue.next_turn() if self.turns.is_shared else queue.first_rank)
         return found
+
+    def which_wait(
+        self, queues: Iterable[ReadyQueue], placed: Mapping[ReadyQueue, int]
+    ) -> Iterator[tuple[ReadyQueue, bool]]:
+        """Yield queues with whether only resources keep their next task waiting: its queue has the first turn, or none
+        of its tasks was placed if queues take no turns. placed: tasks placed in this pass."""
+        waiting = self.waiting() if self.turns.is_shared else ()
+        first = next((queue.next_turn() for queue in waiting if queue.total), None)
+        for queue in (queue for queue in queues if not queue.needs.is_fixed):
+            task = queue.first() if first is not None else None
+            has_turn = task is not None and queue.next_turn() == first and self.turns.wanted(task.group) > 0
+            yield queue, has_turn if self.turns.is_shared else not placed[queue]
 
     def rotate(self, queue: ReadyQueue) -> None:
         self.queues[queue.needs] = self.queues.pop(queue.needs)

@@ -108,8 +108,9 @@ class ResourceRules:
     def expire(self, _now: float, /) -> None:
         """End reservations that are due. Called before a placement if there are `reservations`."""
 
-    def reserves(self, _queue: Any, _placed: int, _now: float, /) -> bool:
-        """Record the tasks placed in a pass over a queue of counted tasks. Returns whether a reservation is due."""
+    def reserves(self, _queue: Any, _placed: int, _now: float, _waits: bool, /) -> bool:
+        """Record the tasks placed in a pass over a queue of counted tasks. waits: its next task has the first turn, or
+        nothing was placed if queues take no turns. Returns whether a reservation is due."""
         return False
 
     def reserve(self, _queue: Any, _workers: Sequence[Any], _now: float, /) -> Any:

@@ -32,11 +32,14 @@ WAY_SECONDS = 0.0005
 
 @dataclass
 class Flood:
-    """A client with more tasks than slots at any time. nested: number and seconds of tasks that each task waits for."""
+    """A client with more tasks than slots at any time. nested: number and seconds of tasks that each task waits for.
+    fails_every: number of attempts of which the last one raises an exception; 0: none does."""
 
     seconds: Callable[[int], float]
     options: dict[str, Any] = field(default_factory=dict)
     nested: tuple[int, float] | None = None
+    fails_every: int = 0
+    attempts: int = 0
     used: float = 0.0
     seen: int = 0
     sent: int = 0
@@ -85,17 +88,19 @@ class Bed(Cluster):
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         for number in range(workers):
-            name = self.worker(f"w{number}", slots=slots)
-            self.queues[name], self.running[name] = [], {}
+            self._add_worker(f"w{number}")
 
     # -- clients
 
     def flood(self, name: str, seconds: float | Callable[[int], float], at: float = 0.0, **options: Any) -> Flood:
-        """Let a client keep 60 tasks per slot, from a time on."""
-        nested, key = options.pop("nested", None), options.pop("key", "")
+        """Let a client keep 60 tasks per slot, or backlog of them, from a time on."""
+        nested, key, backlog = options.pop("nested", None), options.pop("key", ""), options.pop("backlog", 60)
+        fails_every = options.pop("fails_every", 0)
+        if fails_every:
+            options = {"retry_on": b"\x80 ValueError", "retries": 1_000, **options}
         lengths = seconds if callable(seconds) else lambda _: seconds
-        found = self.floods[name] = Flood(lengths, options, nested)
-        self.at(at, lambda: self._join(name, found, key))
+        found = self.floods[name] = Flood(lengths, options, nested, fails_every)
+        self.at(at, lambda: self._join(name, found, key, backlog))
         return found
 
     def guest(self, name: str, key: str = "") -> None:
@@ -103,10 +108,25 @@ class Bed(Cluster):
         self.floods[name] = Flood(lambda _: 0.0)
         self.client(name, identity=Identity(key) if key else LOCAL)
 
-    def _join(self, name: str, flood: Flood, key: str) -> None:
+    def stop(self, name: str) -> None:
+        """Let a client submit no more tasks."""
+        self.flooding = {task for task in self.flooding if not task.startswith(self.peer(name))}
+
+    def lose(self, worker: str) -> None:
+        """End a worker with all its tasks, and add another one."""
+        del self.running[worker], self.queues[worker]
+        self.leave(worker)
+        self._add_worker(f"{worker}+")
+
+    def _add_worker(self, name: str) -> None:
+        self.worker(name, slots=self.slots)
+        self.queues[name], self.running[name] = [], {}
+        self.hear()
+
+    def _join(self, name: str, flood: Flood, key: str, backlog: int) -> None:
         self.client(name, identity=Identity(key) if key else LOCAL)
         flood.waiting_since = self.now
-        for _ in range(60 * len(self.queues) * self.slots):
+        for _ in range(backlog * len(self.queues) * self.slots):
             self._submit(name, flood)
 
     def _submit(self, name: str, flood: Flood) -> None:
@@ -188,6 +208,8 @@ class Bed(Cluster):
                 self.at(WAY_SECONDS, lambda name=name, message=message: self._child_ended(name, message))  # type: ignore[misc]
 
     def _received(self, worker: str, message: Message) -> None:
+        if worker not in self.queues:
+            return  # lost
         if isinstance(message, Run):
             for group in message.groups:
                 rank = -group.spec.priority, -int(bool(group.spec.parent))
@@ -209,7 +231,7 @@ class Bed(Cluster):
                 self._send(worker, Returned(ids, attempts, [task not in back for task in ids]))
 
     def _send(self, name: str, message: Message) -> None:
-        self.at(WAY_SECONDS, lambda: self.say(name, message))
+        self.at(WAY_SECONDS, lambda: self.say(name, message) if self.peer(name) in self.state.workers else None)
 
     def _start(self, worker: str) -> None:
         running = self.running[worker]
@@ -239,7 +261,7 @@ class Bed(Cluster):
         return done
 
     def _tell(self, worker: str, task: bytes) -> None:
-        if task in self.running[worker]:
+        if task in self.running.get(worker, {}):
             self._send(worker, Started([task], [int(1e6 * self.running[worker][task].began_at)], [0]))
 
     def _stop(self, worker: str, task: bytes, attempt: int) -> None:
@@ -255,24 +277,30 @@ class Bed(Cluster):
         self._start(worker)
 
     def _end(self, worker: str, task: bytes, attempt: int) -> None:
-        running = self.running[worker].get(task)
+        running = self.running.get(worker, {}).get(task)
         if running is None or running.attempt != attempt:
-            return  # it was stopped
+            return  # it was stopped, or lost with its worker
         ended = self.running[worker].pop(task)
         flood = self.floods[ended.client]
         flood.used += self.now - ended.began_at
         duration = self.now - self.began[task]
-        done = Done([task], [attempt], [Outcome.SUCCESS], [VALUE], [int(duration * 1e6)])
+        flood.attempts += 1
+        has_failed = flood.fails_every > 0 and flood.attempts % flood.fails_every == 0
+        outcome = Outcome.EXCEPTION_TO_RETRY if has_failed else Outcome.SUCCESS
+        done = Done([task], [attempt], [outcome], [VALUE], [int(duration * 1e6)])
         self._send(worker, self.ran(worker, done))
-        self.ended.add(task)
-        if task in self.flooding:
+        if not has_failed:
+            self.ended.add(task)
+        if task in self.flooding and not has_failed:
             self.at(2 * WAY_SECONDS, lambda: self._submit(ended.client, flood))
         self._start(worker)
 
     # -- nested tasks
 
     def _block(self, worker: str, task: bytes, attempt: int) -> None:
-        parent = self.running[worker][task]
+        parent = self.running.get(worker, {}).get(task)
+        if parent is None:
+            return  # lost with its worker
         flood = self.floods[parent.client]
         flood.used += self.now - parent.began_at
         parent.is_blocked = True
@@ -290,7 +318,9 @@ class Bed(Cluster):
 
     def _child_ended(self, name: str, message: Finished) -> None:
         worker, task = self.parents[name]
-        parent = self.running[worker][task]
+        parent = self.running.get(worker, {}).get(task)
+        if parent is None:
+            return
         parent.children -= len(message.ids)
         if not parent.children:
             parent.is_blocked, parent.began_at = False, self.now

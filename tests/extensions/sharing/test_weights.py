@@ -65,7 +65,7 @@ def test_key_never_has_more_slots_than_its_maximum(seconds: float, others: int) 
         bed.run(0.05)
         most.append(bed.slots_used)
     assert max(used["a"] for used in most) == 3
-    assert all(used["b"] >= 4 for used in most[20:] if others)
+    assert not others or sum(used["b"] for used in most[20:]) >= 4 * 80  # the others get the rest
 
 
 def test_maximum_holds_for_all_keys_of_a_group() -> None:
