@@ -312,8 +312,8 @@ class FairTurns(SchedulerPart, Turns):
 
     def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
         """Hold long tasks back if all slots are for long ones: they would wait there while slots elsewhere get free.
-        Hold short tasks back if tasks there may be stopped for them. While users with limits have tasks, neither long nor
-        limited ones wait for a long one, because limits count waiting tasks."""
+        Hold short tasks back if tasks there may be stopped for them. While users with limits have tasks, neither long
+        nor limited ones wait for a long one, because limits count waiting tasks."""
         owner = self._users[group.owner.id]
         is_limited = self._is_limited and any(user.share.max_slots for user in owner.line())
         if not owner.is_long and not is_limited:
