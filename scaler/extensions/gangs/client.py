@@ -73,7 +73,7 @@ class GangCalls(TaskCalls):
             raise errors.UsageError("the members of a gang are not stopped for other tasks: leave out preemptible")
         self._check_open()
         check_arguments(fn, args, {})
-        return GangFuture(self, fn, n, per_host or 0, args, carried)
+        return GangFuture(self, fn, n, min(per_host or 0, n), args, carried)
 
 
 class AsyncGangCalls(AsyncCalls):

@@ -219,6 +219,10 @@ def test_only_one_member_fits_a_host(client: Client) -> None:
     assert gang.cancel()
 
 
+def test_a_host_may_have_more_members_than_the_gang_has(client: Client) -> None:
+    assert client.gang(who, 1, per_host=10**9).result(20) == client.gang(who, 1).result(20)
+
+
 @pytest.mark.parametrize(
     ("n", "options", "said"),
     [
