@@ -43,7 +43,7 @@ class StreamCalls(TaskCalls):
                 slot to other tasks. The values ahead take at most 32 MiB, or one value.
             restart: if the worker is lost, run the generator again, and skip the values that have arrived. For
                 generators that yield the same values each time. Otherwise the loss is an error.
-            options: options of the task, as in `submit_verbose`. `retry_on` needs `restart`.
+            options: options of the task, as in `submit_verbose`. `retry_on` and `preemptible` need `restart`.
 
         Returns:
             An iterator. Its `future` is the future of the task, whose value is the generator's return value.
@@ -56,8 +56,9 @@ class StreamCalls(TaskCalls):
         check_integer("window", window, 1)
         if self._session is not None:
             raise UsageError("streams end with the program: use a client without a durable session")
-        if carried.retry_on and not restart:
-            raise UsageError("retry_on runs a generator again: pass restart=True as well, or leave it out")
+        for option in ("retry_on", "preemptible"):
+            if getattr(carried, option) and not restart:
+                raise UsageError(f"{option} runs a generator again: pass restart=True as well, or leave it out")
         check_arguments(fn, args, {})
         if self._is_in_process:
             return LocalStream(partial(self._submit, kwargs={}, options=carried), fn, args, self._serializer)
