@@ -103,14 +103,7 @@ class Names(SchedulerPart, Nearness):
             placed = self._give(queue, own, budget, give, prefetch=prefetch)
             if queue.count and placed < budget:
                 others = [each for side in sides for each in islice(side, MAX_COMPARED) if each not in name.workers]
-                if any(worker.is_willing for worker in name.workers):
-                    self._note_claims(now)
-                    others = [each for each in others if not self._is_claimed(each, task, now)]
-                    within = name.gain - (now - self._since.get(queue, now))
-                    most = max(0, queue.count - name.startable(task, within, now))
-                else:
-                    most = others[0].slots if prefetch and others else queue.count
-                others.sort(key=lambda each: len(self.lanes.get(each.name, ())))
+                others, most = self._elsewhere(queue, task, name, others, prefetch, now)
                 more = self._give(queue, others, min(most, budget - placed), give, prefetch=prefetch)
                 placed += more
                 waits = not prefetch and queue.count > 0 and len(others) > 0 and more >= most
@@ -120,6 +113,19 @@ class Names(SchedulerPart, Nearness):
         if not (waits or (queue.count and (prefetch or placed))):
             self._since.pop(queue, None)
         return placed
+
+    def _elsewhere(
+        self, queue: ReadyQueue, task: Task, name: Name, others: list[Worker], prefetch: bool, now: float
+    ) -> tuple[list[Worker], int]:
+        """Return the workers without the name that may take its tasks, fewest names first, and how many tasks."""
+        if any(worker.is_willing for worker in name.workers):
+            self._note_claims(now)
+            others = [each for each in others if not self._is_claimed(each, task, now)]
+            within = name.gain - (now - self._since.get(queue, now))
+            most = max(0, queue.count - name.startable(task, within, now))
+        else:
+            most = others[0].slots if prefetch and others else queue.count
+        return sorted(others, key=lambda each: len(self.lanes.get(each.name, ()))), most
 
     def _give(self, queue: ReadyQueue, workers: Sequence[Worker], budget: int, give: Give, *, prefetch: bool) -> int:
         placed = 0

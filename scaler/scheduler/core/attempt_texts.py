@@ -6,9 +6,15 @@ import re
 from collections.abc import Sequence
 
 from scaler.grammar import counted
-from scaler.protocol.messages import Spec
+from scaler.protocol.messages import MAX_BATCH_BYTES, Spec
 from scaler.scheduler.core.state import AttemptErrors
 
+MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
+"""Maximum bytes of dependency values for one task, because they travel in one message."""
+TOO_MUCH_INPUT = (
+    f"the task's inputs together exceed MAX_INPUT_BYTES = {MAX_INPUT_BYTES}: "
+    "pass fewer inputs, or combine their values in steps"
+).encode()
 PROCESSOR_DIED = "the processor that ran the task died: "
 _ATTEMPT = re.compile(r"attempt (\d+)((?: on |, alone).*?)?: (.*)", re.DOTALL)
 

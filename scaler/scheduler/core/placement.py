@@ -25,22 +25,17 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from scaler.needs import Needs, pinned_worker
-from scaler.protocol.messages import MAX_BATCH_BYTES, Drain, Outcome
+from scaler.protocol.messages import Drain, Outcome
+from scaler.scheduler.core.attempt_texts import MAX_INPUT_BYTES, TOO_MUCH_INPUT
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import NO_RANK, Give, ReadyQueue
+from scaler.scheduler.core.ready import Give, ReadyQueue
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Group, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_PLACED_PER_STEP = 4096
 """Bounds the duration of a step; the shell starts the next step at once."""
-MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
-"""Maximum bytes of dependency values for one task, because they travel in one message."""
-_TOO_MUCH_INPUT = (
-    f"the task's inputs together exceed MAX_INPUT_BYTES = {MAX_INPUT_BYTES}: "
-    "pass fewer inputs, or combine their values in steps"
-).encode()
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64
 """Workers per pass that may take nothing before the pass gives up."""
@@ -163,17 +158,27 @@ class Placement:
             self.update(worker)
         self.touched.clear()
         self._near.again_at = None
-        budget = MAX_PLACED_PER_STEP
-        turns = self._ready.turns
-        if turns.is_shared:
-            turns.begin(now)
-        has_credit = any(pool.idle or pool.prefetching for pool in self._pools.values())
-        waiting = self._ready.waiting(is_for_all=has_credit)
-        take_turns = turns.is_shared and len(waiting) > 1
+        if self._ready.turns.is_shared:
+            self._ready.turns.begin(now)
         if self._resources.reservations:
             self._resources.expire(now)
-        placed = dict.fromkeys(waiting, 0)
-        left = [(queue.next_turn() if take_turns else (), place, queue) for place, queue in enumerate(waiting)]
+        has_credit = any(pool.idle or pool.prefetching for pool in self._pools.values())
+        placed = dict.fromkeys(self._ready.waiting(is_for_all=has_credit), 0)
+        budget = self._fill_in_turn(placed, now)
+        counted = [queue for queue in placed if queue.needs.is_counted]
+        for queue, is_due in self._ready.which_wait(counted, placed) if counted and budget > 0 else ():
+            if self._resources.reserves(queue, placed[queue], now, is_due):
+                self._reserve(queue, self._fitting[queue.needs], now)
+        if self._stores.is_spread:
+            self._stores.end_pass(now)
+        self.has_backlog = self._ready.has_backlog
+        return budget <= 0
+
+    def _fill_in_turn(self, placed: dict[ReadyQueue, int], now: float) -> int:
+        """Use up credit for the queues, and count their placed tasks. Returns the rest of the step's budget."""
+        budget = MAX_PLACED_PER_STEP
+        take_turns = self._ready.turns.is_shared and len(placed) > 1
+        left = [(queue.next_turn() if take_turns else (), place, queue) for place, queue in enumerate(placed)]
         heapify(left)
         while left and budget > 0:
             turn, place, queue = left[0]
@@ -186,17 +191,9 @@ class Placement:
             if take_turns and count and queue.total:
                 continue
             heappop(left)
-            if placed[queue] and len(waiting) > 1:
+            if placed[queue] and len(placed) > 1:
                 self._ready.rotate(queue)
-        counted = [queue for queue in placed if queue.needs.is_counted]
-        for queue, is_due in self._ready.which_wait(counted, placed) if counted and budget > 0 else ():
-            if self._resources.reserves(queue, placed[queue], now, is_due):
-                self._reserve(queue, self._fitting[queue.needs], now)
-        if self._stores.is_spread:
-            self._stores.end_pass(now)
-        ready = self._ready.queues.values()
-        self.has_backlog = any((each.count or each.preferred) and each.first_rank != NO_RANK for each in ready)
-        return budget <= 0
+        return budget
 
     def _fill(self, queue: ReadyQueue, budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
@@ -301,7 +298,7 @@ class Placement:
                 values = inputs[task.id] = self._tasks.inputs_of(task)
                 if sum(map(len, values)) > MAX_INPUT_BYTES:
                     queue.put_back(task)
-                    self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
+                    self._tasks.end(task, Outcome.REJECTED, TOO_MUCH_INPUT)
                     continue
             if needs.is_counted:
                 claims.claim(task.id, needs)
@@ -430,7 +427,7 @@ class Placement:
             if task.id in worker.blocked or task.id in worker.started:
                 continue
             if idle is not None:
-                if not task.needs.fits(idle.offers) or task.avoids(idle, now):
+                if not self._may_move(task, worker, idle, now):
                     continue
                 if is_far and task.references:
                     may_move = self._stores.may_move(task, worker, idle, behind, now)
@@ -438,8 +435,6 @@ class Placement:
                         break
                     if not may_move:
                         continue
-                if task.needs.near and not self._near.may_move(task, worker, idle, now):
-                    continue
                 if task.needs.is_counted:
                     if not idle.count(task.needs):
                         continue
@@ -448,3 +443,8 @@ class Placement:
                 chosen.append(task)
         self._tasks.recall(worker, reversed(chosen))
         return len(chosen)
+
+    def _may_move(self, task: Task, worker: Worker, idle: Worker, now: float) -> bool:
+        if not task.needs.fits(idle.offers) or task.avoids(idle, now):
+            return False
+        return not task.needs.near or self._near.may_move(task, worker, idle, now)

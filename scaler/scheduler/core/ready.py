@@ -367,6 +367,12 @@ class ReadyQueues:
     def count(self) -> int:
         return sum(queue.total for queue in self.queues.values())
 
+    @property
+    def has_backlog(self) -> bool:
+        """Whether tasks are ready whose owners may have more slots."""
+        queues = self.queues.values()
+        return any((queue.count or queue.preferred) and queue.first_rank != NO_RANK for queue in queues)
+
     def waiting(self, *, is_for_all: bool = True) -> list[ReadyQueue]:
         """Return the queues with a ready task that may run, by whose turn it is, then least recently served.
 
