@@ -6,7 +6,7 @@ that callers can append them to other text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any, assert_never
 
@@ -187,31 +187,28 @@ def _attempt(task: Task) -> str:
 def _ready(state: ClusterState, task: Task, now: float) -> str:
     needs = task.needs
     willing = [worker for worker in state.workers.values() if worker.is_willing and needs.fits(worker.offers)]
-    parts = []
     if len(willing) > 1 and any(task.avoids(worker, now) for worker in willing):
         return f"it waits for another worker, after {_last_error(task)}"
-    if willing:
-        before = state.ready.of(needs).before(task, MAX_COUNTED)
-        least = "at least " if before >= MAX_COUNTED else "about " if state.ready.turns.is_shared else ""
-        parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
-        if share := state.ready.turns.text(task.group):
-            parts.append(share)
-        if lower := _prefetched_below(task, willing):
-            parts.append(f"{counted(lower, 'task')} of lower priority that workers received earlier may start first")
-        if preference := state.rooms.stores.why_waits(task, now):
-            parts.append(preference)
-        if needs.near and (preference := state.rooms.near.why_waits(task)):
-            parts.append(preference)
-        if needs.is_counted and (shortage := state.rooms.resources.shortage(state.ready.of(needs), willing)):
-            parts.append(shortage)
-        if needs.gang:
-            parts.append(state.rooms.gangs.shortage(state.ready.of(needs), willing))
-        reasons = [each.reports.degraded_reason for each in willing]
-        if all(reasons):
-            parts.append(f"on worker {willing[0].title}, {reasons[0]}")
-    if task.error_texts:
-        parts.append(f"it runs again after {_last_error(task)}")
-    return "; ".join([*parts, outlook(state, needs, task)])
+    again = f"it runs again after {_last_error(task)}" if task.error_texts else ""
+    reasons = _why_not_yet(state, task, willing, now) if willing else ()
+    return "; ".join(filter(None, (*reasons, again, outlook(state, needs, task))))
+
+
+def _why_not_yet(state: ClusterState, task: Task, willing: Sequence[Worker], now: float) -> Iterator[str]:
+    """Yield what a ready task waits for, and empty texts. willing: the workers that may take it."""
+    needs, rooms, queue = task.needs, state.rooms, state.ready.of(task.needs)
+    before = queue.before(task, MAX_COUNTED)
+    least = "at least " if before >= MAX_COUNTED else "about " if state.ready.turns.is_shared else ""
+    yield f"{least}{counted(before, 'task')} will run before it" if before else "it will run next"
+    yield state.ready.turns.text(task.group)
+    if lower := _prefetched_below(task, willing):
+        yield f"{counted(lower, 'task')} of lower priority that workers received earlier may start first"
+    yield rooms.stores.why_waits(task, now)
+    yield rooms.near.why_waits(task) if needs.near else ""
+    yield rooms.resources.shortage(queue, willing) if needs.is_counted else ""
+    yield rooms.gangs.shortage(queue, willing) if needs.gang else ""
+    reasons = [each.reports.degraded_reason for each in willing]
+    yield f"on worker {willing[0].title}, {reasons[0]}" if all(reasons) else ""
 
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:

@@ -102,22 +102,23 @@ class Names(SchedulerPart, Nearness):
             own = [each for each in islice(name.workers, MAX_COMPARED) if any(each.side is side for side in sides)]
             placed = self._give(queue, own, budget, give, prefetch=prefetch)
             if queue.count and placed < budget:
-                others = [each for side in sides for each in islice(side, MAX_COMPARED) if each not in name.workers]
-                others, most = self._elsewhere(queue, task, name, others, prefetch, now)
+                others, most = self._elsewhere(queue, task, name, sides, prefetch, now)
                 more = self._give(queue, others, min(most, budget - placed), give, prefetch=prefetch)
                 placed += more
-                waits = not prefetch and queue.count > 0 and len(others) > 0 and more >= most
-                if waits:
-                    at = self._since.setdefault(queue, now) + name.gain
-                    self.again_at = at if self.again_at is None else min(at, self.again_at)
+                if waits := not prefetch and queue.count > 0 and len(others) > 0 and more >= most:
+                    self._look_again(self._since.setdefault(queue, now) + name.gain)
         if not (waits or (queue.count and (prefetch or placed))):
             self._since.pop(queue, None)
         return placed
 
+    def _look_again(self, at: float) -> None:
+        self.again_at = at if self.again_at is None else min(at, self.again_at)
+
     def _elsewhere(
-        self, queue: ReadyQueue, task: Task, name: Name, others: list[Worker], prefetch: bool, now: float
+        self, queue: ReadyQueue, task: Task, name: Name, sides: Sequence[Side], prefetch: bool, now: float
     ) -> tuple[list[Worker], int]:
         """Return the workers without the name that may take its tasks, fewest names first, and how many tasks."""
+        others = [each for side in sides for each in islice(side, MAX_COMPARED) if each not in name.workers]
         if any(worker.is_willing for worker in name.workers):
             self._note_claims(now)
             others = [each for each in others if not self._is_claimed(each, task, now)]

@@ -118,19 +118,7 @@ class Preemption:
         count on."""
         self._slots_of = slots_of
         stopping: Counter[Group] = Counter()
-        running: list[Candidate] = []
-        for counts in (self._surplus, self._slots, self._standings):
-            counts.clear()
-        for each in self.candidates.values():
-            state = each.task.state
-            if type(state) is Recalled and each.ahead is not None:
-                stopping[each.ahead] += 1
-                self._count(each, each.ahead, now)
-            elif type(state) is Assigned and each.task.attempt == each.attempt:
-                if each.ahead is not None:
-                    each.ahead, each.began_at = None, math.inf  # its worker cannot stop it
-                running.append(each)
-        running.sort(key=lambda each: (-each.task.group.rank[0], (now - each.began_at) * each.width))
+        running = self._running(stopping, now)
         earlier: list[ReadyQueue] = []
         before, self._since = self._since, {}
         for queue in cluster.ready.waiting():
@@ -155,15 +143,29 @@ class Preemption:
                     yield each.worker, each.task, f"a task of {self._shown(group).title} {why}"
             earlier.append(queue)
 
+    def _running(self, stopping: Counter[Group], now: float) -> list[Candidate]:
+        """Return the tasks that may be stopped, in order of preference. stopping: counts stops under way, by the group
+        for which they are."""
+        running: list[Candidate] = []
+        for counts in (self._surplus, self._slots, self._standings):
+            counts.clear()
+        for each in self.candidates.values():
+            state = each.task.state
+            if type(state) is Recalled and each.ahead is not None:
+                stopping[each.ahead] += 1
+                self._count(each, each.ahead, now)
+            elif type(state) is Assigned and each.task.attempt == each.attempt:
+                if each.ahead is not None:
+                    each.ahead, each.began_at = None, math.inf  # its worker cannot stop it
+                running.append(each)
+        return sorted(running, key=lambda each: (-each.task.group.rank[0], (now - each.began_at) * each.width))
+
     def _for(
         self, group: Group, fitting: list[Candidate], arrived_at: float, before: Mapping[Reason, float], now: float
     ) -> Iterator[tuple[Candidate, str]]:
         """Yield tasks to stop for tasks of a group, among the fitting ones in order of preference."""
         gainer = self._user_of(group)
-        newest: dict[User, float] = {}
-        for each in fitting:
-            for user in self._user_of(each.task.group).line():
-                newest[user] = max(newest.get(user, -math.inf), each.began_at)
+        newest = self._newest(fitting)
         waits: dict[bool, float] = {}
         for each in fitting:
             lower, ran = each.task.group.rank[0] - group.rank[0], now - each.began_at
@@ -175,10 +177,8 @@ class Preemption:
             least = LEAST_SECONDS * 2 ** min(self.stops[each.task.id], 64)
             patience, soon = PATIENCE_SECONDS, SOON_SECONDS
             if not lower:
-                in_turn = newest[loses[-1]] > arrived_at + PERIOD_SECONDS
-                patience = IN_TURN_SECONDS if in_turn else SHARE_PATIENCE_SECONDS
-                soon = max(ran, IN_TURN_SECONDS if in_turn else SHARE_SOON_SECONDS)
-                least = min(least, MOST_FOR_SHARES)
+                patience, soon = _patience(in_turn=newest[loses[-1]] > arrived_at + PERIOD_SECONDS)
+                soon, least = max(ran, soon), min(least, MOST_FOR_SHARES)
             if reason[1] not in waits:
                 others = (
                     x for x in fitting if x.ahead is None and (lower or self._user_of(x.task.group) is not gainer)
@@ -189,6 +189,14 @@ class Preemption:
                     self._give(gains[-1], loses[-1], each, now)
                 waits.clear()
                 yield each, f"with priority {group.spec.priority}" if lower else "with less than its share"
+
+    def _newest(self, candidates: Iterable[Candidate]) -> Mapping[User, float]:
+        """Return when the last of these tasks began, by user."""
+        newest: dict[User, float] = {}
+        for each in candidates:
+            for user in self._user_of(each.task.group).line():
+                newest[user] = max(newest.get(user, -math.inf), each.began_at)
+        return newest
 
     def _is_owed(self, gains: list[User], loses: list[User], group: Group, candidate: Candidate) -> bool:
         """Return whether a stop gives users at most their shares, and leaves the losing ones at least theirs."""
@@ -227,6 +235,12 @@ class Preemption:
         for user in (owner := self._user_of(group)).line():
             self._slots[user] += gained
             self._standings[user] += owner.mean_seconds(now) * gained / user.share.weight
+
+
+def _patience(*, in_turn: bool) -> tuple[float, float]:
+    """Return the wait before a stop for a share, and the wait that it must save. in_turn: the loser got its slot after
+    the ready task had arrived."""
+    return (IN_TURN_SECONDS, IN_TURN_SECONDS) if in_turn else (SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS)
 
 
 def _apart(gainer: User, loser: User) -> tuple[list[User], list[User]]:
