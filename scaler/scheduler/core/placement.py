@@ -50,6 +50,8 @@ MAX_OVERLOADED_COMPARED = 64
 MAX_TASKS_COMPARED = 512
 MAX_TRIED = 256
 POLL_AGAIN_SECONDS = 0.005
+MAX_FITTING = 1024
+"""Needs whose fitting pools are kept."""
 WORTH_MOVING_SECONDS = 0.003
 """A task that starts sooner than this is not moved: moving takes that time."""
 
@@ -143,7 +145,7 @@ class Placement:
         pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
         if self._state.rooms.scaling.prefers_least_capable:
             pools.sort(key=lambda pool: len(pool.offers.items))
-        if len(self._fitting) > 1024:
+        if len(self._fitting) > MAX_FITTING:
             self._fitting.clear()
         self._fitting[needs] = pools
         return pools
@@ -168,7 +170,7 @@ class Placement:
         counted = [queue for queue in placed if queue.needs.is_counted]
         for queue, is_due in self._ready.which_wait(counted, placed) if counted and budget > 0 else ():
             if self._resources.reserves(queue, placed[queue], now, is_due):
-                self._reserve(queue, self._fitting[queue.needs], now)
+                self._reserve(queue, self._fitting.get(queue.needs) or self._pools_for(queue.needs), now)
         if self._stores.is_spread:
             self._stores.end_pass(now)
         self.has_backlog = self._ready.has_backlog
