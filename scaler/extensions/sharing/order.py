@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.sharing.preemption import Preemption
 from scaler.extensions.sharing.rows import ShareRow, share_rows
-from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, divide, update, width_of
+from scaler.extensions.sharing.use import HALF_LIFE_SECONDS, LongTask, User, admit, divide, update, weights_of, width_of
 from scaler.grammar import counted
 from scaler.monitor.reports.answers import sees_of
 from scaler.net.connection import ANYONE, LOCAL
@@ -269,9 +269,8 @@ class FairTurns(SchedulerPart, Turns):
             return ""
         slots = sum(worker.slots for worker in self.cluster.workers.values())
         user = self._shown(group)
-        return (
-            f"{self._part(user, self._weights()) * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
-        )
+        part = user.part(weights_of(self._active()))
+        return f"{part * slots:.3g} of {counted(slots, 'slot')} are the share of {user.title}"
 
     def _owner_of(self, group: Group) -> User:
         return self._users[group.owner.id]
@@ -281,22 +280,11 @@ class FairTurns(SchedulerPart, Turns):
         owner = self._owner_of(group)
         return owner if owner.parent is None or group.owner.account.key in UNNAMED else owner.parent
 
-    def _part(self, user: User, weights: Mapping[tuple[User | None, bool], float]) -> float:
-        """Return the part of all slots that a user may count on while all other users with tasks want more."""
-        return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in user.line())
-
-    def _weights(self) -> Mapping[tuple[User | None, bool], float]:
-        """Return the sums of the weights of active users with the same parent."""
-        weights = defaultdict[tuple[User | None, bool], float](float)
-        for user in self._active():
-            weights[user.parent, user.is_owner] += user.share.weight
-        return weights
-
     def rows(
         self, _table: str, search: str, most: int, client: ClientRecord, state: ClusterState
     ) -> Iterable[ShareRow]:
         self._update(self._now)
-        sees, weights, every = sees_of(client.identity), self._weights(), self._users.values()
+        sees, weights, every = sees_of(client.identity), weights_of(self._active()), self._users.values()
         seen: set[User | None] = {user for user in every if user.is_key and sees(user.name)}
         seen |= {user.parent for user in every if user in seen}
         found = [
@@ -305,7 +293,7 @@ class FairTurns(SchedulerPart, Turns):
             if user.is_listed and (user.parent if user.is_owner else user) in seen and search in user.path
         ]
         slots = sum(worker.slots for worker in state.workers.values())
-        return islice(share_rows(every, found, lambda user: slots * self._part(user, weights), self._now), most)
+        return islice(share_rows(every, found, lambda user: slots * user.part(weights), self._now), most)
 
     def _is_long(self, task: Task) -> bool:
         return self._users[task.group.owner.id].is_long
@@ -344,8 +332,8 @@ class FairTurns(SchedulerPart, Turns):
     def to_preempt(self, now: float) -> Iterator[tuple[Worker, Task, str]]:
         self.preempt_at = now + self._preemption.pause_seconds
         if self.is_shared:
-            weights, slots = self._weights(), sum(worker.slots for worker in self.cluster.workers.values())
-            yield from self._preemption.choose(self.cluster, lambda user: slots * self._part(user, weights), now)
+            weights, slots = weights_of(self._active()), sum(worker.slots for worker in self.cluster.workers.values())
+            yield from self._preemption.choose(self.cluster, lambda user: slots * user.part(weights), now)
 
     def _late(self, worker: Worker, best: int | None) -> list[Task]:
         """Return the queued tasks of a worker to recall. best: negated priority of a ready task."""

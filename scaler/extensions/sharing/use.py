@@ -8,7 +8,8 @@ longer. A user that becomes active again gets an advantage of at most `OWED_SECO
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from scaler.scheduler.core.state import PREFETCH_SECONDS, UNKNOWN_DURATION_SECONDS, Group
@@ -166,6 +167,10 @@ class User:
         others = max(0.0, assigned - self.running - self.blocked)
         return others * mean + max(self.running * mean, self.running * now - self.sum_began)
 
+    def part(self, weights: Weights) -> float:
+        """Return the part of all slots that it may count on while all other users with tasks want more."""
+        return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in self.line())
+
     def begin(self, task: LongTask, now: float) -> None:
         task.began_at = now
         self.running += task.width
@@ -180,6 +185,17 @@ class User:
             self.running -= task.width
             self.sum_began -= task.began_at * task.width
             task.began_at = None
+
+
+Weights = Mapping[tuple[User | None, bool], float]
+
+
+def weights_of(users: Iterable[User]) -> Weights:
+    """Return the sums of the weights of users with the same parent."""
+    weights = defaultdict[tuple[User | None, bool], float](float)
+    for user in users:
+        weights[user.parent, user.is_owner] += user.share.weight
+    return weights
 
 
 def width_of(group: Group) -> float:
