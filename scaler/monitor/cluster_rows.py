@@ -234,7 +234,7 @@ WORKER_COLUMNS = (*WorkerRow._fields[:-1], (WorkerRow._fields[-1], ProcessorRow.
 
 
 _DESIRED = Column("Desired", "count", 1, "Units requested by the scheduler", metric="units_desired")
-_KEPT = Column("Kept", "count", 2, "Units that only its warm capacity keeps", zero_is_none=True)
+_KEPT = Column("Kept", "count", 3, "Units that only its warm capacity keeps", zero_is_none=True)
 _SPENT = Column("Spent", "money", 2, "Spent on its units in this run", metric="spent_total", zero_is_none=True)
 
 

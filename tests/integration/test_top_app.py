@@ -327,7 +327,7 @@ def test_screen_of_shares_asks_again_and_keeps_the_rows_while_there_is_no_answer
         def slots() -> list[str]:
             title, _, head, *rows = [line.rstrip() for line in stage.text("#text").splitlines()]
             assert title == "Shares of the slots"
-            assert " ".join(head.split()) == "group key client weight maximum share slots ready used total cost"
+            assert " ".join(head.split()) == "group key client weight maximum share slots ready used total cost stopped"
             return [row.split()[5] for row in rows if row.split()[:2] == ["desk", "al\\x1bice"]]
 
         await stage.press("s")

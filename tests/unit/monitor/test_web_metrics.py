@@ -114,5 +114,5 @@ def test_shares_have_the_group_the_key_and_the_client_as_labels() -> None:
         for name, value in found.items()
         if name.startswith(start) and labels in name
     }
-    names = "weight", "max_slots", "slots", "used_slots", "ready", "slot_seconds_total", "cost_total"
-    assert shares == dict(zip(names, [2.0, 3.0, 2.5, 3.0, 9.0, 60.5, 1.25], strict=True))
+    names = "weight", "max_slots", "slots", "used_slots", "ready", "slot_seconds_total", "cost_total", "stopped_total"
+    assert shares == dict(zip(names, [2.0, 3.0, 2.5, 3.0, 9.0, 60.5, 1.25, 0.0], strict=True))
