@@ -411,7 +411,7 @@ class SpendingRow(NamedTuple):
     """Cost of units, in the currency of unit_price. Limits are set by spend_limit; 0: no limit."""
 
     per_hour: Annotated[float, _money("Per hour", 1, "Cost per hour of all current units.", "spending_per_hour")] = 0.0
-    kept_per_hour: Annotated[float, _money("Kept/hour", 2, _KEPT_HELP, "spending_kept_per_hour")] = 0.0
+    kept_per_hour: Annotated[float, _money("Kept/hour", 3, _KEPT_HELP, "spending_kept_per_hour")] = 0.0
     hour: Annotated[float, _money("Hour", 1, "Cost of units in the last hour.", "spent_hour")] = 0.0
     day: Annotated[float, _money("Day", 3, "Cost of units in the last 24 hours.", "spent_day")] = 0.0
     today: Annotated[float, _money("Today", 1, "Cost of units since midnight.", "spent_today")] = 0.0

@@ -3,8 +3,8 @@
 A worker's credit is its slots plus a prefetch. The prefetch is worth `PREFETCH_SECONDS` of measured task time or 1.5
 round trips to the worker, whichever is more; at least one task per slot, and at most the worker's queue size. Free
 slots are filled first, breadth first, then prefetches in equal shares. A task with retries=0 is never prefetched: if
-its worker is lost, the scheduler must know whether the task ran. Nor is a task that uses a limit of the
-cluster, nor a long task while owners or priorities contend.
+its worker is lost, the scheduler must know whether the task ran. Nor is a task that uses a limit of the cluster, nor a
+long task while owners or priorities contend.
 
 Balancing recalls queued tasks in three cases. If a worker is idle and no ready task fits it, tasks that will not start
 soon are recalled at once from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, each
@@ -43,12 +43,10 @@ MAX_HELD_BACK = 4
 """Such workers per pass that do not prefetch the first task."""
 MAX_AVOIDING = 64
 """Tasks that avoid a worker which one step passes over for it."""
-
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
 """Idle and overloaded workers compared per step: bounds a step in a large cluster."""
-MAX_TASKS_COMPARED = 512
-MAX_TRIED = 256
+MAX_TASKS_COMPARED, MAX_TRIED = 512, 256
 POLL_AGAIN_SECONDS = 0.005
 MAX_FITTING = 1024
 """Needs whose fitting pools are kept."""
