@@ -199,7 +199,8 @@ def _why_not_yet(state: ClusterState, task: Task, willing: Sequence[Worker], now
     needs, rooms, queue = task.needs, state.rooms, state.ready.of(task.needs)
     before = queue.before(task, MAX_COUNTED)
     least = "at least " if before >= MAX_COUNTED else "about " if state.ready.turns.is_shared else ""
-    yield f"{least}{counted(before, 'task')} will run before it" if before else "it will run next"
+    if before or not needs.gang:
+        yield f"{least}{counted(before, 'task')} will run before it" if before else "it will run next"
     yield state.ready.turns.text(task.group)
     if lower := _prefetched_below(task, willing):
         yield f"{counted(lower, 'task')} of lower priority that workers received earlier may start first"

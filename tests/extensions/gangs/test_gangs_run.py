@@ -210,6 +210,7 @@ def test_views_of_clients_and_asyncio_clients_have_gangs(client: Client, cluster
 def test_a_gang_larger_than_the_cluster_explains_itself(client: Client) -> None:
     gang = client.gang(who, 9)
     until(lambda: "its gang of 9 is larger than the cluster can be" in gang.explain())
+    assert "will run next" not in gang.explain()
     assert gang.cancel()
 
 
