@@ -16,7 +16,7 @@ from scaler.errors import ClientClosedError, UsageError
 from scaler.extensions.streams.messages import MAX_PIECE_BYTES, StreamTaken, StreamValue
 from scaler.ids import new_peer_id
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Acknowledge, Welcome
+from scaler.protocol.messages import Acknowledge, Goodbye, Welcome
 from scaler.serialization import Serializer, dump_value, name_of, to_payload
 from scaler.worker import frames
 from scaler.worker.processor.context import ProcessorContext, current
@@ -134,6 +134,8 @@ class ValueSender(AbstractContextManager["ValueSender"]):
         if not body:
             raise ClientClosedError("the channel of this stream has closed")
         message = decode(body)
+        if isinstance(message, Goodbye):  # such as a scheduler without this extension
+            raise ClientClosedError(f"the channel of this stream has closed: {message.text}")
         if isinstance(message, StreamTaken):
             self._received = max(self._received, message.received)
             while len(self._kept) > 1 and self._kept[0][0] < self._received:

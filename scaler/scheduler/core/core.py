@@ -22,7 +22,7 @@ from scaler.scheduler.core import commands
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts, Rules
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState, Scaling
-from scaler.scheduler.core.commands import Command, Input, Relayed, ShellInput
+from scaler.scheduler.core.commands import Command, Input, Relayed, Send, ShellInput
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.rooms import Rooms
@@ -624,6 +624,9 @@ class SchedulerCore:
                 raise ProtocolError("a message for a client that belongs to another worker or process")
         except ProtocolError as error:
             self.protocol_error(worker.id, f"relayed {error}")
+            self.outbox.extend(
+                [Send(worker.id, messages.Goodbye(f"the scheduler refused {error}"), nested=relay.client)]
+            )
             return
         client.received(now)
         running = worker.tasks.get(relay.task)

@@ -17,7 +17,7 @@ import numpy
 import pytest
 
 from scaler import AsyncClient, Client, SchedulerClusterCombo
-from scaler.errors import SerializationError, UsageError, WorkerLostError
+from scaler.errors import ClientClosedError, SerializationError, UsageError, WorkerLostError
 from tests.integration.test_scheduler_restart import running
 from tests.waiting import until, wait_for_file
 
@@ -306,3 +306,12 @@ def test_value_that_cannot_be_pickled_follows_the_values_before_it(client: Clien
     assert next(stream) == 1
     with pytest.raises(SerializationError, match=r"a value of the stream \(_thread\.lock\)"):
         next(stream)
+
+
+def test_stream_names_the_mistake_if_the_scheduler_lacks_streams() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, extensions=("-streams",)) as combo,
+        Client(combo.get_address()) as client,
+        pytest.raises(ClientClosedError, match="number 106 is unknown"),
+    ):
+        next(client.stream(count, 3))
