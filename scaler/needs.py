@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scaler.errors import UsageError
@@ -16,13 +16,12 @@ from scaler.errors import UsageError
 MEMORY, GPU, CPUS = "memory", "gpu", "cpus"
 UNITS_PER_ONE = 1000  # counted amounts are integer thousandths, so that fractions add up
 _MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down, so that equal hosts make equal offers
-_BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
-_PREFIXES = " KMGT"
+BYTE_PREFIXES = " KMGT"
 PIN, LIMIT, NEAR, GANG, COUNTED = "worker:", "limit:", "near:", "gang:", "counted:"
 """Prefixes of terms: one worker (its id in hex follows), a limit of the cluster, a preferred place, the number of tasks
 that start together, and a capability that is counted. Terms travel among the needs. Only the first and the last are
 compared with offers. Capability names have no colon."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,10 @@ class Offers:
     ) -> Offers:
         """Build from name to amount; None or -1 for a label. slots, memory_bytes: implied offers. Raises UsageError."""
         if slots is None:
-            return cls(_checked(capabilities, math.inf))
+            return cls(checked(capabilities, math.inf))
         if math.isfinite(memory_bytes):
             memory_bytes = max(1, memory_bytes // _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
-        return cls(_checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)), worker)
+        return cls(checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)), worker)
 
     def text(self, needs: Needs) -> str:
         """Return the offers for display, including implied ones if these needs use them."""
@@ -105,7 +104,7 @@ class Needs:
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:
         """Build from name to amount; None or -1 for a label. Raises UsageError for an invalid amount."""
-        return cls(_checked(capabilities, 0.0))
+        return cls(checked(capabilities, 0.0))
 
     def fits(self, offers: Offers) -> bool:
         amounts = offers.amounts
@@ -162,122 +161,23 @@ def _without(items: tuple[tuple[str, float], ...], *terms: str) -> tuple[tuple[s
 
 def with_amount(name: str, amount: float) -> str:
     """Return a capability in parsable form: gpu=2, memory=8GB."""
-    return f"{name}={_exact_bytes(amount).replace(' ', '') if name == MEMORY else format(amount, 'g')}"
+    return f"{name}={exact_bytes(amount).replace(' ', '') if name == MEMORY else format(amount, 'g')}"
 
 
-def amount_text(name: str, amount: float) -> str:
-    """Return an amount for display: 8 GB of memory, 1 gpu, 2.5 cpus."""
-    if name == MEMORY:
-        return f"{bytes_text(amount)} of memory"
-    unit = name.removesuffix("s")
-    return f"{amount:g} {unit if amount == 1 else unit + 's'}"
-
-
-def bytes_text(count: float) -> str:
-    exact = _exact_bytes(count)
-    if len(exact) <= 8:
-        return exact
-    power = min(4, int(math.log10(count)) // 3)
-    return f"{math.floor(count / 1000**power * 10) / 10:g} {_PREFIXES[power]}B"
-
-
-def _exact_bytes(count: float) -> str:
+def exact_bytes(count: float) -> str:
     for power in range(4, 0, -1):
         for base, infix in ((1000, ""), (1024, "i")):
             value = count / base**power
             if value >= 1 and value * 10 % 1 == 0:
-                return f"{value:.15g} {_PREFIXES[power]}{infix}B"
+                return f"{value:.15g} {BYTE_PREFIXES[power]}{infix}B"
     return f"{count:.0f} B"
 
 
-def parse_bytes(text: str) -> float:
-    match = _BYTES.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a size such as 8GB or 512MiB")
-    number, prefix, binary = match.groups()
-    power = _PREFIXES.index(prefix.upper() or " ")
-    return float(number) * float((1024 if binary else 1000) ** power)
-
-
-def task_needs(
-    capabilities: Mapping[str, float | None] | None,
-    memory: float | str | None = None,
-    cpus: float | None = None,
-    gpu: float | None = None,
-    resources: object = None,
-    limits: object = None,
-) -> Needs:
-    """Build a task's needs from its options. Raises UsageError with the option and the remedy."""
-    wanted = dict(capabilities or {})
-    for name, given in ((MEMORY, memory), (CPUS, cpus), (GPU, gpu)):
-        if given is None:
-            continue
-        if name in wanted:
-            raise UsageError(f"{name}={given!r} and capabilities[{name!r}] are duplicates: leave one out")
-        amount: object = given
-        if name == MEMORY and isinstance(given, str):
-            try:
-                amount = parse_bytes(given)
-            except ValueError as error:
-                raise UsageError(f"memory is {error}") from None
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
-            what = 'bytes above 0, or text such as "8GB"' if name == MEMORY else "a number above 0"
-            raise UsageError(f"{name} is {given!r}, but must be {what}; leave it out for none")
-        wanted[name] = amount
-    gpus = wanted.get(GPU)
-    if isinstance(gpus, int | float) and gpus > 1 and gpus % 1:
-        raise UsageError(f"gpu is {gpus!r}: a task takes a fraction of one GPU, or whole GPUs")
-    counted = amounts("resources", resources)
-    if builtin := {MEMORY, CPUS, GPU} & counted.keys():
-        raise UsageError(f"resources has {min(builtin)!r}, which is an option of its own: {min(builtin)}=...")
-    terms = {COUNTED: counted, LIMIT: amounts("limits", limits)}
-    pairs = [(prefix + name, amount) for prefix, found in terms.items() for name, amount in found.items()]
-    needs = Needs.of(wanted)
-    return Needs(tuple(sorted([*needs.items, *pairs]))) if pairs else needs
-
-
-def amounts(option: str, given: object) -> dict[str, float]:
-    """Return the amounts of an option that is a dict, a list of names, or one name. Raises UsageError."""
-    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given or ()
-    if not isinstance(names, Iterable):
-        raise UsageError(f'{option} is {given!r}, but must be a dict such as {{"name": 1}}, or names')
-    pairs = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, 1.0)
-    for name, amount in pairs.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise UsageError(f"{option} has {name!r}: a name has letters, digits, '_', '.' and '-'")
-        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        if not is_number or not 1 / UNITS_PER_ONE <= amount < math.inf:
-            raise UsageError(f"{option}[{name!r}] is {amount!r}, but must be a number from {1 / UNITS_PER_ONE}")
-    return {name: float(amount) for name, amount in pairs.items()}
-
-
-def parse_capabilities(text: str) -> dict[str, float | None]:
-    """Parse `linux,cpu=4,gpu=1`; a label's amount is None. Raises UsageError with the remedy."""
-    found: dict[str, float | None] = {}
-    for item in (part.strip() for part in text.split(",")):
-        if not item:
-            continue
-        name, separator, amount = (part.strip() for part in item.partition("="))
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"capability {item!r}: write name or name=number, such as linux,cpu=4,gpu=1")
-        if name in found:
-            raise UsageError(f"capability {name!r} is given twice")
-        if not separator:
-            found[name] = None
-            continue
-        try:
-            found[name] = parse_bytes(amount) if name == MEMORY and not amount[-1:].isdigit() else float(amount)
-        except ValueError:
-            raise UsageError(f"capability {item!r}: {amount!r} is not a number") from None
-    _checked(found, 0.0)
-    return found
-
-
-def _checked(capabilities: Mapping[str, float | None], label: float) -> tuple[tuple[str, float], ...]:
+def checked(capabilities: Mapping[str, float | None], label: float) -> tuple[tuple[str, float], ...]:
     items: list[tuple[str, float]] = []
     for name in sorted(capabilities, key=str):
         amount = capabilities[name]
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UsageError(f"capability {name!r}: a name has letters, digits, '_', '.' and '-'")
         if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float)):
             raise UsageError(f"capability {name!r}: the amount must be a number or None, not {amount!r}")

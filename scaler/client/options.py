@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict, cast
 
+from scaler.capabilities import task_needs
 from scaler.errors import UsageError
-from scaler.needs import NEAR, task_needs
+from scaler.needs import NEAR
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS
 from scaler.serialization import describe, dump_retry_on
 from scaler.texts import shown

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
+from scaler.capabilities import parse_capabilities
 from scaler.config.addresses import check_address, check_server_address
 from scaler.errors import UsageError
-from scaler.needs import Offers, parse_capabilities
+from scaler.needs import Offers
 
 _SHAPE = (
     "write module.path:function or module.path:function(literals), such as package.setup:connect('eu', tries=2); "

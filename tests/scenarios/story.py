@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scaler.needs import Needs, parse_capabilities
+from scaler.capabilities import parse_capabilities
+from scaler.needs import Needs
 from scaler.net.connection import Resumed
 from scaler.protocol.messages import (
     AcknowledgeResults,

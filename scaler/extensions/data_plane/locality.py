@@ -20,11 +20,12 @@ from functools import partial
 from itertools import islice
 from typing import cast
 
+from scaler.capabilities import bytes_text
 from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.extensions.data_plane.queues import NearQueue, OrderedQueue
 from scaler.grammar import timed
 from scaler.ids import is_task
-from scaler.needs import Needs, bytes_text
+from scaler.needs import Needs
 from scaler.protocol.messages import is_stored
 from scaler.scheduler.core.accounts import Rules
 from scaler.scheduler.core.cluster import ClusterState

@@ -14,13 +14,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scaler.capabilities import bytes_text
 from scaler.extensions.data_plane.directory import OBJECT_STORAGE, Directory
 from scaler.extensions.data_plane.locality import Locality
 from scaler.extensions.data_plane.tracker import Tracker
 from scaler.extensions.data_plane.transfer import Moved
 from scaler.grammar import listed
 from scaler.ids import is_task
-from scaler.needs import bytes_text
 from scaler.object_storage import messages
 from scaler.object_storage.messages import StoreAddress, StoreReport, StoresChanged
 from scaler.protocol import messages as m

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
 
+from scaler.capabilities import amounts, parse_capabilities
 from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Check, taken_by
-from scaler.needs import amounts, parse_capabilities
 from scaler.plugins import Extension, FoundTable
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from scaler.capabilities import amount_text
 from scaler.extensions.resources.cluster_limits import Limits
 from scaler.extensions.resources.stocks import CountedClaims, MemoryPools, Stock
-from scaler.needs import CPUS, UNITS_PER_ONE, amount_text
+from scaler.needs import CPUS, UNITS_PER_ONE
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.resources import Claims, emptiest
 from scaler.scheduler.core.state import Worker
