@@ -6,7 +6,7 @@ Prints::
       File "...errors.py", line ..., in margin
     TaskTimeoutError: the task ran longer than its time limit of 0.2 s and was stopped
     ProcessorDiedError: killed by signal 9 (SIGKILL), with at most ..., 1 attempt on ..., retries=0; it may have run
-    SerializationError: the result (builtins.generator) cannot be serialized: ...
+    SerializationError: the result is a generator: client.stream(fn, ...) iterates over its values
     SerializationError: argument 1 of len (_thread.lock) cannot be serialized: ...
     UsageError: a task's function must be callable, and 'margin' is not
     still well: 0.5

@@ -152,6 +152,11 @@ def resolve(model: type[M], sources: Sources) -> M:
         raise ConfigError(f"{where}{error}") from None
 
 
+def model_of(model: type[M], values: Mapping[str, object]) -> M:
+    """Return a settings model with these values, as from a file. Raises ConfigError."""
+    return resolve(model, Sources(implied=values))
+
+
 def variable_of(model: type[SettingsModel], key: str) -> str:
     return f"SCALER_{model.section}_{key}".upper()
 

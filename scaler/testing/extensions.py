@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from scaler.config.load import Sources, resolve
+from scaler.config.load import model_of
 from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.monitor.rows import json_schema
@@ -33,7 +33,6 @@ IMPURE = {"asyncio", "logging", "multiprocessing", "os", "random", "socket", "su
 HOOKS = {"on_changes": "changes", "on_message": "messages", "on_question": "questions"}
 """Hooks, and the declaration that each belongs to."""
 _MOST = 3
-M = TypeVar("M", bound=SettingsModel)
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,6 @@ class HookCall:
     commands: list[object]
     is_unchanged: bool
     """True if the part left its arguments unchanged."""
-
-
-def model_of(model: type[M], values: Mapping[str, object]) -> M:
-    """Return a settings model with these values, as from a file. Raises ConfigError."""
-    return resolve(model, Sources(implied=values))
 
 
 @dataclass

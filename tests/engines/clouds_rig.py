@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scaler.config.commands import Provision, parse_worker_manager
+from scaler.config.load import model_of
 from scaler.testing.aws import AwsEmulator
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2

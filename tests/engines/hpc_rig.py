@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from scaler.config.load import model_of
 from scaler.offload.call import Call, CallResult, unpack_result
 from scaler.offload.executor import CallFailed, CallFinished, CallKey, ExecutorDegraded, Report
 from scaler.serialization import dump_function, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.testing.aws import AwsEmulator
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor

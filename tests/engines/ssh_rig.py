@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from scaler.cluster.supervisor import ReservedPorts
-from scaler.testing.extensions import model_of
+from scaler.config.load import model_of
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.ssh.backend import SshBackend
 from tests.waiting import until, within

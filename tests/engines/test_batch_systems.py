@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from scaler import Client
+from scaler.config.load import model_of
 from scaler.protocol.messages import UnitState
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.backend import ENDED, BackendError
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend

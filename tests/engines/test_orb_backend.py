@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from scaler import Client
+from scaler.config.load import model_of
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config

@@ -15,10 +15,10 @@ import pytest
 
 from scaler import Client, ScalerFuture
 from scaler.cluster.supervisor import ReservedPorts
+from scaler.config.load import model_of
 from scaler.protocol.messages import UnitState
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.backend import BackendError
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend

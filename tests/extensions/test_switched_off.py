@@ -6,10 +6,10 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
+from scaler.config.load import model_of
 from scaler.config.servers import scheduler_model
 from scaler.errors import ConfigError, RefusedError, TaskRejectedError, UsageError
 from scaler.plugins import EXTENSIONS, extensions
-from scaler.testing.extensions import model_of
 
 
 def double(number: int) -> int:

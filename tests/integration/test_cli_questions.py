@@ -20,6 +20,7 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.extensions.logs.rows import LogRow
+from scaler.extensions.resources.rows import LimitRow
 from scaler.extensions.sharing.rows import ShareRow
 from scaler.monitor.messages import (
     Explain,
@@ -95,7 +96,7 @@ class Teller:
         self.close = self._listener.close
 
     def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome:
-        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0, tables="audit logs shares")
+        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0, tables="audit limits logs shares")
 
     def _on_events(self, arrived: list[ListenerEvent]) -> None:
         for event in arrived:
@@ -117,7 +118,7 @@ class Teller:
                     found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
                     self._listener.send(peer, ObjectsFound(named, most, found.encode(), number=number))
                 case Received(peer=peer, message=ReadTable(number=number, table=table)):
-                    told: list[NamedTuple] = [SHARE] if table == "shares" else [*LINES]
+                    told: list[NamedTuple] = {"shares": [SHARE], "limits": [LimitRow("db")]}.get(table, [*LINES])
                     self._listener.send(peer, TableRead(rows_document(told), number=number))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
@@ -243,9 +244,10 @@ def test_costs_are_listed_with_the_next_limit() -> None:
     done = ask("costs", "ADDRESS")
     assert (done.code, done.err) == (0, "")
     head, row = done.out.splitlines()
-    assert head.split()[:3] == ["per", "hour", "hour"]
+    assert head.split()[:3] == ["per", "hour", "kept/hour"]
     assert row.split() == [
         "2.00",
+        "0.0000",
         "1.50",
         "8.00",
         "4.00",

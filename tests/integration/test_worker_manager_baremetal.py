@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from scaler.config.load import model_of
 from scaler.host import usable_memory
 from scaler.net.connection import Identity, ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
@@ -28,7 +29,6 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerDetails,
 )
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 
 MANAGER = """

@@ -22,7 +22,9 @@ from tests.unit.protocol.test_codec import Body
 
 PAYLOADS = {name: f"{name.removesuffix('s')}Sizes" for name in ("payloads", "texts", "names", "keys", "tags")}
 
-ONES = {"retry_delays": "seconds", "tags": "text"} | dict.fromkeys(("drained", "joined", "workers", "left"), "id")
+ONES = {"retry_delays": "seconds", "tags": "text", "hosts": "host"} | dict.fromkeys(
+    ("drained", "joined", "workers", "left"), "id"
+)
 """Lists of structs with one field."""
 PAIRS = {"functions": ("id", "payload"), "packages": ("module", "version"), "needs": ("name", "amount")}
 """Lists of pairs, with the names of their two fields."""

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
+from scaler.config.load import model_of
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ConfigError
 from scaler.extensions.environment.requirements import provide
-from scaler.testing.extensions import model_of
 from tests.waiting import until
 
 WAIT_SECONDS = 120.0

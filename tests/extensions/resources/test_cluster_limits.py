@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scaler.config.load import model_of
 from scaler.errors import ConfigError
 from scaler.extensions.explain.core import explain
 from scaler.extensions.resources import LimitSettings
@@ -17,7 +18,6 @@ from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import Done, ManagerStatus, Notice, Outcome, Returned, Suspended
 from scaler.scheduler.core.durability import RECOVERY_SECONDS
-from scaler.testing.extensions import model_of
 from tests.extensions.durability.test_recovery import Restarted
 from tests.extensions.sharing.bed import Bed
 from tests.unit.scheduler.driver import Cluster

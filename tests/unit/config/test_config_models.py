@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from scaler.config.commands import launcher_config
-from scaler.config.load import read_file
+from scaler.config.load import model_of, read_file
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker import ProcessorSettings, WorkerConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.errors import ConfigError, UsageError
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.symphony import SymphonyConfig

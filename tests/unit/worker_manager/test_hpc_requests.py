@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from scaler.config.load import model_of
 from scaler.errors import ConfigError
 from scaler.offload.call import Call, pack_call
 from scaler.protocol.messages import Outcome
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
 from scaler.worker_manager.aws_hpc.backend import classify_exit
 from scaler.worker_manager.aws_hpc.objects import PackedCall

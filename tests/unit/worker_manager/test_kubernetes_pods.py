@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from scaler.config.load import model_of
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.protocol.messages import UnitState
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.kubernetes.pods import (
     OWNER_LABEL,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaler.testing.extensions import model_of
+from scaler.config.load import model_of
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, ec2_price, fargate_price
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.executor import make_backend

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from scaler.config.load import model_of
 from scaler.errors import ScalerError, UsageError
-from scaler.testing.extensions import model_of
 from scaler.worker_manager.ssh import Host, SshConfig, parse_host
 from scaler.worker_manager.ssh.command import (
     Wheel,
