@@ -118,7 +118,8 @@ class Teller:
                     found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
                     self._listener.send(peer, ObjectsFound(named, most, found.encode(), number=number))
                 case Received(peer=peer, message=ReadTable(number=number, table=table)):
-                    told: list[NamedTuple] = {"shares": [SHARE], "limits": [LimitRow("db")]}.get(table, [*LINES])
+                    tables: dict[str, list[NamedTuple]] = {"shares": [SHARE], "limits": [LimitRow("db")]}
+                    told = tables.get(table, [*LINES])
                     self._listener.send(peer, TableRead(rows_document(told), number=number))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
