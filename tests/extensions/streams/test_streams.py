@@ -11,13 +11,17 @@ import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy
 import pytest
 
 from scaler import AsyncClient, Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, SerializationError, UsageError, WorkerLostError
+from scaler.extensions.streams.messages import StreamValue
+from scaler.extensions.streams.results import Stream
+from scaler.serialization import dump_value, to_payload
 from tests.integration.test_scheduler_restart import running
 from tests.waiting import until, wait_for_file
 
@@ -315,3 +319,18 @@ def test_stream_names_the_mistake_if_the_scheduler_lacks_streams() -> None:
         pytest.raises(ClientClosedError, match="number 106 is unknown"),
     ):
         next(client.stream(count, 3))
+
+
+def test_task_that_starts_again_ends_a_stream_without_restart() -> None:
+    with Client(processes=False) as client:
+        futures, cancels = client._loop.futures, list[object]()  # noqa: SLF001 (no other way to deliver messages)
+        call_later = lambda _, cancel: cancels.append(cancel)  # noqa: E731
+        loop = SimpleNamespace(futures=futures, on_message={}, call_later=call_later, _call=print, _answer=None)
+        stream = Stream(cast("Any", loop), 4, False, None)._start(lambda _: client.submit(abs, 1))  # noqa: SLF001
+        for run in (b"run    1", b"run    2"):
+            value = StreamValue(bytes(16), bytes(16), run, 0, 0, False, to_payload(dump_value("first")))
+            stream._take(value)  # noqa: SLF001
+        assert next(stream) == "first"
+        with pytest.raises(WorkerLostError, match="started again"):
+            next(stream)
+        assert len(cancels) == 1
