@@ -81,7 +81,7 @@ class AsyncGangCalls(AsyncCalls):
 
 
 class GangFuture(TaskFuture):
-    """The future of a gang. No task of its own exists: the task id is that of the first member."""
+    """The future of a gang. Its task id is the first member's."""
 
     def __init__(
         self,

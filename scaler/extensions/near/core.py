@@ -1,8 +1,8 @@
 """Places tasks with the option `near` on workers that have run their name. Pure.
 
 A name's *gain* is how much longer the first task on a processor takes than later ones. A ready task waits for a worker
-with its name, although another worker is idle, if it should start there within the gain. Meanwhile no task of the name
-is prefetched. Other tasks of the name, and all of them after the gain, are placed on any workers.
+with its name, although another worker is idle, if it should start there within the gain. Until then, no task of
+the name is prefetched. Other tasks of the name, and all of them after the gain, are placed on any workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_COMPARED = 64
 WEIGHT = 0.25
 """Weight of the last task in a mean duration."""
 CLAIM_SECONDS = 0.02
-"""Time for which an idle worker is kept for ready tasks of its own names."""
+"""Seconds for which an idle worker is reserved for ready tasks with its names."""
 LEAST_SECONDS = 1e-4
 _NO_NAMES: Final[OrderedDict[str, set[int]]] = OrderedDict()
 

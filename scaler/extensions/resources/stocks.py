@@ -111,7 +111,7 @@ class LimitStock(Stock):
 @dataclass(slots=True, eq=False)
 class CountedClaims(Claims):
     """stocks: finite amounts that the worker offers, and limits. shared_memory: memory shared with other workers of the
-    host, or None. limits: of the cluster."""
+    host, or None. limits: the cluster's limits."""
 
     shared_memory: Stock | None
     limits: Mapping[str, LimitStock]

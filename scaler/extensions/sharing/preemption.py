@@ -214,7 +214,7 @@ class Preemption:
         return self._surplus[user] + self._slots[user]
 
     def _give(self, gainer: User, loser: User, candidate: Candidate, now: float) -> None:
-        """Forgive a user so much of its use that the freed slot is its own in turn."""
+        """Reduce a user's counted use until the freed slot goes to it in turn."""
         rest = self._rest(candidate, now) / loser.share.weight
         lead = gainer.standing + self._standings[gainer] - (loser.standing + self._standings[loser] - rest)
         if lead > -LEAD_SECONDS:

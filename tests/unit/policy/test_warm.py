@@ -1,4 +1,4 @@
-"""Warm capacity of a view: what is added to a policy's answer, and the reason."""
+"""Units that warm capacity adds to a policy's answer, with the reason."""
 
 from __future__ import annotations
 

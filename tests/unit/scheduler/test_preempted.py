@@ -1,4 +1,4 @@
-"""A task that was stopped for another one runs again, and nobody is charged."""
+"""A task stopped for another one runs again, and no limit is charged."""
 
 from __future__ import annotations
 
