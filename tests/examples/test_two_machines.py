@@ -87,10 +87,3 @@ def test_guide_for_two_machines_works_as_written(tmp_path: Path) -> None:
     assert len(printed) == 2
     assert network.leftovers == []
     assert [process.returncode for host in network.hosts for process in host.started if process.returncode] == []
-
-
-def test_guide_has_the_same_steps() -> None:
-    page = [line for block in BLOCKS for line in block.text.splitlines()]
-    blocks = [block for block in blocks_of("docs/guide.md") if block.text.startswith("# 10.77.0.")]
-    assert len(blocks) >= 4
-    assert [line for block in blocks for line in block.text.splitlines() if line not in page] == []
