@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.future import Unloaded, end_of
@@ -39,6 +39,12 @@ Wanted = dict[bytes, Callable[[list[memoryview]], Coroutine[Any, Any, None]]]
 """By task: receives the parts of its result if it succeeds, in the client's loop."""
 
 
+@dataclass(slots=True, eq=False)
+class _Rerun:
+    task: asyncio.Task[TaskFuture]
+    waiters: int = 0
+
+
 class StoredResults:
     """The stored results of one client. Used in the client's thread, except `load`."""
 
@@ -56,7 +62,9 @@ class StoredResults:
         self._transfers = transfers
         self._answer = answer
         self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
-        self._rerunning: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
+        self._rerunning: dict[TaskFuture, _Rerun] = {}
+        self._restoring: dict[bytes, set[asyncio.Task[None]]] = {}
+        """Several tasks for one object: a scheduler that lost its state requests it again."""
         self._runs: dict[bytes, int] = {}
 
     def invalidate(self) -> None:
@@ -193,7 +201,8 @@ class StoredResults:
         wanted = list(ids)
         needed = self._needed_results({task_of(each) for each in wanted if is_result(each)})
         for identifier in wanted:
-            asyncio.get_running_loop().create_task(self._restore(identifier, needed.get(task_of(identifier))))
+            restoring = self._restoring.setdefault(identifier, set())
+            restoring.add(self._loop.create_task(self._restore(identifier, needed.get(task_of(identifier)))))
 
     def _needed_results(self, tasks: set[bytes]) -> dict[bytes, tuple[TaskFuture, Serializer | None]]:
         """Return the futures of these tasks that pending tasks reference, with the serializer of a referencing task."""
@@ -221,6 +230,12 @@ class StoredResults:
             self._answer(ObjectsRestored([], [identifier], str(error)))
         else:
             self._answer(ObjectsRestored([identifier], []))
+            for other in self._restoring[identifier] - {asyncio.current_task()}:
+                other.cancel()
+        finally:
+            self._restoring[identifier].discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            if not self._restoring[identifier]:
+                del self._restoring[identifier]
 
     async def _value(self, future: TaskFuture) -> object:
         if future.delivers and not future.done():
@@ -232,20 +247,37 @@ class StoredResults:
         return (await self._run_again(future)).result()
 
     async def _run_again(self, lost: TaskFuture) -> TaskFuture:
-        """Rerun a task with a lost value; return its ended future. Raises ObjectLostError."""
-        running = self._rerunning.get(lost)
-        if running is None:
-            running = self._rerunning[lost] = asyncio.create_task(self._rerun(lost))
-        return await asyncio.shield(running)
+        """Rerun a task with a lost value; return its ended future. Raises ObjectLostError.
+
+        The rerun ends with its last waiter, such as a restoration that another one has made superfluous.
+        """
+        rerun = self._rerunning.get(lost)
+        if rerun is None:
+            rerun = self._rerunning[lost] = _Rerun(self._loop.create_task(self._rerun(lost)))
+        rerun.waiters += 1
+        try:
+            return await asyncio.shield(rerun.task)
+        finally:
+            rerun.waiters -= 1
+            if not rerun.waiters and not rerun.task.done():
+                self._rerunning.pop(lost, None)
+                rerun.task.cancel()
 
     async def _rerun(self, lost: TaskFuture) -> TaskFuture:
         try:
             again = await self._begin_again(lost)
-            await end_of(again).wait()
-            self._runs.pop(again.task_id, None)
+            try:
+                await end_of(again).wait()
+            except asyncio.CancelledError:
+                again.cancel()
+                raise
+            finally:
+                self._runs.pop(again.task_id, None)
             return again
         finally:
-            del self._rerunning[lost]
+            rerun = self._rerunning.get(lost)
+            if rerun is not None and rerun.task is asyncio.current_task():
+                del self._rerunning[lost]
 
     async def _begin_again(self, lost: TaskFuture) -> TaskFuture:
         template, runs = lost.template, self._runs.get(lost.task_id, 0) + 1

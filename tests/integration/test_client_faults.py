@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scaler import Client
-from scaler.client import transfers
+from scaler.client import results, transfers
 from scaler.client.results import MAX_RUNS_AGAIN
 from scaler.errors import (
     ClientClosedError,
@@ -28,6 +28,7 @@ from scaler.ids import is_task, result_id
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
+    Cancel,
     Clear,
     ObjectsMissing,
     ObjectsRestored,
@@ -42,6 +43,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
+from scaler.serialization import dump_value
 from tests.integration.client_rig import RigScheduler
 from tests.short_forms import short_form
 
@@ -199,6 +201,26 @@ def test_lost_result_is_restored_from_its_future(storage: EmbeddedStorage) -> No
         assert scheduler.next(ObjectsRestored).ids == [lost]
         assert not needs.done()
         assert sum(map(len, client._loop.transfers.fetch(lost))) > 80_000  # noqa: SLF001 (no call gets an object by its id)
+
+
+def test_rerun_ends_when_the_lost_result_has_been_found(
+    storage: EmbeddedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "GET_AGAIN_SECONDS", ())
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        future = client.submit(abs, 1)
+        user = client.submit(abs, future)
+        scheduler.next_tasks(2)
+        lost = result_id(future.task_id, 1)
+        scheduler.finish({future.task_id: stored_reference(lost, 100_000)})
+        scheduler.say(ObjectsMissing([lost]))
+        again = first(scheduler.next_tasks(1))
+        found = client._loop.transfers.put_again(lost, dump_value(5, None))  # noqa: SLF001 (as its host does)
+        client._futures.run(found, client._loop._loop)  # noqa: SLF001
+        scheduler.say(ObjectsMissing([lost]))  # as a scheduler does that has lost its state
+        assert scheduler.next(ObjectsRestored).ids == [lost]
+        assert scheduler.next(Cancel).ids == [again]
+        assert not user.done()
 
 
 may_load = threading.Event()
