@@ -34,10 +34,8 @@ class MonitorConfig(SecurityConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebUiConfig(LoggingConfig, MonitorConfig):
+class WebServerConfig(LoggingConfig):
     """Web server."""
-
-    section = "webui"
 
     web_host: Annotated[Name, Setting(aliases=OF_WEB_HOST, metavar="HOST")] = "127.0.0.1"
     """Address to listen on. Requests from other machines need a token. gui_address (host:port) sets web_host and
@@ -57,6 +55,13 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
         super().check()
         if (self.web_certificate_file is None) != (self.web_key_file is None):
             raise ValueError("web_certificate_file and web_key_file go together: set both or neither")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebUiConfig(WebServerConfig, MonitorConfig):
+    """Web server."""
+
+    section = "webui"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from scaler.config.addresses import MAX_PORT, is_open_to_others
-from scaler.config.monitors import WebUiConfig
+from scaler.config.monitors import WebServerConfig, WebUiConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.output import OutputRelay
 from scaler.paths import local_path
@@ -59,7 +59,7 @@ def inherited() -> socket.socket | None:
     return socket.socket(fileno=int(descriptor))
 
 
-def tls_of(config: WebUiConfig) -> ssl.SSLContext | None:
+def tls_of(config: WebServerConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the page, or None without a certificate. Raises ConfigError for an unsuitable file."""
     if config.web_certificate_file is None or config.web_key_file is None:
         return None

@@ -17,8 +17,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -56,7 +57,12 @@ _ENTER = (
 _FORM = Path(__file__).with_name("login.html").read_text("utf-8")
 
 
-class Login:
+class Admission(Protocol):
+    async def answer(self, request: Request, *, is_local: bool) -> Response | None:
+        """Return the answer to an unauthorized request, or None. is_local: has a loopback name as `Host`."""
+
+
+class Login(Admission):
     def __init__(self, token: str, on_wrong: Callable[[str], None], *, trusts_user: bool) -> None:
         """on_wrong: called with the address that sent a wrong token. trusts_user: this user needs no token."""
         self._token = token.encode()
@@ -64,7 +70,7 @@ class Login:
         self._trusts_user = trusts_user
 
     async def answer(self, request: Request, *, is_local: bool) -> Response | None:
-        """Return the answer to a login or an unauthorized request, or None. is_local: has a loopback name as `Host`."""
+        """Also answers logins."""
         path = request.url.path
         link = request.query_params.get("token") if path == "/" else None
         if request.method == "POST" or link is not None:
@@ -147,7 +153,7 @@ async def _token_of_form(request: Request) -> str:
     return parse_qs(form.decode("latin-1")).get("token", [""])[0].strip()
 
 
-METHODS = ("GET", "HEAD")
+METHODS = "GET", "HEAD"
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -171,9 +177,12 @@ _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, login: Login | None, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, login: Admission | None, names: Iterable[str] = (), methods: Sequence[str] = METHODS
+    ) -> None:
         """login: None admits every request. names: names of this server, besides its addresses and the machine's
-        name."""
+        name. methods: permitted ones."""
+        self._methods = methods
         self._app = app
         self._login = login
         self._names = {parsed_host(name)[0] for name in (*names, "localhost", socket.gethostname()) if name}
@@ -193,7 +202,7 @@ class Guard:
 
         answer: ASGIApp | None = None
         if reason := self._objection(scope):
-            answer = refusal(*reason, headers={"Allow": ", ".join(METHODS)})
+            answer = refusal(*reason, headers={"Allow": ", ".join(self._methods)})
         elif self._login is not None:
             request = Request(scope, receive)
             name, is_loopback = parsed_host(_host_of(request.headers["host"]))
@@ -207,8 +216,8 @@ class Guard:
 
     def _objection(self, scope: Scope) -> tuple[int, str] | None:
         is_login = scope["method"] == "POST" and scope["path"] == LOGIN and self._login is not None
-        if scope["method"] not in METHODS and not is_login:
-            return 405, f"{scope['method']} is not allowed: this server is read-only; use GET"
+        if scope["method"] not in self._methods and not is_login:
+            return 405, f"{scope['method']} is not allowed: use {', '.join(self._methods)}"
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         host = hosts[0] if len(hosts) == 1 else ""
