@@ -151,6 +151,20 @@ class FoundTable:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnProcess:
+    """An optional process, which the launcher starts for a file with its section. References load on demand.
+
+    settings: a SettingsModel with this section, which may have the keys of SecurityConfig and scheduler_address. run:
+    called with the settings, returns the exit code. arrays: arrays of tables in the file, each a key of the settings.
+    """
+
+    section: str
+    settings: str
+    run: str
+    arrays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Extension:
     """One extension. All parts are references, `module:attribute`; missing parts are empty.
 
@@ -186,7 +200,7 @@ class Extension:
     packages, requirements, uploaded: modules of the `environment` extension, for clients and workers. documents: the
     module of the `languages` extension. culprit: returns path, part, and error of the part of a value that prevents its
     pickling, given the value and its error. unit: returns the settings of a worker with facts about its unit, given the
-    settings and the environment variables.
+    settings and the environment variables. process: see `OwnProcess`.
     """
 
     name: str
@@ -217,6 +231,7 @@ class Extension:
     documents: str = ""
     culprit: str = ""
     unit: str = ""
+    process: OwnProcess | None = None
     requires: tuple[str, ...] = ()
 
 
@@ -271,6 +286,12 @@ def known_extensions() -> tuple[Extension, ...]:
         except Exception as error:  # noqa: BLE001 (another package must not keep monitors from starting)
             warnings.warn(f"the tables of the extension {name!r} are not shown: {error}", stacklevel=2)
     return tuple(found)
+
+
+def own_process(section: str) -> OwnProcess | None:
+    """Return the process of an extension by the section of a file that it has, or that is one of its arrays."""
+    processes = (each.process for each in known_extensions() if each.process is not None)
+    return next((each for each in processes if section in (each.section, *each.arrays)), None)
 
 
 class ExtensionMethod:

@@ -77,16 +77,21 @@ def components_of(config: LauncherConfig, listening: socket.socket | None = None
         ("scheduler", config.scheduler, None),
         ("web-ui", None if listening is None else config.webui, listening),
     )
-    return [component(kind, model, listening=bound) for kind, model, bound in servers if model is not None] + [
-        component(
-            "worker-manager",
-            manager,
-            name=f"worker manager {manager.worker_manager_id}",
-            grace_seconds=0.0 if manager.type == "baremetal_native" else SERVICE_GRACE_SECONDS,
-            independent=manager.type != "baremetal_native",
-        )
-        for manager in config.worker_managers
-    ]
+    processes = [component(name, model, optional=True) for name, model in config.processes.items()]
+    return (
+        [component(kind, model, listening=bound) for kind, model, bound in servers if model is not None]
+        + [
+            component(
+                "worker-manager",
+                manager,
+                name=f"worker manager {manager.worker_manager_id}",
+                grace_seconds=0.0 if manager.type == "baremetal_native" else SERVICE_GRACE_SECONDS,
+                independent=manager.type != "baremetal_native",
+            )
+            for manager in config.worker_managers
+        ]
+        + processes
+    )
 
 
 def check_policy(config: LauncherConfig) -> None:

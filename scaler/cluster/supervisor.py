@@ -81,9 +81,11 @@ def component(
     grace_seconds: float = 0.0,
     listening: socket.socket | None = None,
     independent: bool = False,
+    optional: bool = False,
 ) -> supervision.ComponentProcess:
-    """Return how to run a kind of `cluster.__main__.COMPONENTS`, with its configuration in the environment. name: in
-    messages. listening: a socket for its processes to inherit. independent: see `ComponentProcess`."""
+    """Return how to run a kind of `cluster.__main__.COMPONENTS`, or the process of an extension, with its configuration
+    in the environment. name: in messages. listening: a socket for its processes to inherit. independent, optional: see
+    `ComponentProcess`."""
     environment = {COMPONENT_VARIABLE: config.to_json(), **options_for_tasks()}
     if listening is not None:
         environment[LISTENING_FD_VARIABLE] = str(listening.fileno())
@@ -97,7 +99,7 @@ def component(
         _TIERS.get(kind, 2),
         environment,
         grace_seconds,
-        optional=kind == "web-ui",
+        optional=optional or kind == "web-ui",
         listening=listening,
         independent=independent,
     )

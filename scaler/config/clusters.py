@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from scaler.config.addresses import local_address, split_tcp
@@ -23,6 +23,8 @@ M = TypeVar("M", bound=SettingsModel)
 class LauncherConfig:
     object_storage_server: ObjectStorageServerConfig | None = None
     """None: the scheduler runs its own, or uses a remote one."""
+    processes: Mapping[str, SettingsModel] = field(default_factory=dict)
+    """Settings of the processes of extensions, by section."""
     scheduler: SchedulerConfig
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
     webui: WebUiConfig | None = None

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from scaler.config.addresses import local_address, shared_address
 from scaler.config.clusters import LOCAL, LauncherConfig, local_config, scheduler_model_of
@@ -22,6 +22,7 @@ from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, se
 from scaler.errors import ConfigError, UsageError
 from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
+from scaler.plugins import load as plug_in
 from scaler.registry import name_from
 
 Verb = Literal["setup", "show", "teardown"]
@@ -65,12 +66,12 @@ class Provision:
 # -- one function per command, called with program, arguments and environment; all raise UsageError
 
 
-def _parse(model: type[M], purpose: str, program: str, arguments: Sequence[str], environment: Environment) -> M:
+def parse(model: type[M], purpose: str, program: str, arguments: Sequence[str], environment: Environment) -> M:
     return resolve(model, _sources(model, flags_parser(program, model, purpose), arguments, environment))
 
 
-parse_object_storage_server = partial(_parse, ObjectStorageServerConfig, "Run an object storage.")
-parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers.")
+parse_object_storage_server = partial(parse, ObjectStorageServerConfig, "Run an object storage.")
+parse_cluster = partial(parse, ClusterConfig, "Run a fixed set of local workers.")
 
 
 def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
@@ -78,7 +79,7 @@ def parse_scheduler(program: str, arguments: Sequence[str], environment: Environ
     file = read_file(path[0]) if path else None
     table = file.tables.get(SchedulerConfig.section) if file else None
     model = scheduler_model_of(Sources({"extensions": names} if names else {}, environment, file, table))
-    return _parse(model, "Run a scheduler.", program, arguments, environment)
+    return parse(model, "Run a scheduler.", program, arguments, environment)
 
 
 def _given(arguments: Sequence[str], *flags: str) -> list[str]:
@@ -91,7 +92,7 @@ def _given(arguments: Sequence[str], *flags: str) -> list[str]:
     return found
 
 
-parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON, and metrics.")
+parse_webui = partial(parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON, and metrics.")
 
 
 def asking_sources(
@@ -225,12 +226,19 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         managers.append(load(ClusterConfig, table, scheduler_address=address, **security).as_worker_manager())
     if table := tables.get("webui"):
         webui = load(WebUiConfig, table, monitor_address=local_address(scheduler.monitor_address), **security)
+    processes = {
+        name: load(
+            cast("type[SettingsModel]", plug_in(each.settings)), tables[name], scheduler_address=address, **security
+        )
+        for name, each in file.processes.items()
+    }
     try:
         return LauncherConfig(
             object_storage_server=storage,
             scheduler=scheduler,
             worker_managers=tuple(managers),
             webui=webui,
+            processes=processes,
             name=name_from(Path(file.path).stem),
         )
     except ConfigError as error:

@@ -14,6 +14,7 @@ from scaler.config.compatibility import ADAPTERS, GUI, RETIRED, without_retired
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
 from scaler.errors import ConfigError, nearest
 from scaler.paths import local_path
+from scaler.plugins import OwnProcess, own_process
 
 WORKER_MANAGER = "worker_manager"
 WEBUI = "webui"
@@ -33,6 +34,8 @@ class ConfigFile:
     path: str
     tables: Mapping[str, Section]
     worker_managers: tuple[Section, ...]
+    processes: Mapping[str, OwnProcess] = field(default_factory=dict)
+    """Processes of extensions, by their section."""
 
 
 def read_file(path: str) -> ConfigFile:
@@ -43,12 +46,21 @@ def read_file(path: str) -> ConfigFile:
         raise ConfigError(f"cannot read configuration file {path!r}: {error.strerror}") from None
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from None
+    processes: dict[str, OwnProcess] = {}
     for name, value in document.items():
         if name not in SECTIONS:
-            if isinstance(value, dict | list):
+            if not isinstance(value, dict | list):
+                raise ConfigError(f"{path}: the key {name!r} is above the first section; move it below its [section]")
+            if (process := own_process(name)) is None:
                 raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, list(SECTIONS))}")
-            raise ConfigError(f"{path}: the key {name!r} is above the first section; move it below its [section]")
-    tables = {name: section for name in SECTIONS if (section := _single(path, document, name)) is not None}
+            processes[process.section] = process
+    known = (*SECTIONS, *processes)
+    tables = {name: section for name in known if (section := _single(path, document, name)) is not None}
+    for name, process in processes.items():
+        if name not in tables:
+            raise ConfigError(f"{path}: [[{process.arrays[0]}]] has no effect without [{name}]: add this section")
+        arrays = {key: document[key] for key in process.arrays if key in document}
+        tables[name] = Section(f"[{name}]", {**tables[name].values, **arrays})
     if GUI in tables:
         if WEBUI in tables:
             raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names for one section; use only one")
@@ -59,7 +71,7 @@ def read_file(path: str) -> ConfigFile:
         for name, kind in ADAPTERS.items()
         if (section := tables.pop(name, None)) is not None
     ]
-    return ConfigFile(path, tables, (*_managers(path, document), *adapters))
+    return ConfigFile(path, tables, (*_managers(path, document), *adapters), processes)
 
 
 def title_of(section: str) -> str:
