@@ -36,7 +36,8 @@ class Client(ExtendedQuestions, PublicCalls):
     which ends with the client. A client that is passed to a task becomes the task's own client.
 
     Args:
-        address: address of the scheduler, or name of a running cluster of this user.
+        address: address of the scheduler, or name of a running cluster of this user. With a standby scheduler, both
+            addresses, separated by a comma.
         profiling: default of the option `profiling`.
         timeout_seconds: maximum wait for the scheduler, the object storage, and room below the scheduler's limits.
         serializer: replaces the built-in serializer.

@@ -12,6 +12,7 @@ from scaler.client.connect import opened, say
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.options import check_integer
 from scaler.client.transfers import Storage
+from scaler.config.addresses import addresses_of
 from scaler.config.values import COMPRESSION_VARIABLE, Compression
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.grammar import counted
@@ -154,7 +155,8 @@ def _of_session(access: Access, address: str) -> Access:
         return access
     from scaler.security.run import find  # noqa: PLC0415 (only for clients with a credential)
 
-    return access._replace(uses_local=False) if find(address) is None else access._replace(credential=None)
+    has_run_keys = any(find(each) is not None for each in addresses_of(address))
+    return access._replace(credential=None) if has_run_keys else access._replace(uses_local=False)
 
 
 def connect_storage(role: Role, access: Access, timeout_seconds: float, welcome: Welcome, peer: bytes) -> Storage:

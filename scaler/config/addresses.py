@@ -1,4 +1,4 @@
-"""Syntax of addresses: `tcp://host:port` and `ipc://path`."""
+"""Syntax of addresses: `tcp://host:port` and `ipc://path`, or several of them, separated by commas."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ MONITOR_PORT_OFFSET = 2
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
 ANY_HOST = "0.0.0.0"  # noqa: S104 (announced, not bound)
+_BETWEEN = re.compile(r"\s*,\s*(?=(?:tcp|ipc)://)")
 WILDCARDS = ("*", ANY_HOST, "[::]")
 _LOOPBACK = "127.0.0.1"  # which [::] serves as well, even on hosts without IPv6
 
@@ -45,6 +46,18 @@ def check_server_address(text: str) -> str:
     if host == "*":
         raise UsageError(f"address {text!r}: * (every address of a host) is only for listening; use the server's host")
     return text
+
+
+def addresses_of(text: str) -> list[str]:
+    """Return the addresses in a text with one or several."""
+    return _BETWEEN.split(text)
+
+
+def check_server_addresses(text: str) -> str:
+    """As `check_server_address`, but for one or several addresses."""
+    if not isinstance(text, str):
+        check_address(text)
+    return ",".join(map(check_server_address, addresses_of(text)))
 
 
 def split_tcp(address: str) -> tuple[str, int] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from scaler.capabilities import parse_capabilities
-from scaler.config.addresses import check_address, check_server_address
+from scaler.config.addresses import check_address, check_server_address, check_server_addresses
 from scaler.errors import UsageError
 from scaler.needs import Offers
 
@@ -108,6 +108,7 @@ def length(least: int, most: int) -> Check:
 
 Address = Annotated[str, Check(check_address)]  # `tcp://host:port` or `ipc://path` to listen on
 ServerAddress = Annotated[str, Check(check_server_address)]  # address to connect to
+ServerAddresses = Annotated[str, Check(check_server_addresses)]  # one or several, separated by commas
 Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]  # 0 disables the limit
 Bytes = Annotated[int, Range(ge=0)]

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, cast
 from scaler.config.compatibility import OF_MAX_TASK_CONCURRENCY, OF_NUM_OF_WORKERS
 from scaler.config.servers import SecurityConfig
 from scaler.config.setting import Setting
-from scaler.config.values import Count, CountOrNone, Limit, Name, Price, ServerAddress
+from scaler.config.values import Count, CountOrNone, Limit, Name, Price, ServerAddresses
 from scaler.config.worker import ProcessorSettings, WorkerConfig, WorkerSettings
 from scaler.host import unique_name, usable_cpus
 from scaler.interpreter import own_hash_seed
@@ -36,10 +36,10 @@ def default_concurrency() -> int:
 class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
     """Workers."""
 
-    scheduler_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
-    """Address of the scheduler."""
+    scheduler_address: Annotated[ServerAddresses, Setting(positional=True, metavar="ADDRESS")]
+    """Address of the scheduler; with a standby scheduler, both addresses, separated by a comma."""
     worker_scheduler_address: Annotated[
-        ServerAddress, Setting("-wsa", default_text="scheduler_address", metavar="ADDRESS")
+        ServerAddresses, Setting("-wsa", default_text="scheduler_address", metavar="ADDRESS")
     ] = ""
     """Address at which workers reach the scheduler, if different from the manager's."""
 

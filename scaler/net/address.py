@@ -11,7 +11,15 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from scaler.config.addresses import ANY_HOST, WILDCARDS, check_address, is_loopback, local_address, split_tcp
+from scaler.config.addresses import (
+    ANY_HOST,
+    WILDCARDS,
+    addresses_of,
+    check_address,
+    is_loopback,
+    local_address,
+    split_tcp,
+)
 from scaler.errors import UsageError
 from scaler.ports import in_use
 
@@ -89,8 +97,9 @@ class SocketFile:
 
 
 def own_host(server: str) -> str:
-    """Return this host's address that a server, and thus other hosts of its cluster, can reach."""
-    found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(server))
+    """Return this host's address that a server, and thus other hosts of its cluster, can reach. server: the first of
+    several addresses is used."""
+    found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(addresses_of(server)[0]))
     if found is None:
         return "127.0.0.1"
     why: OSError | None = None

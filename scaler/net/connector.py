@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from scaler.config.addresses import check_server_address, is_name
+from scaler.config.addresses import check_server_addresses, is_name
 from scaler.ids import PEER_ID_BYTES, new_peer_id
 from scaler.net import transport as t
 from scaler.net.connection import ConnectorEvent
@@ -87,8 +87,13 @@ class ConnectorShell(Shell[ConnectorCore]):
     """Common part of connectors over sockets and in memory. `connection.Connector` documents the methods."""
 
     _transport: t.Connection | None = None
-    _uses_local = _tries_local = True
-    _is_name = _uses_ipv6 = False
+    _dialled = ""
+
+    def __init__(self, core: ConnectorCore, on_events: Callable[[list[Any]], None], wakeups: Wakeups) -> None:
+        super().__init__(core, on_events, wakeups)
+        self._remote: set[str] = set()
+        """Addresses whose next attempt is not local."""
+        self._ipv6: set[str] = set()
 
     @property
     def peer(self) -> bytes:
@@ -155,6 +160,7 @@ class ConnectorShell(Shell[ConnectorCore]):
     def _perform(self, command: t.Command, now: float) -> None:
         super()._perform(command, now)
         if isinstance(command, t.Dial):
+            self._dialled = self._core.address
             try:
                 self._transport = self._dial()
             except OSError as error:
@@ -164,10 +170,12 @@ class ConnectorShell(Shell[ConnectorCore]):
         elif isinstance(command, t.Cut):
             # If the process behind the local listener rejects this peer, the server itself may accept it.
             is_local = isinstance(self._transport, LocalTransport)
-            self._tries_local = self._uses_local and (command.was_welcomed or not is_local)
+            self._remote.discard(self._dialled)
+            if is_local and not command.was_welcomed:
+                self._remote.add(self._dialled)
             # Alternate address families: a name may resolve to both while its server listens on one.
-            if self._is_name and not command.was_welcomed and not is_local:
-                self._uses_ipv6 = not self._uses_ipv6
+            elif not command.was_welcomed and is_name(self._dialled):
+                self._ipv6 ^= {self._dialled}
             self._transport = None
 
     def _dial(self) -> t.Connection:
@@ -189,11 +197,10 @@ class SocketConnector(ConnectorShell):
         outbox: OutboxLimits | None = None,
     ) -> None:
         """Start connecting. on_events is called from the loop, never from the constructor. hello.resume is set by the
-        connector. peer: default is a new id. Raises UsageError for a malformed address."""
-        self._address = check_server_address(address)
-        self._is_name = is_name(address)
+        connector. address: one or several, separated by commas. peer: default is a new id. Raises UsageError for a
+        malformed address."""
+        address = check_server_addresses(address)
         self._access, self._server = access, server
-        self._uses_local = self._tries_local = access.uses_local
         self._context: Context | None = None
         self._at_close = ExitStack()
         wakeups = Wakeups(asyncio.get_running_loop(), self._wake)
@@ -223,10 +230,12 @@ class SocketConnector(ConnectorShell):
                 # A server that started at the same time may be listening by now.
                 if (local := self._dial_locally()) is not None:
                     return local
-            keys, compression = self._access.keys(self._server, self._address), self._access.compression
-            return ZmqConnection(self._context, self._address, self._wakeups, keys, compression, ipv6=self._uses_ipv6)
+            address, compression = self._dialled, self._access.compression
+            keys, uses_ipv6 = self._access.keys(self._server, address), address in self._ipv6
+            return ZmqConnection(self._context, address, self._wakeups, keys, compression, ipv6=uses_ipv6)
         except OSError as error:  # no descriptor is free; a later attempt may succeed
             raise OSError(f"cannot open a connection: {error}") from error
 
     def _dial_locally(self) -> t.Connection | None:
-        return connect_local(self._address, self._wakeups) if self._tries_local else None
+        tries_local = self._access.uses_local and self._dialled not in self._remote
+        return connect_local(self._dialled, self._wakeups) if tries_local else None

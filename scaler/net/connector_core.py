@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum
 
 from scaler.backoff import Backoff
-from scaler.config.addresses import reached
+from scaler.config.addresses import addresses_of, reached
 from scaler.errors import ProtocolError
 from scaler.ids import PEER_ID_BYTES
 from scaler.net import transport as t
@@ -39,7 +39,9 @@ class Phase(Enum):
 
 
 class ConnectorCore:
-    """One peer's session with one server. The random part of the session id spreads out reconnects of many peers."""
+    """One peer's session with one server. A server may have several addresses: after a failed attempt, or if the server
+    there serves nobody, the next attempt is at the next one. The random part of the session id spreads out reconnects
+    of many peers."""
 
     def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, address: str = "") -> None:
         self.peer = session_id[:PEER_ID_BYTES]
@@ -48,7 +50,7 @@ class ConnectorCore:
         self.last_error = "no connection was made"
         self._welcome: m.Welcome | None = None
         self._hello = hello
-        self._address = address
+        self._addresses = addresses_of(address)
         self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
         self._session = Session(session_id, limits)
         self._latency_seconds = 0.0
@@ -66,6 +68,11 @@ class ConnectorCore:
         self._unanswered_since = math.inf
         self._answer_seconds = t.HANDSHAKE_SECONDS
         """Half the lease, once the server has announced its lease."""
+
+    @property
+    def address(self) -> str:
+        """Address of the current or next attempt. Empty in memory."""
+        return self._addresses[0]
 
     @property
     def outbox_bytes(self) -> int:
@@ -137,6 +144,8 @@ class ConnectorCore:
             match message:
                 case None:
                     pass  # a duplicate
+                case m.Refused(m.RefusalReason.STANDBY, text) if len(self._addresses) > 1:
+                    self._hang_up(text, now, elsewhere=True)
                 case m.Refused():
                     self._refused(message)
                 case m.Goodbye(text):
@@ -189,8 +198,8 @@ class ConnectorCore:
         return decode(envelope.body)
 
     def _welcomed(self, welcome: m.Welcome, header: Header, now: float) -> None:
-        if self._address:
-            storage_address = reached(welcome.object_storage_address, self._address)
+        if self.address:
+            storage_address = reached(welcome.object_storage_address, self.address)
             welcome = replace(welcome, object_storage_address=storage_address)
         if welcome.lease_seconds <= 0 or welcome.heartbeat_seconds <= 0:
             raise ProtocolError("a Welcome without a lease or a heartbeat interval")
@@ -247,7 +256,7 @@ class ConnectorCore:
             self._session.post(encode(m.Heartbeat(now, self._latency_seconds)))
             self._heartbeat_at = now + self._welcome.heartbeat_seconds
 
-    def _hang_up(self, reason: str, now: float) -> None:
+    def _hang_up(self, reason: str, now: float, *, elsewhere: bool = False) -> None:
         if self.phase not in {Phase.DIALLING, Phase.CONNECTED}:
             return
         was_welcomed = self.phase is Phase.CONNECTED
@@ -257,9 +266,11 @@ class ConnectorCore:
                 self._failures = 0
         self.last_error = reason
         self.phase = Phase.WAITING
-        self._drop_link(was_welcomed)
+        self._drop_link(was_welcomed or elsewhere)
         self._session.disconnect()
         self._failures += 1
+        if elsewhere or not was_welcomed:
+            self._addresses.append(self._addresses.pop(0))
         self._dial_at = self.wake_at = now + RECONNECT.seconds(self._failures, self._chance)
 
     def _refused(self, refused: m.Refused) -> None:

@@ -446,6 +446,7 @@ class RefusalReason(StrEnum):
     MALFORMED = "malformed"
     EXPIRED = "expired"
     CREDENTIAL = "credential"
+    STANDBY = "standby"  # another server does this work; peers with several addresses try the next one
 
 
 @message(2, from_scheduler=tuple(Role), from_storage=tuple(Role), sequenced=False)

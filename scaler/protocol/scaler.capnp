@@ -304,6 +304,7 @@ enum RefusalReason {
   malformed @4;
   expired @5;
   credential @6;
+  standby @7;                    # another server does this work; peers with several addresses try the next one
 }
 
 struct Refused {

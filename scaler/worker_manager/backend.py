@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from scaler._version import __version__
-from scaler.config.addresses import is_loopback, local_address
+from scaler.config.addresses import addresses_of, is_loopback, local_address
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError, UsageError
 from scaler.net.access import Access
@@ -252,7 +252,7 @@ def exit_text(code: int) -> str:
 
 
 def loopback_warning(what: str, address: str) -> str:
-    if not is_loopback(local_address(address)):
+    if not is_loopback(local_address(addresses_of(address)[0])):
         return ""
     return (
         f"{what} cannot reach the scheduler at {address}: set worker_scheduler_address to an address that they "

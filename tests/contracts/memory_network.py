@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from scaler.config.addresses import check_address
+from scaler.config.addresses import check_address, check_server_addresses
 from scaler.errors import UsageError
 from scaler.ids import PEER_ID_BYTES
 from scaler.net.connection import LOCAL, ConnectorEvent, ListenerEvent
@@ -147,8 +147,8 @@ class MemoryNetwork:
     ) -> MemoryConnector:
         """Return a connector to this address, where a listener may already exist or appear later."""
         session_id = peer + self._random.randbytes(SESSION_ID_BYTES - PEER_ID_BYTES)
-        core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self.now)
-        connector = MemoryConnector(self, check_address(address), core, on_events)
+        core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self.now, check_server_addresses(address))
+        connector = MemoryConnector(self, core, on_events)
         self._ends.append(connector)
         return connector
 
@@ -287,13 +287,11 @@ class MemoryConnector(ConnectorShell):
     def __init__(
         self,
         network: MemoryNetwork,
-        address: str,
         core: ConnectorCore,
         on_events: Callable[[list[ConnectorEvent]], None],
     ) -> None:
         super().__init__(core, on_events, NetworkTime(network))
         self._network = network
-        self._address = address
 
     @property
     def current_wire(self) -> Wire | None:
@@ -313,7 +311,7 @@ class MemoryConnector(ConnectorShell):
         return self._wake()
 
     def _dial(self) -> WireEnd:
-        wire = self._network.wire(self._address)
+        wire = self._network.wire(self._dialled)
         if wire is None:
             raise OSError("nothing listens there")
         return wire.at_connector

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from scaler.config.addresses import MAX_PORT, is_loopback, split_tcp
+from scaler.config.addresses import MAX_PORT, addresses_of, is_loopback, split_tcp
 from scaler.config.setting import Setting
 from scaler.config.values import MAX_COUNT, Check, CountOrNone, Limit, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
@@ -110,12 +110,16 @@ class SshConfig(WorkerManagerConfig):
 
     def __post_init__(self) -> None:
         if self.tunnel is None:
-            object.__setattr__(self, "tunnel", is_loopback(self.worker_scheduler_address or self.scheduler_address))
+            address = addresses_of(self.worker_scheduler_address or self.scheduler_address)[0]
+            object.__setattr__(self, "tunnel", is_loopback(address))
         super().__post_init__()
 
     def check(self) -> None:
         super().check()
-        if split_tcp(self.worker_scheduler_address) is None:
+        addresses = addresses_of(self.worker_scheduler_address)
+        if self.tunnel and len(addresses) > 1:
+            raise ValueError("a tunnel leads to one scheduler: give one address, or set tunnel = false")
+        if split_tcp(addresses[0]) is None:
             raise ValueError(
                 f"the scheduler is at {self.worker_scheduler_address}, which other machines cannot reach, even "
                 "through ssh: give it an address such as tcp://127.0.0.1:8516"

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from scaler.config.addresses import beside, check_address, reached, split_tcp
+from scaler.config.addresses import addresses_of, beside, check_address, check_server_addresses, reached, split_tcp
 from scaler.errors import UsageError
-from scaler.net.address import addresses_here, own_address
+from scaler.net.address import addresses_here, own_address, own_host
 
 
 def test_tcp_address_has_a_host_and_a_port() -> None:
@@ -51,3 +51,14 @@ def test_last_port_and_longest_path_have_no_adjacent_address() -> None:
         beside("tcp://127.0.0.1:65535", 1, "")
     with pytest.raises(UsageError, match="107"):
         beside("ipc://" + "x" * 107, 1, ".monitor")
+
+
+def test_several_addresses_are_separated_by_commas_and_checked_one_by_one() -> None:
+    assert addresses_of("tcp://a:1, tcp://[::1]:2,ipc:///x,y") == ["tcp://a:1", "tcp://[::1]:2", "ipc:///x,y"]
+    assert check_server_addresses("tcp://a:1 , tcp://b:2") == "tcp://a:1,tcp://b:2"
+    for text in ("tcp://a:1,tcp://b", "tcp://a:1,tcp://*:2", "tcp://a:1,", "tcp://a:1,b:2"):
+        with pytest.raises(UsageError):
+            check_server_addresses(text)
+    with pytest.raises(UsageError):
+        check_address("tcp://a:1,tcp://b:2")
+    assert own_host("tcp://127.0.0.1:1,tcp://b:2") == "127.0.0.1"

@@ -31,6 +31,7 @@ from scaler.protocol.messages import (
     Heartbeat,
     Hello,
     RefusalReason,
+    Refused,
     Role,
     Welcome,
 )
@@ -43,9 +44,9 @@ WELCOME = Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 class Story:
     """A connector whose connection was opened at 0 s."""
 
-    def __init__(self, answer: Welcome | None = None) -> None:
+    def __init__(self, answer: Welcome | None = None, address: str = "") -> None:
         hello = replace(own_hello(Role.CLIENT), compression="zstd")
-        self.core = ConnectorCore(SESSION_ID, hello, OutboxLimits(), 0.0)
+        self.core = ConnectorCore(SESSION_ID, hello, OutboxLimits(), 0.0, address)
         self.link = Link()
         self.core.step([], 0.0)
         assert [type(message) for message in self.opens()] == [Hello]
@@ -140,3 +141,32 @@ def test_connector_stops_only_if_attempts_certainly_mean_a_refusal(
         story.core.step([], story.core.wake_at)
         story.opens()
     assert attempts is None
+
+
+BOTH = "tcp://a:1, tcp://b:1"
+NOT_HERE = Refused(RefusalReason.STANDBY, "tcp://b:1 is the scheduler")
+
+
+def test_connector_tries_the_next_address_after_a_failure_but_returns_to_the_one_that_welcomed_it() -> None:
+    story = Story(address=BOTH)
+    assert story.core.address == "tcp://a:1"
+    story.takes(0.0, LinkLost(story.link, "nothing listens there"))
+    assert story.core.address == "tcp://b:1"
+    story.core.step([], story.core.wake_at)
+    story.opens()
+    story.takes(1.0, envelope(story.link, WELCOME))
+    story.takes(2.0, LinkLost(story.link, "it broke"))
+    assert story.core.address == "tcp://b:1"
+    story.core.step([], story.core.wake_at)
+    story.takes(3.0, LinkLost(None, "nothing listens there"))
+    assert story.core.address == "tcp://a:1"
+
+
+@pytest.mark.parametrize("answer", [None, WELCOME])
+def test_server_that_serves_nobody_sends_a_peer_to_the_next_address(answer: Welcome | None) -> None:
+    story = Story(answer, BOTH)
+    commands = story.takes(1.0, envelope(story.link, NOT_HERE))
+    assert not [event for event in events(commands) if isinstance(event, ConnectionRefused)]
+    assert (story.core.address, story.core.last_error) == ("tcp://b:1", NOT_HERE.text)
+    alone = Story(answer, "tcp://a:1")
+    assert events(alone.takes(1.0, envelope(alone.link, NOT_HERE))) == [ConnectionRefused(NOT_HERE)]

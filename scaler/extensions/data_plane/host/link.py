@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 
 from scaler.child_process import ChildProcess
-from scaler.config.addresses import is_loopback
+from scaler.config.addresses import addresses_of, is_loopback
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.extensions.data_plane.host import place
@@ -92,7 +92,7 @@ class StoreLink:
         if self._config.host_name:
             return True
         # Behind a tunnel, other hosts cannot reach a store on this host.
-        if is_loopback(self._config.scheduler_address) or has_local_listener(object_storage_address):
+        if is_loopback(addresses_of(self._config.scheduler_address)[0]) or has_local_listener(object_storage_address):
             return False
         access = own_access(self._config)
         self._client = StorageClient(object_storage_address, new_peer_id(), Role.WORKER, access)
