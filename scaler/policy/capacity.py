@@ -108,6 +108,7 @@ class CapacityPlan:
         self.used = 0
         self.worth = 0  # slots worth keeping; fewer than the used slots if those finish the work very soon
         self.grown = 0
+        self.together = 0  # most units grown for one gang
         self.reasons: list[str] = []
         self.idle_reason = "no work"
         self.is_at_limit = False  # whether work would need more units than the limit allows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import cast
 
 from scaler.errors import ScalerError, UsageError, nearest
@@ -136,7 +137,7 @@ class GuardedPolicy:
             else:
                 limits = [units for units in (manager.max_units, wanted.most_units) if units is not None]
                 reason = wanted.reason[:MAX_REASON_CHARACTERS]
-                good[manager_id] = Wanted(wanted.units, reason, min(limits, default=None))
+                good[manager_id] = replace(wanted, reason=reason, most_units=min(limits, default=None), kept=0)
         return good, "; ".join(wrong)
 
     def _missing(self, view: ClusterView) -> str:
@@ -160,7 +161,7 @@ class GuardedPolicy:
 def _problem(wanted: object) -> str:
     if not isinstance(wanted, Wanted):
         return "it is not a Wanted"
-    for name in ("units", "most_units"):
+    for name in ("units", "most_units", "together"):
         units: object = getattr(wanted, name)
         if units is None and name == "most_units":
             continue

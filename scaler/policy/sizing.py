@@ -147,7 +147,7 @@ class Sizing:
                 why = ", since work recurs" if seconds > usual else ""
                 what = "further units" if manager.minimum_units or manager.warm_units else "units"
                 reasons.append(f"{what} stop after {seconds_text(seconds)} without work{why}")
-        return Wanted(wanted, "; ".join(reasons), plan.most_units)
+        return Wanted(wanted, "; ".join(reasons), plan.most_units, together=plan.together)
 
     def _works(
         self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
@@ -233,7 +233,7 @@ def _assign_gang(row: Demand, plans: Sequence[CapacityPlan]) -> None:
         slots.append((plan, units * unit_slots, more * unit_slots))
     for plan, used, grown in slots if missing <= 0 else ():
         plan.worth += plan.use(used)
-        plan.grow(grown)
+        plan.together = max(plan.together, plan.grow(grown) // plan.manager.unit_slots)
         plan.reasons.append(text)
     if missing > 0:
         for plan in plans:

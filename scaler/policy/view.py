@@ -131,12 +131,14 @@ class ClusterView:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Wanted units of a manager, with a reason. most_units: maximum units for more work; None: the manager's limit.
-    kept: set by the scheduler: number of units that only the manager's warm capacity wants."""
+    kept: set by the scheduler: number of units that only the manager's warm capacity wants. together: number of new
+    units for one gang, which a batch system can start as one job."""
 
     units: int
     reason: str
     most_units: int | None = None
     kept: int = field(default=0, repr=False)
+    together: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

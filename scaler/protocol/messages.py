@@ -834,6 +834,7 @@ class Desired(Message):
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
     draining: f.Count32 = 0  # additional units that get no new tasks but still run some
     left: UnitIds = field(default_factory=list)  # ids of units whose worker has disconnected since the last Desired
+    together: f.Count32 = 0  # number of new units for one gang, which a batch system can start as one job
 
 
 @message(41, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))

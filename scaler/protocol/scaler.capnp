@@ -674,6 +674,7 @@ struct Desired {
   joined @3 :List(UnitId);       # ids of units whose worker has connected since the last Desired
   draining @4 :UInt32;           # additional units that get no new tasks but still run some
   left @5 :List(UnitId);         # ids of units whose worker has disconnected since the last Desired
+  together @6 :UInt32;           # number of new units for one gang, which a batch system can start as one job
 }
 
 struct ForgetObjects {

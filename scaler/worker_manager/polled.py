@@ -87,6 +87,7 @@ class PolledBackend(ABC):
         self._search_at = 0.0
         self._unstopped: set[str] = set()
         self.connected: frozenset[str] | None = frozenset()  # None: not reported by the scheduler yet
+        self.together = 0  # number of the next units that are for one gang
 
     # -- supplied by each service; all raise BackendError
 

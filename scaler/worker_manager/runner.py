@@ -259,6 +259,8 @@ class Runner:
             _log.warning("cannot stop units; retrying: %s", error)
 
     async def _start(self, count: int) -> None:
+        if isinstance(self._backend, PolledBackend) and self._desired is not None:
+            self._backend.together = self._desired.together
         try:
             unit_ids = await self._call(self._service.start, count)
         except BackendError as error:

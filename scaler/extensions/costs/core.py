@@ -277,7 +277,8 @@ class SpendingLedger(Spending):
                 reason = self.why(now) if self.reached or units < each.units else each.reason
                 most_units = most if each.most_units is None else min(each.most_units, most)
                 kept = max(0, each.kept - (each.units - units))
-                answer[manager.manager_id] = Wanted(units, reason, most_units, kept)
+                limited = replace(each, units=units, reason=reason, most_units=most_units, kept=kept)
+                answer[manager.manager_id] = limited
                 left -= max(0, units - here) * least_charge(manager)
             elif self.reached:
                 answer[manager.manager_id] = Wanted(0, self.why(now), 0)

@@ -77,8 +77,8 @@ class ManagerUnits(ManagerRecord):
     offers: Offers = field(init=False)
     status: ManagerStatus | None = None
     status_at: float = 0.0
-    desired: tuple[int, tuple[str, ...], int] | None = None
-    """Last Desired: units, drained units, and number of other draining units."""
+    desired: tuple[int, tuple[str, ...], int, int] | None = None
+    """Last Desired: units, drained units, number of other draining units, and number of units that start together."""
     wanted: Wanted | None = None
     """The policy's last answer; None before the first, or if the policy does not manage it."""
     wanted_for_tasks: bool = False
@@ -202,7 +202,7 @@ class ManagerUnits(ManagerRecord):
             if unit.state not in ALIVE:
                 draining.pop(unit.unit_id, None)  # the manager sees the unit end and does not count it
         drained = tuple(sorted(unit for unit, is_empty in draining.items() if is_empty)[:MAX_UNITS_NAMED])
-        desired = (wanted.units, drained, len(draining) - len(drained))
+        desired = (wanted.units, drained, len(draining) - len(drained), wanted.together)
         connected = {unit for unit, worker in self.running.items() if worker.broken_at is None}
         joined = sorted(self.joined | (connected - self.connected))[:MAX_UNITS_NAMED]
         left = sorted(self.connected.union(joined) - connected)[:MAX_UNITS_NAMED]
@@ -212,7 +212,7 @@ class ManagerUnits(ManagerRecord):
         self.connected.update(joined)
         self.connected.difference_update(left)
         self.desired = desired
-        return Desired(wanted.units, list(drained), wanted.reason, joined, desired[2], left)
+        return Desired(wanted.units, list(drained), wanted.reason, joined, desired[2], left, wanted.together)
 
     def columns(self, sees_all: bool) -> dict[str, object]:
         """Return columns of `ManagerRow`. sees_all: includes the reason, which names functions."""

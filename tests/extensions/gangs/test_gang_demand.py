@@ -40,6 +40,12 @@ def test_a_gang_of_short_tasks_gets_a_slot_for_each_member_at_once() -> None:
     assert wanted(demand(6), manager(10, units=2)) == 6
 
 
+@pytest.mark.parametrize(("units", "together"), [(0, 6), (2, 4), (6, 0)])
+def test_new_units_for_a_gang_may_start_together(units: int, together: int) -> None:
+    view = ClusterView(0.0, (demand(6), demand(0)), (manager(10, units=units),))
+    assert SimplePolicy(POLICY).plan(view)["m"].together == together
+
+
 def test_a_gang_that_can_never_be_held_starts_no_unit() -> None:
     assert wanted(demand(11), manager(10)) == 0
     assert wanted(demand(3, per_host=1), manager(8, unit_slots=4)) == 0
