@@ -209,6 +209,80 @@ def test_tasks_of_a_lost_node_run_on_the_other_one(
         assert slurm.jobs("NODE_FAIL")[unit_id] == "NODE_FAIL", "it is not queued again by Slurm"
 
 
+# -- gangs
+
+
+def place_at_gate(gate: str) -> tuple[str, ...]:
+    wait_at_gate(0, gate)
+    return tuple(os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_PROCID", "SLURMD_NODENAME", "SCALER_UNIT_ID"))
+
+
+def test_gang_starts_in_one_job_with_a_worker_on_each_node(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    with manager(tmp_path, address, 2) as batch, Client(address) as client:
+        gang = client.gang(place_at_gate, 2, str(gate))
+        [job] = eventually(slurm.running)
+        gate.touch()
+        places = gang.result(WAIT_SECONDS)
+        assert sorted(places, key=lambda place: place[1]) == [
+            (job, "0", "n1", f"{job}.0"),
+            (job, "1", "n2", f"{job}.1"),
+        ]
+        eventually(lambda: not slurm.jobs())
+        assert f"started {job}.0, {job}.1" in batch.output()
+        assert sorted(path.name for path in (tmp_path / "jobs").glob(f"slurm-{job}.*.out")) == [
+            f"slurm-{job}.0.out",
+            f"slurm-{job}.1.out",
+        ]
+
+
+def test_loss_of_a_worker_ends_its_job_and_another_one_runs_the_gang(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    with manager(tmp_path, address, 2) as batch, Client(address) as client:
+        gang = client.gang(place_at_gate, 2, str(gate))
+        [job] = eventually(slurm.running)
+        until(gang.running, WAIT_SECONDS)
+        until(lambda: processes_of(f"{job}.1"))[0].kill()
+        eventually(lambda: job not in slurm.running())
+        gate.touch()
+        places = gang.result(WAIT_SECONDS)
+        assert {place[0] for place in places}.isdisjoint({job})
+        assert f"unit {job}.0 ended" in batch.output()
+
+
+def test_gang_larger_than_the_number_of_nodes_runs_in_jobs_of_its_own(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    with manager(tmp_path, address, 3) as batch, Client(address) as client:
+        places = client.gang(place_at_gate, 3, str(gate)).result(WAIT_SECONDS)
+        assert len({place[3] for place in places}) == 3
+        assert "because one with 3 nodes was refused" in batch.output()
+
+
+def test_units_of_one_job_are_adopted_and_cancelled_with_the_last_of_them(slurm: SlurmCluster, tmp_path: Path) -> None:
+    first, second = (SlurmBackend(slurm_config(tmp_path)) for _ in range(2))
+    first.together = 2
+    units = first.start(2)
+    [job] = eventually(slurm.running)
+    second.list()
+    second.stop(units[:1])
+    assert {unit.unit_id: unit.state for unit in second.list()} == {
+        f"{job}.0": UnitState.STOPPING,
+        f"{job}.1": UnitState.RUNNING,
+    }
+    assert slurm.running() == [job], "its second unit may have work"
+    second.stop(units[1:])
+    eventually(lambda: not slurm.jobs())
+    for backend in (first, second):
+        backend.disconnect()
+
+
 # -- managers and controllers that come and go
 
 

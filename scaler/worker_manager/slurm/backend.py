@@ -11,6 +11,7 @@ import pwd
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from shlex import join, quote, split
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import ScalerError
+from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import (
     ENDED,
@@ -52,6 +54,7 @@ _KEPT = re.compile(
 )
 """Variables with the batch system's location and the user's defaults, which no allocation sets."""
 CANCELLED_AT_ONCE = 500  # jobs per command, whose length is limited
+LEFT_SECONDS = 60.0  # a worker that has been gone for this long does not come back
 OUTPUTS_READ = 3  # failed jobs per listing whose last line of output is read
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
@@ -177,21 +180,28 @@ class SlurmBackend(PolledBackend):
         self._script = ""
         self._directory = ""  # absolute path of the log directory, once it exists and has the credential
         self._jobs: Mapping[str, SeenUnit] = {}
+        self._left_at: dict[str, float] = {}
         self._is_unanswered = False  # an unanswered submission may have been accepted
 
     def start_some(self, count: int) -> list[str]:
         if not self._directory:
             self._prepare()
-        count = min(count, self._system.most_at_once)
-        command = self._system.submit(self._config, self._name, self._directory, count)
+        nodes = self.together if 1 < self.together <= min(count, self._system.most_nodes) else 1
+        self.together = 0  # a later job would not be for the same gang
+        count = min(count, self._system.most_at_once) if nodes == 1 else 1
+        command = self._system.submit(self._config, self._name, self._directory, count, nodes)
         try:
-            output = self._commands.run(command, self._script)
+            output = self._commands.run(command, self._script if nodes == 1 else self._script_for(nodes))
         except BackendError as error:
             self._is_unanswered = error.is_temporary
+            if nodes > 1 and not error.is_temporary:
+                text = "starting a job for each unit, because one with %s was refused: %s"
+                _log.info(text, counted(nodes, "node"), error)
+                return self.start_some(nodes)
             error.fewer_may_start = count > 1 and not error.is_temporary
             raise
         try:
-            unit_ids = self._system.submitted(output, count)
+            unit_ids = self._system.submitted(output, count, nodes)
         except ValueError as error:
             self._is_unanswered = True
             raise BackendError(str(error)) from error
@@ -209,14 +219,24 @@ class SlurmBackend(PolledBackend):
         return found
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
+        """Cancel jobs. A job with several units is cancelled with its last one; the other workers end on their own."""
+        staying = {
+            self._system.job_of(unit_id)
+            for unit_id, unit in self._alive.items()
+            if not unit.is_stopping and unit.state is not UnitState.STOPPING and unit_id not in unit_ids
+        }
         outcomes: dict[str, Stopped | BackendError] = {}
-        for at in range(0, len(unit_ids), CANCELLED_AT_ONCE):
-            some = unit_ids[at : at + CANCELLED_AT_ONCE]
+        stopped = [unit_id for unit_id in unit_ids if self._system.job_of(unit_id) not in staying]
+        outcomes |= dict.fromkeys(set(unit_ids) - set(stopped), "stopping")
+        for at in range(0, len(stopped), CANCELLED_AT_ONCE):
+            some = stopped[at : at + CANCELLED_AT_ONCE]
             try:
-                self._commands.run(self._system.cancel(self._config, some))
+                self._commands.run(
+                    self._system.cancel(self._config, list(dict.fromkeys(map(self._system.job_of, some))))
+                )
             except BackendError as error:
                 if error.is_temporary:
-                    return outcomes | dict.fromkeys(unit_ids[at:], error)
+                    return outcomes | dict.fromkeys(stopped[at:], error)
                 outcomes |= super().stop_some(some)  # each may have failed for a different reason
             else:
                 outcomes |= dict.fromkeys(some, "stopping")
@@ -224,7 +244,7 @@ class SlurmBackend(PolledBackend):
 
     def stop_one(self, unit_id: str) -> Stopped:
         try:
-            self._commands.run(self._system.cancel(self._config, [unit_id]))
+            self._commands.run(self._system.cancel(self._config, [self._system.job_of(unit_id)]))
         except BackendError as error:
             if error.is_temporary or not _ENDED.search(str(error)):
                 raise
@@ -237,6 +257,7 @@ class SlurmBackend(PolledBackend):
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         seen = {unit_id: self._jobs[unit_id] for unit_id in unit_ids if unit_id in self._jobs}
+        self._note_left(seen)
         failed = [unit_id for unit_id, job in seen.items() if job.state is UnitState.FAILED and unit_id in self._alive]
         for unit_id in failed:
             if self._alive[unit_id].is_stopping or unit_id in self._unstopped:
@@ -245,6 +266,23 @@ class SlurmBackend(PolledBackend):
                 job = seen[unit_id]
                 seen[unit_id] = replace(job, reason=f"{job.reason}: {self._last_line(unit_id)}")
         return seen
+
+    def _note_left(self, seen: dict[str, SeenUnit]) -> None:
+        """Show units as stopping whose worker left a running job for good. Other units of the job keep their nodes."""
+        if self.connected is None:
+            return
+        now, before = time.monotonic(), self._left_at
+        gone = (
+            unit_id
+            for unit_id, job in seen.items()
+            if self._system.job_of(unit_id) != unit_id and job.state is UnitState.RUNNING
+            if unit_id in self._alive and self._alive[unit_id].has_joined and unit_id not in self.connected
+        )
+        self._left_at = {unit_id: before.get(unit_id, now) for unit_id in gone}
+        for unit_id, left_at in self._left_at.items():
+            if now - left_at >= LEFT_SECONDS:
+                reason = "its worker has ended; its job runs until all its workers have ended"
+                seen[unit_id] = replace(seen[unit_id], state=UnitState.STOPPING, reason=reason)
 
     def disconnect(self) -> None:
         """Remove the credential unless jobs need it. Stopping jobs have read it or never will."""
@@ -284,6 +322,13 @@ class SlurmBackend(PolledBackend):
         file = f"{directory}/{self._credential_name}" if credential else ""
         self._script = job_script(self._config, self._system, document, file, [*working_directory(), directory])
         self._directory = directory
+
+    def _script_for(self, nodes: int) -> str:
+        """Return the script of a job with a unit on each of several nodes, all of which end if one fails."""
+        output = f"--output={quote(self._directory)}/slurm-%j.%t.out"
+        step = f"srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={self._config.slurm_cpus} --mpi=none {output}"
+        script = quote(f"SCALER_RANK=$SLURM_PROCID\n{self._script}")
+        return f"#!/bin/sh\n{PROFILE}exec {step} --kill-on-bad-exit=1 sh -c {script}\n"
 
     def _listed(self) -> dict[str, SeenUnit]:
         return self._system.listed(self._commands.run(self._system.listing(self._config, self._name)), self._name)

@@ -41,6 +41,10 @@ _STATES = {
 _REASONS = {**_FAILURES, "SUSPENDED": "suspended by Slurm", "STOPPED": "stopped by Slurm"}
 
 
+TOGETHER = "+"
+"""End of the name of a job with several units."""
+
+
 class BatchSystem(ABC):
     """One batch system. Commands are argument lists; a job's script is the input of the submit command."""
 
@@ -48,21 +52,26 @@ class BatchSystem(ABC):
     stop_by_hand: str
     stop_grace_seconds: float  # less than the usual time from SIGTERM to SIGKILL
     most_at_once: int = 1
+    most_nodes: int = 1  # of one job
     unit_id: str  # a job's unit id in shell syntax
     submits: str
     job_id: str  # finds the id of a job in the output of `submits`, after any output of a site's wrapper
     output_form: str  # file name of a job's output, where UNIT stands for its id
 
     @abstractmethod
-    def submit(self, config: SlurmConfig, name: str, directory: str, count: int) -> list[str]:
-        """Return the command that submits jobs."""
+    def submit(self, config: SlurmConfig, name: str, directory: str, count: int, nodes: int = 1) -> list[str]:
+        """Return the command that submits jobs, or one job with a unit on each of several nodes."""
 
-    def submitted(self, output: str, _count: int) -> list[str]:
+    def submitted(self, output: str, _count: int, _nodes: int = 1) -> list[str]:
         """Return the unit ids of submitted jobs from the command's output. Raises ValueError."""
         found = re.findall(self.job_id, output, re.MULTILINE)
         if not found:
             raise ValueError(f"{self.submits} did not print the id of a job: {output[:200]!r}")
         return [found[-1]]
+
+    def job_of(self, unit_id: str) -> str:
+        """Return the id of a unit's job."""
+        return unit_id
 
     @abstractmethod
     def listing(self, config: SlurmConfig, name: str) -> list[str]:
@@ -82,13 +91,17 @@ class Slurm(BatchSystem):
     stop_by_hand = "cancel each with `scancel JOB`"
     stop_grace_seconds = 25.0  # KillWait is 30 s by default
     most_at_once = 1000  # MaxArraySize is 1001 by default
-    unit_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+    most_nodes = 1000
+    unit_id = (
+        "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}${SCALER_RANK:+.$SCALER_RANK}"
+    )
     submits = "sbatch"
     job_id = r"^(?:Submitted batch job )?(\d+)(?:;\S*| on cluster \S+)?\s*$"  # a wrapper may omit --parsable
     output_form = "slurm-UNIT.out"
     columns = (
         ("Name", 20),
         ("JobArrayID", 40),
+        ("NumTasks", 10),
         ("State", 20),
         ("exit_code", 12),
         ("PendingTime", 16),
@@ -98,49 +111,56 @@ class Slurm(BatchSystem):
         ("Reason", 300),
     )
 
-    def submit(self, config: SlurmConfig, name: str, directory: str, count: int) -> list[str]:
+    def submit(self, config: SlurmConfig, name: str, directory: str, count: int, nodes: int = 1) -> list[str]:
         values = {
             "partition": config.slurm_partition,
             "account": config.slurm_account,
             "qos": config.slurm_qos,
             "constraint": config.slurm_constraint,
             "mem": config.slurm_memory,
-            "gpus": config.slurm_gpus,
+            "gpus" if nodes == 1 else "gpus-per-node": config.slurm_gpus,
             "time": config.slurm_time_minutes,
         }
         # A site may disable arrays, so a single job uses none.
         array = [f"--array=0-{count - 1}", f"--output={directory}/slurm-%A_%a.out"]
         return [
-            *("sbatch", "--parsable", f"--job-name={name}", "--no-requeue"),
+            *("sbatch", "--parsable", f"--job-name={name}{TOGETHER if nodes > 1 else ''}", "--no-requeue"),
             *(array if count > 1 else [f"--output={directory}/slurm-%j.out"]),
             *("--export=NIL", "--propagate=NONE", f"--chdir={directory}"),
-            *("--nodes=1", "--ntasks=1", f"--cpus-per-task={config.slurm_cpus}"),
+            *(f"--nodes={nodes}", f"--ntasks={nodes}", f"--cpus-per-task={config.slurm_cpus}"),
             *(f"--{option}={value}" for option, value in values.items() if value),
             *config.slurm_options,
         ]
 
-    def submitted(self, output: str, count: int) -> list[str]:
+    def submitted(self, output: str, count: int, nodes: int = 1) -> list[str]:
         [job_id] = super().submitted(output, count)
+        if nodes > 1:
+            return [f"{job_id}.{rank}" for rank in range(nodes)]
         return [f"{job_id}_{index}" for index in range(count)] if count > 1 else [job_id]
+
+    def job_of(self, unit_id: str) -> str:
+        return unit_id.partition(".")[0]
 
     def listing(self, config: SlurmConfig, name: str) -> list[str]:
         form = ",".join(f"{column}:{width}" for column, width in self.columns)
-        own = [f"--name={name}", "--me", *self._clusters(config)]
+        own = [f"--name={name},{name}{TOGETHER}", "--me", *self._clusters(config)]
         return ["squeue", *own, "--array", "--states=all", "--noheader", f"--Format={form}"]
 
     def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
         jobs: dict[str, SeenUnit] = {}
         for fields in filter(None, (self._fields(line, name) for line in output.splitlines())):
-            unit_id, job = fields["JobArrayID"], self._job(fields)
-            # Each cluster of a federation lists a job that one cluster runs and the others have revoked.
-            if unit_id not in jobs or jobs[unit_id].state in ENDED:
-                jobs[unit_id] = job
+            job_id, job = fields["JobArrayID"], self._job(fields)
+            nodes = int(fields["NumTasks"]) if fields["Name"].endswith(TOGETHER) else 0
+            for unit_id in [f"{job_id}.{rank}" for rank in range(nodes)] or [job_id]:
+                # Each cluster of a federation lists a job that one cluster runs and the others have revoked.
+                if unit_id not in jobs or jobs[unit_id].state in ENDED:
+                    jobs[unit_id] = job
         return jobs
 
     def _fields(self, line: str, name: str) -> dict[str, str] | None:
-        if (at := line.find(f"{name} ")) < 0:
+        if (found := re.search(rf"{name}{re.escape(TOGETHER)}? ", line)) is None:
             return None
-        fields = {}
+        fields, at = {}, found.start()
         for column, width in self.columns:
             fields[column] = line[at : at + width].strip()
             at += width
@@ -196,7 +216,7 @@ class Pbs(BatchSystem):
         **dict.fromkeys("FXM", UnitState.FAILED),
     }
 
-    def submit(self, config: SlurmConfig, name: str, directory: str, _count: int) -> list[str]:
+    def submit(self, config: SlurmConfig, name: str, directory: str, _count: int, _nodes: int = 1) -> list[str]:
         chunk = f"select=1:ncpus={config.slurm_cpus}"
         chunk += f":mem={config.memory_mebibytes}mb" if config.slurm_memory else ""
         chunk += f":ngpus={config.slurm_gpus}" if config.slurm_gpus else ""
@@ -271,7 +291,7 @@ class Lsf(BatchSystem):
         **dict.fromkeys(("EXIT", "ZOMBI"), UnitState.FAILED),
     }
 
-    def submit(self, config: SlurmConfig, name: str, directory: str, _count: int) -> list[str]:
+    def submit(self, config: SlurmConfig, name: str, directory: str, _count: int, _nodes: int = 1) -> list[str]:
         memory = f"{config.memory_mebibytes}MB"
         wants = [f"rusage[mem={memory}]"] if config.slurm_memory else []
         wants += [f"select[{config.slurm_constraint}]"] if config.slurm_constraint else []

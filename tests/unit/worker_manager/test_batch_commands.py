@@ -16,10 +16,21 @@ from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem, seconds_of
 SLURM, PBS, LSF = (SYSTEMS[name] for name in ("slurm", "pbs", "lsf"))
 
 
-def squeue_line(state: str, code: int = 0, left: str = "5:00", nodes: str = "n1", reason: str = "None") -> str:
+def squeue_line(
+    state: str,
+    code: int = 0,
+    left: str = "5:00",
+    nodes: str = "n1",
+    reason: str = "None",
+    *,
+    name: str = "mine",
+    job: str = "7_0",
+    tasks: int = 1,
+) -> str:
     fields = (
-        ("mine", 20),
-        ("7_0", 40),
+        (name, 20),
+        (job, 40),
+        (str(tasks), 10),
         (state, 20),
         (str(code), 12),
         ("10", 16),
@@ -60,6 +71,13 @@ def test_durations_are_parsed_in_every_form(text: str, seconds: int) -> None:
 def test_slurm_states_map_to_unit_states(line: str, state: UnitState, reason: str, remaining_seconds: float) -> None:
     seen = SLURM.listed(line, "mine")["7_0"]
     assert (seen.state, seen.reason, seen.remaining_seconds, seen.age_seconds) == (state, reason, remaining_seconds, 70)
+
+
+def test_job_for_a_gang_has_a_unit_on_each_node() -> None:
+    lines = squeue_line("RUNNING", name="mine+", job="7", tasks=3) + squeue_line("RUNNING")
+    assert list(SLURM.listed(lines, "mine")) == ["7.0", "7.1", "7.2", "7_0"]
+    assert SLURM.submitted("7\n", 1, 3) == ["7.0", "7.1", "7.2"]
+    assert {SLURM.job_of(unit_id) for unit_id in ("7.0", "7.2")} == {"7"}
 
 
 @pytest.mark.parametrize(
