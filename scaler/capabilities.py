@@ -101,7 +101,9 @@ def amounts(option: str, given: object) -> dict[str, float]:
     return {name: float(amount) for name, amount in pairs.items()}
 
 
-def parse_capabilities(text: str) -> dict[str, float | None]:
+def parse_capabilities(
+    text: str, what: str = "capability", form: str = "name or name=number, such as linux,cpu=4,gpu=1"
+) -> dict[str, float | None]:
     """Parse `linux,cpu=4,gpu=1`; a label's amount is None. Raises UsageError with the remedy."""
     found: dict[str, float | None] = {}
     for item in (part.strip() for part in text.split(",")):
@@ -109,15 +111,15 @@ def parse_capabilities(text: str) -> dict[str, float | None]:
             continue
         name, separator, amount = (part.strip() for part in item.partition("="))
         if not NAME.fullmatch(name):
-            raise UsageError(f"capability {item!r}: write name or name=number, such as linux,cpu=4,gpu=1")
+            raise UsageError(f"{what} {item!r}: write {form}")
         if name in found:
-            raise UsageError(f"capability {name!r} is given twice")
+            raise UsageError(f"{what} {name!r} is given twice")
         if not separator:
             found[name] = None
             continue
         try:
             found[name] = parse_bytes(amount) if name == MEMORY and not amount[-1:].isdigit() else float(amount)
         except ValueError:
-            raise UsageError(f"capability {item!r}: {amount!r} is not a number") from None
+            raise UsageError(f"{what} {item!r}: {amount!r} is not a number") from None
     checked(found, 0.0)
     return found

@@ -23,7 +23,7 @@ class LimitSettings(SettingsModel):
 
     limits: Annotated[
         dict[str, float],
-        Check(parse_capabilities, of_text=True),
+        Check(partial(parse_capabilities, what="limit", form="name=number, such as db=10,licence=4"), of_text=True),
         taken_by(partial(amounts, "limits")),
         Setting(default_text="none", metavar="LIMITS"),
     ] = field(default_factory=dict)
