@@ -285,7 +285,7 @@ async def test_unreachable_server_is_retried_with_a_known_reason() -> None:
 async def test_connection_of_a_client_to_itself_counts_as_no_connection(
     keys: PeerKeys | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scaler.net.connector.check_server_address", str)
+    monkeypatch.setattr("scaler.net.connector.check_server_addresses", str)
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
     # The kernel may choose the port of a stopped server for the client's end. Here, ZeroMQ is told to.
