@@ -101,10 +101,15 @@ def amounts(option: str, given: object) -> dict[str, float]:
     return {name: float(amount) for name, amount in pairs.items()}
 
 
-def parse_capabilities(
-    text: str, what: str = "capability", form: str = "name or name=number, such as linux,cpu=4,gpu=1"
-) -> dict[str, float | None]:
+def parse_capabilities(text: str) -> dict[str, float | None]:
     """Parse `linux,cpu=4,gpu=1`; a label's amount is None. Raises UsageError with the remedy."""
+    found = parse_names(text, "capability", "name or name=number, such as linux,cpu=4,gpu=1")
+    checked(found, 0.0)
+    return found
+
+
+def parse_names(text: str, what: str, form: str) -> dict[str, float | None]:
+    """Parse names with amounts or None. Raises UsageError, which calls an item `what` and shows the form."""
     found: dict[str, float | None] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:
@@ -121,5 +126,4 @@ def parse_capabilities(
             found[name] = parse_bytes(amount) if name == MEMORY and not amount[-1:].isdigit() else float(amount)
         except ValueError:
             raise UsageError(f"{what} {item!r}: {amount!r} is not a number") from None
-    checked(found, 0.0)
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
 
-from scaler.capabilities import amounts, parse_capabilities
+from scaler.capabilities import amounts, parse_names
 from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Check, taken_by
 from scaler.plugins import Extension, FoundTable
@@ -23,7 +23,7 @@ class LimitSettings(SettingsModel):
 
     limits: Annotated[
         dict[str, float],
-        Check(partial(parse_capabilities, what="limit", form="name=number, such as db=10,licence=4"), of_text=True),
+        Check(partial(parse_names, what="limit", form="name=number, such as db=10,licence=4"), of_text=True),
         taken_by(partial(amounts, "limits")),
         Setting(default_text="none", metavar="LIMITS"),
     ] = field(default_factory=dict)
