@@ -34,7 +34,7 @@ from scaler.monitor.messages import (
     TasksFound,
 )
 from scaler.monitor.model import Model
-from scaler.monitor.rows import FOUND, MALFORMED, decode, decode_list
+from scaler.monitor.rows import FOUND, MALFORMED, NOTES, decode, decode_list
 from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
@@ -105,11 +105,11 @@ class Asking:
             return decode(ClusterHistory, json.loads(found.json))
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
-        """Return the newest rows of an extension's table. most: maximum number of rows, by default the table's own
+        """Return the newest rows of a table in `FOUND`. most: maximum number of rows, by default the table's own
         limit. Raises as `find` does, and RefusedError if the scheduler does not have the table."""
         table = FOUND[name]
         with self._decoding(f"rows of {name}"):
-            if name not in self.tables.split():
+            if table not in NOTES and name not in self.tables.split():
                 text = f"the scheduler at {self.address} has no table {name!r}: its extension is not enabled there"
                 raise RefusedError(f"{text}, or the scheduler is older")
             found = await self._ask(m.ReadTable(name, search, most or table.most), m.TableRead)

@@ -19,17 +19,7 @@ from scaler.monitor.cluster_rows import LIVE, RUNNING, FindingRow, FunctionRow, 
 from scaler.monitor.data_rows import LinkRow
 from scaler.monitor.messages import MonitorEvents, MonitorStatus
 from scaler.monitor.progress import JobProgress
-from scaler.monitor.rows import (
-    LISTS,
-    MALFORMED,
-    MAX_NOTES,
-    NOTES,
-    Document,
-    decode,
-    decode_list,
-    decode_status,
-    objects,
-)
+from scaler.monitor.rows import LISTS, MALFORMED, Document, decode, decode_status, objects
 from scaler.plugins import known_extensions, load
 
 if TYPE_CHECKING:
@@ -148,8 +138,6 @@ class Model:
         self.recent: deque[Status] = deque(maxlen=MAX_RECENT)
         """States of one scheduler in the last `RECENT_SECONDS`. All but the last list functions only."""
         self.series = Series()
-        self.notes: dict[str, deque[Any]] = {name: deque(maxlen=MAX_NOTES) for name in NOTES}
-        """Newest rows of the append-only tables."""
         self.dropped = 0
         """Tasks that the scheduler omitted from its reports because there were too many."""
         self.has_past = False
@@ -204,10 +192,6 @@ class Model:
             self._add(row)
         self._reported_at = max(self._reported_at, reported_at)
         self.has_past = True
-        # After a long interruption, the scheduler sends the past again.
-        for name in NOTES.keys() & document.keys():
-            notes, known = self.notes[name], set(self.notes[name])
-            notes.extend([row for row in decode_list(NOTES[name], document[name]) if row not in known])
 
     def _add_recent(self, status: Status) -> None:
         recent = self.recent

@@ -10,7 +10,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from scaler.monitor.cluster_rows import DecisionRow, IncidentRow, ProcessorRow, SpendingRow, Status, TaskRow
+from scaler.monitor.cluster_rows import ProcessorRow, SpendingRow, Status, TaskRow
 from scaler.monitor.columns import Column
 from scaler.monitor.history_rows import FunctionTimesRow
 from scaler.plugins import FoundTable, known_extensions
@@ -33,12 +33,14 @@ LISTS: Mapping[str, type[NamedTuple]] = {
 KEYS = {name: "id" if "id" in kind._fields else "name" for name, kind in LISTS.items()}
 """Key column of each list."""
 
-NOTES: Mapping[str, type[NamedTuple]] = {"decisions": DecisionRow, "incidents": IncidentRow}
-"""Row type of each append-only table."""
-MAX_NOTES = 500
-"""Newest rows that monitors keep of each."""
-FOUND: Mapping[str, FoundTable] = {table.name: table for extension in known_extensions() for table in extension.found}
-"""Tables of extensions that the scheduler is asked for, by name."""
+NOTES = (
+    FoundTable("decisions", "Decisions of the scaling policy", "scaler.monitor.cluster_rows:DecisionRow", 500),
+    FoundTable("incidents", "Events that need an operator's attention", "scaler.monitor.cluster_rows:IncidentRow", 500),
+)
+FOUND: Mapping[str, FoundTable] = {
+    table.name: table for table in (*NOTES, *(each for extension in known_extensions() for each in extension.found))
+}
+"""Tables that the scheduler is asked for, by name. `NOTES` needs no extension."""
 
 
 @cache

@@ -12,7 +12,7 @@ from scaler.monitor.cluster_rows import FindingRow, SpendingRow, TaskRow
 from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.findings import findings
 from scaler.monitor.model import Model, task_keys
-from scaler.monitor.rows import FOUND, LISTS, MAX_NOTES, NOTES, View, view
+from scaler.monitor.rows import FOUND, LISTS, View, view
 from scaler.plugins import FoundTable, known_extensions, load
 
 if TYPE_CHECKING:
@@ -122,13 +122,6 @@ def _listed(name: str, title: str, **more: Any) -> Table:
     return Table(name, title, LISTS[name], count=("total", lambda model: getattr(model.status.totals, name)), **more)
 
 
-def _noted(name: str, title: str) -> Table:
-    def read(asking: Asking, limit: int) -> Sequence[Any]:
-        return [*reversed(asking.model.notes[name])][:limit]
-
-    return Table(name, title, NOTES[name], read, (limit(MAX_NOTES),))
-
-
 def _found(found: FoundTable) -> Table:
     def read(asking: Asking, limit: int, **search: str) -> Awaitable[list[Any]]:
         return asking.rows(found.name, search[found.parameter[0]], limit)
@@ -165,8 +158,6 @@ _DECLARED = (
         "tasks", "The latest tasks", TaskRow, _tasks, _TASK_PARAMETERS, ("kept", attrgetter("task_count")), task_view
     ),
     Table("findings", "Suggested changes, with evidence", FindingRow, lambda asking: findings(asking.model)),
-    _noted("decisions", "Decisions of the scaling policy"),
-    _noted("incidents", "Events that need an operator's attention"),
     *map(_found, FOUND.values()),
 )
 ADDED = [table for each in known_extensions() if each.tables for table in cast("tuple[Table, ...]", load(each.tables))]

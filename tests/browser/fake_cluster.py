@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from scaler.monitor.cluster_rows import DecisionRow, IncidentRow
 from scaler.plugins import extensions
 
 Document = dict[str, Any]
@@ -85,15 +86,13 @@ class FakeCluster:
             "at": self.at,
             "dropped": len(rows) - len(listed),
             "tasks": {"columns": COLUMNS, "rows": listed},
-            "decisions": [],
-            "incidents": [],
         }
 
-    def decision(self, units: int, reason: str, manager: str = "grid") -> Document:
-        return {"at": self.at, "manager": manager, "units": units, "draining": 0, "reason": reason}
+    def decision(self, units: int, reason: str, manager: str = "grid") -> DecisionRow:
+        return DecisionRow(self.at, manager, units, 0, reason)
 
-    def incident(self, kind: str, subject: str, text: str) -> Document:
-        return {"at": self.at, "kind": kind, "subject": subject, "text": text}
+    def incident(self, kind: str, subject: str, text: str) -> IncidentRow:
+        return IncidentRow(self.at, kind, subject, text)
 
     def status(self) -> Document:
         """Return the whole state."""

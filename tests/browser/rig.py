@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 from unittest.mock import patch
 
 from scaler.errors import UnreachableError
-from scaler.extensions.audit.rows import AuditRow
 from scaler.extensions.history.minutes import Row
 from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.cluster_rows import TaskRow
@@ -45,7 +44,7 @@ class FakeMonitor:
         """Documents by function or task."""
         self.lines: list[LogRow] = []
         """Worker logs, newest first."""
-        self.audited: list[AuditRow] = []
+        self.noted: dict[str, list[Any]] = {"audit": [], "decisions": [], "incidents": []}
         self.waiting: list[TaskRow] = []
         """Tasks that only the scheduler has."""
         self.past: list[Row] = []
@@ -68,8 +67,8 @@ class FakeMonitor:
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
         self._check()
-        if name == "audit":
-            return self.audited[:most]
+        if name in self.noted:
+            return self.noted[name][:most]
         return [row for row in self.lines if search in ("", row.worker, row.worker_id)][:most]
 
     async def find(self, search: str) -> list[TaskRow]:

@@ -66,7 +66,7 @@ def test_killed_worker_leaves_the_table_and_its_page_says_so(server: WebServer, 
     overview.locator(".tile-workers", has_text="5 slots").wait_for()
     cluster.dead.add(2)
     events = cluster.events(1.0)
-    events["incidents"] = [cluster.incident("worker_lost", "node-002", "killed by signal 9")]
+    server.monitor.noted["incidents"] = [cluster.incident("lost", "node-002", "killed by signal 9")]
     server.tell(cluster.status(), events)
     table.get_by_role("link", name="node-002").wait_for(state="detached")
     assert table.get_by_role("table", name="Workers", exact=True).locator("tbody tr").count() == 4

@@ -76,8 +76,8 @@ class Told:
         for second in range(seconds):
             events = cluster.events(1.0)
             if second == 100:
-                events["decisions"].append(cluster.decision(24, "412 tasks wait for 20 slots"))
-                events["incidents"].append(cluster.incident("worker_lost", "node-007", "killed by signal 9"))
+                server.monitor.noted["decisions"] = [cluster.decision(24, "412 tasks wait for 20 slots")]
+                server.monitor.noted["incidents"] = [cluster.incident("worker_lost", "node-007", "killed by signal 9")]
             if second < seconds - 1:
                 server.monitor.model.apply_status(cluster.status())
                 server.monitor.model.apply_events(events)
@@ -122,8 +122,8 @@ def test_overview_shows_counts_curves_decisions_and_incidents(told: Told, window
     assert re.fullmatch(
         r"Throughput\. tasks/s 4, at most 4; failed/s .*", page.locator(".plot").first.get_attribute("aria-label") or ""
     )
-    assert "412 tasks wait for 20 slots" in page.get_by_role("region", name="Last scaling decisions").inner_text()
-    assert "worker lost node-007" in page.get_by_role("region", name="Incidents").inner_text()
+    page.get_by_role("region", name="Last scaling decisions").get_by_text("412 tasks wait for 20 slots").wait_for()
+    page.get_by_role("region", name="Incidents").get_by_text("worker lost node-007").wait_for()
 
 
 CURVE_BEGINS_AT = """canvas => {
@@ -445,9 +445,11 @@ def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windo
     server.monitor.profiles["price_swaption"] |= {"name": EVIL, "frames": [EVIL, "a", "b", "c"]}
     server.monitor.logs[evil.failed.id] = TaskLog(bytes.fromhex(evil.failed.id), EVIL.encode(), EVIL.encode(), 0)
     events = cluster.events(1.0)
-    events["incidents"] = [cluster.incident(EVIL, EVIL, EVIL)]
-    events["decisions"] = [cluster.decision(1, EVIL, manager=EVIL)]
-    server.monitor.audited = [AuditRow(cluster.at, "refused", EVIL, host=EVIL, text=EVIL)]
+    server.monitor.noted = {
+        "incidents": [cluster.incident(EVIL, EVIL, EVIL)],
+        "decisions": [cluster.decision(1, EVIL, manager=EVIL)],
+        "audit": [AuditRow(cluster.at, "refused", EVIL, host=EVIL, text=EVIL)],
+    }
     server.tell(cluster.status(), events)
     page = windows.open(server.url)
     for path in (*(path for path in PATHS if "worker/" not in path), f"/#/worker/{1:032x}"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scaler.extensions.timeline.lanes import lanes
 from scaler.monitor.model import Model
-from scaler.monitor.rows import MAX_NOTES, json_schema, view
+from scaler.monitor.rows import json_schema, view
 
 names = st.sampled_from(["a", "b", "c", "d"])
 numbers = st.integers(0, 10_000)
@@ -26,8 +26,6 @@ events = st.fixed_dictionaries(
         "at": times,
         "dropped": numbers,
         "tasks": st.fixed_dictionaries({"columns": st.just(columns), "rows": st.lists(task_rows, max_size=4)}),
-        "decisions": st.lists(st.fixed_dictionaries({"at": times, "manager": names, "units": numbers}), max_size=2),
-        "incidents": st.lists(st.fixed_dictionaries({"at": times, "kind": names}), max_size=2),
     }
 )
 workers = st.fixed_dictionaries(
@@ -58,9 +56,8 @@ def test_every_row_has_a_view_that_fits_its_schema(received: list[tuple[str, dic
             model.apply_status(document)
         else:
             model.apply_events(document)
-    for row in chain[Any]([model.status], model.status.workers, model.tasks(limit=100), *model.notes.values()):
+    for row in chain[Any]([model.status], model.status.workers, model.tasks(limit=100)):
         shown = json.loads(json.dumps(view(row, whole=True), allow_nan=False))
         jsonschema.validate(shown, json_schema(type(row), whole=True), jsonschema.Draft202012Validator)
     for bars in lanes(model).values():
         assert [bar.start for bar in bars] == sorted(bar.start for bar in bars)
-    assert len(model.notes["incidents"]) <= MAX_NOTES

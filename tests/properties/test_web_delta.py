@@ -32,9 +32,8 @@ statuses = st.builds(
     rows,
 )
 happened = st.builds(
-    lambda tasks, incidents: ("events", tasks, incidents),
+    lambda tasks: ("events", tasks),
     st.lists(st.tuples(names, states), max_size=130),
-    st.lists(names, max_size=3),
 )
 steps = st.lists(statuses | happened | st.just(("update",)), max_size=15)
 
@@ -43,9 +42,9 @@ def apply(model: Model, step: tuple[Any, ...], at: float) -> None:
     match step:
         case ("status", _, more):
             model.apply_status(status(at, **more))
-        case ("events", tasks, incidents):
+        case ("events", tasks):
             rows = [task(name, state, ended_at=None if state == "running" else at) for name, state in tasks]
-            model.apply_events(events(at, *rows, incidents=[{"at": at, "kind": kind} for kind in incidents]))
+            model.apply_events(events(at, *rows))
 
 
 @given(steps)

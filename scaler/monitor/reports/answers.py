@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from scaler.ids import ID_BYTES
 from scaler.monitor.messages import ClusterRead, ReadCluster
@@ -18,10 +19,11 @@ from scaler.monitor.reports.events import Events
 from scaler.monitor.reports.status import Sees, ServerStatus, every_key, status
 from scaler.net.connection import Identity, Received
 from scaler.net.listener import Listener
-from scaler.protocol.messages import Inquiry, Message, Reply, Role, Unanswered
+from scaler.protocol.messages import Inquiry, Message, ReadTable, Reply, Role, TableRead, Unanswered
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.server import SchedulerServer
+from scaler.scheduler.tables import rows_document
 
 ANSWERING_SECONDS = 0.002
 """Time for answers per iteration of the loop; the last answer may exceed it."""
@@ -134,6 +136,10 @@ class Answers:
                 past = self._events.past(state, time.time(), sees)
                 present = status(state, self._server_status(False), sees)
                 asker.answer(question, ClusterRead(present, past.document()))
+            case ReadTable(name, search, most) if name in self._events.notes:
+                notes = reversed(self._events.notes[name]) if sees is every_key else ()
+                rows = (row for row in notes if any(search in str(value) for value in row[1:]))
+                asker.answer(question, TableRead(rows_document(islice(rows, most))))
             case _ if type(question) in self._frame.rooms.answerers:
                 found = self._frame.rooms.answerers[type(question)](question, client, state)
                 if isinstance(found, Perform):

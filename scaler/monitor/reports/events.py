@@ -3,8 +3,7 @@
 The table of tasks lists ended, long-running, and retried tasks, at most `MAX_TASK_ROWS`: first failures, then cancelled
 and retried tasks, running ones, and the most recent successes. `dropped` counts omitted ended tasks. If any are
 omitted, a reader cannot follow single tasks, so successes fill the table only up to `FLOOD_ROWS`; a report thus stays
-cheap even at a million tasks per second. A new monitor gets a report of the past: recently ended tasks, running tasks,
-decisions, and incidents.
+cheap even at a million tasks per second. A new monitor gets a report of the past: recently ended and running tasks.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
+from typing import Any
 
 from scaler.monitor.cluster_rows import (
     LIVE,
@@ -48,12 +48,11 @@ FLOOD_ROWS = 200
 """Task rows per report with successes, if more tasks have ended than fit."""
 MAX_RUNNING_ROWS = 500
 MAX_PAST_TASKS = 1_000
+MAX_NOTES = 500
+"""Decisions, and incidents, for the tables of these names."""
 MAX_SHOWN = 10_000
 """Live tasks that monitors show and whose ends must be reported; equal to the capacity of a monitor."""
-MAX_LISTED = 200
-"""Decisions, and incidents, per report and kept for new monitors."""
 TASKS_BYTES = 640 * 1024
-OBJECTS_BYTES = 128 * 1024
 MAX_FAILURE_TEXT = 1_000
 MAX_TRACEBACK = 16 * 1024
 
@@ -82,8 +81,7 @@ class Events:
         self.unix_at_zero = 0.0
         self._number = 0
         self._reported = 0
-        self._decisions: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
-        self._incidents: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
+        self.notes: dict[str, deque[Any]] = {name: deque(maxlen=MAX_NOTES) for name in ("decisions", "incidents")}
         self._shown: dict[bytes, None] = {}
         """Tasks that monitors show as live, so that their ends must be listed in this or a later report."""
         self._due: deque[Ended] = deque(maxlen=MAX_SHOWN)
@@ -109,14 +107,11 @@ class Events:
                     self._started.append((number, at, change))
                 case TaskRetried():
                     self._retried.append((number, at, change))
-                case ScalingDecided():
-                    manager, reason = change.manager_id[:MAX_TEXT], change.reason[:MAX_TEXT]
-                    decision = DecisionRow(at, manager, change.units, change.draining, reason)._asdict()
-                    inputs = {**change.inputs, "trouble": change.inputs["trouble"][:MAX_TEXT]}
-                    self._decisions.append((number, {**decision, "inputs": inputs}))
+                case ScalingDecided(manager, units, draining, reason):
+                    row = DecisionRow(at, manager[:MAX_TEXT], units, draining, reason[:MAX_TEXT])
+                    self.notes["decisions"].append(row)
                 case Incident(kind, subject, text) if kind not in ROUTINE:
-                    row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
-                    self._incidents.append((number, row._asdict()))
+                    self.notes["incidents"].append(IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT]))
 
     def _add_ended(self, ended: TasksEnded, at: float) -> None:
         number = self._number
@@ -139,7 +134,7 @@ class Events:
         if self._number == self._reported and not self._due:
             return None
         rows = self._rows(at)
-        report = self._report(at, rows, self._ended - len(self._due), self._reported)
+        report = _report(at, rows, self._ended - len(self._due))
         self._reported = self._number
         self._ended, self._in_batches = len(self._due), 0
         self._batches.clear()
@@ -176,7 +171,7 @@ class Events:
             rows.append(row)
         newest = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
         rows_by_weight = sorted(newest, key=lambda entry: entry[1].state in NO_FAILURE)
-        return self._report(at, rows_by_weight, 0, 0 if sees_all else self._number)
+        return _report(at, rows_by_weight, 0)
 
     def _rows(self, at: float) -> list[tuple[Position, TaskRow]]:
         limit = MAX_TASK_ROWS if self._ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
@@ -239,14 +234,12 @@ class Events:
         if len(self._shown) > MAX_SHOWN:
             del self._shown[next(iter(self._shown))]
 
-    def _report(self, at: float, rows: list[tuple[Position, TaskRow]], ended: int, after: int) -> EventReport:
-        """Return a report of these rows and of events after this change. ended: tasks due in it, listed or not."""
-        tasks, listed = _table(rows)
-        body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TaskRow._fields)}, "rows": {tasks}}}'
-        for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
-            last = fitting((row for number, row in reversed(kept) if number > after), OBJECTS_BYTES)
-            body += f', "{name}": [{", ".join(reversed(last))}]'
-        return EventReport(body, listed, max(0, ended - listed))
+
+def _report(at: float, rows: list[tuple[Position, TaskRow]], ended: int) -> EventReport:
+    """Return a report of these rows. ended: tasks due in it, listed or not."""
+    tasks, listed = _table(rows)
+    body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TaskRow._fields)}, "rows": {tasks}}}'
+    return EventReport(body, listed, max(0, ended - listed))
 
 
 def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:

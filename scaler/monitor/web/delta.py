@@ -4,15 +4,13 @@ Invariant: applying a snapshot and all later deltas yields the rows of a new sna
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import islice, takewhile
 from math import inf, nextafter
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from scaler.monitor.cluster_rows import ConnectionRow, TaskRow
 from scaler.monitor.model import FINE_SECONDS, Model
-from scaler.monitor.rows import KEYS, NOTES, View, view
+from scaler.monitor.rows import KEYS, View, view
 from scaler.monitor.tables import task_view
 from scaler.monitor.web.routes import status_view
 
@@ -20,8 +18,6 @@ MAX_TASKS_SENT = 100
 """Task rows in one delta: failures first, then the newest."""
 MAX_TASKS_READ = 2000
 """Newest tasks that are considered for one delta."""
-MAX_LISTED = 100
-"""Newest decisions, incidents, or log rows in a snapshot or delta."""
 
 Update = tuple[Literal["snapshot", "delta"], View]
 
@@ -45,7 +41,6 @@ class DeltaEncoder:
             "status": status_view(model),
             **{name: list(rows.values()) for name, rows in self._tables.items()},
             "tasks": [task_view(task) for task in model.tasks(limit=self._task_rows)],
-            **{name: [view(row) for row in reversed(_since(model.notes[name], None))] for name in NOTES},
             "series": model.series.columns(model.status.at - FINE_SECONDS),
         }
 
@@ -59,10 +54,6 @@ class DeltaEncoder:
         if model.status is not self._status:
             delta |= self._changed_state()
         delta |= self._new_tasks()
-        for name in NOTES:
-            if rows := _since(model.notes[name], self._newest[name]):
-                delta[name] = [view(row) for row in rows]
-                self._newest[name] = rows[-1]
         return "delta", delta
 
     def _mark(self) -> None:
@@ -70,7 +61,6 @@ class DeltaEncoder:
         self._status = model.status
         self._tables = {name: _keyed(model, name) for name in KEYS}
         self._updates = model.updates
-        self._newest: dict[str, NamedTuple | None] = {name: next(reversed(model.notes[name]), None) for name in NOTES}
 
     def _changed_state(self) -> View:
         model = self._model
@@ -117,8 +107,3 @@ def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) ->
 def _failures_first(tasks: list[TaskRow], limit: int) -> list[TaskRow]:
     chosen = sorted(range(len(tasks)), key=lambda index: not tasks[index].failed)[:limit]
     return [tasks[index] for index in sorted(chosen)]
-
-
-def _since(rows: deque[Any], last: NamedTuple | None) -> list[NamedTuple]:
-    """Return the rows after `last` (by identity), oldest first, at most `MAX_LISTED`."""
-    return list(islice(takewhile(lambda row: row is not last, reversed(rows)), MAX_LISTED))[::-1]

@@ -71,17 +71,5 @@ def test_documents_of_another_version_are_read_as_far_as_possible() -> None:
     model.apply_status({"at": 1.0, "tasks": {"ready": "many", "waiting": 3, "new": 1}, "workers": [7, {"slots": True}]})
     assert (model.status.tasks.ready, model.status.tasks.waiting) == (0, 3)
     assert [worker.slots for worker in model.status.workers] == [0, 0]
-    model.apply_events({"tasks": {"columns": ["id"], "rows": [["a"], ["b", 1], 5, [None]]}, "decisions": 4})
+    model.apply_events({"tasks": {"columns": ["id"], "rows": [["a"], ["b", 1], 5, [None]]}, "new": 4})
     assert [task.id for task in model.tasks()] == ["a"]
-
-
-def test_repeated_history_adds_no_duplicate_decisions_or_incidents() -> None:
-    model = Model()
-    decision = {"at": 1.0, "manager": "m", "units": 2, "draining": 0, "reason": "two are nicer"}
-    incident = {"at": 2.0, "kind": "lost", "subject": "worker m-1", "text": "was gone for 3.5 s"}
-    past = {"at": 3.0, "decisions": [decision], "incidents": [incident]}
-    model.apply_events(past)
-    later = {**decision, "at": 4.0}
-    model.apply_events({"at": 5.0, "decisions": [decision, later], "incidents": [incident]})
-    assert [row.at for row in model.notes["decisions"]] == [1.0, 4.0]
-    assert [row.at for row in model.notes["incidents"]] == [2.0]

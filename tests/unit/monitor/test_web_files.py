@@ -61,6 +61,8 @@ def test_page_gets_its_table_columns_from_the_schema() -> None:
         "calls",
         "costs",
         "failures",
+        "decisions",
+        "incidents",
         "audit",
         "shares",
         "limits",

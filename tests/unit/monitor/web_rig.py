@@ -19,7 +19,7 @@ from scaler.extensions.logs.rows import LogRow
 from scaler.extensions.resources.rows import LimitRow
 from scaler.extensions.sharing.rows import ShareRow
 from scaler.ids import task_id_of
-from scaler.monitor.cluster_rows import FailureRow, TaskRow
+from scaler.monitor.cluster_rows import DecisionRow, FailureRow, IncidentRow, TaskRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.data_rows import ObjectRow
 from scaler.monitor.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
@@ -102,8 +102,6 @@ def filled_model() -> Model:
             10.5,
             task(TASK),
             task("f" * 32, "exception", text=NASTY, traceback="Traceback ..."),
-            decisions=[{"at": 10.1, "manager": "here", "units": 2, "reason": NASTY}],
-            incidents=[{"at": 10.2, "kind": "worker_lost", "subject": "w", "text": NASTY}],
         )
     )
     return model
@@ -142,6 +140,10 @@ class PreparedMonitor(MonitorConnection):
         return [*self.model.status.objects[:most]]
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
+        if name == "decisions":
+            return [DecisionRow(10.1, "here", 2, 0, NASTY)]
+        if name == "incidents":
+            return [IncidentRow(10.2, "lost", "w", NASTY)]
         if name == "audit":
             return [AuditRow(9.0, "refused", "bob", text=NASTY)]
         if name == "shares":

@@ -20,13 +20,13 @@ from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 
 AT = 1.7e9
-MAX_TASK_ROWS, FLOOD_ROWS, MAX_PAST_TASKS, MAX_LISTED = 200, 100, 20, 10
+MAX_TASK_ROWS, FLOOD_ROWS, MAX_PAST_TASKS = 200, 100, 20
 
 
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit reports to the values above, which tests fill quickly."""
-    for name in ("MAX_TASK_ROWS", "FLOOD_ROWS", "MAX_PAST_TASKS", "MAX_LISTED"):
+    for name in ("MAX_TASK_ROWS", "FLOOD_ROWS", "MAX_PAST_TASKS"):
         monkeypatch.setattr(events, name, globals()[name])
 
 
@@ -169,7 +169,7 @@ def test_retried_task_is_reported_with_its_final_outcome_and_evidence() -> None:
     evidence = "attempt 1 on manager-1 (host, pid 1): killed by signal 9"
     (row,) = rows(document)
     assert (row["state"], row["attempt"], row["text"]) == ("retrying", 1, evidence)
-    assert [(incident["kind"], incident["text"]) for incident in document["incidents"]] == [("retried", evidence)]
+    assert [(incident.kind, incident.text) for incident in watched.events.notes["incidents"]] == [("retried", evidence)]
     watched.cluster.wait(0.1)
     watched.cluster.finish(watched.worker, task)
     (row,) = rows(watched.report())
@@ -208,9 +208,6 @@ def test_report_fits_a_control_message_with_any_names_and_tracebacks() -> None:
     watched.finish(40, name=letter * 2_000)
     raised = dump_exception(ValueError(letter * 2_000), letter * 5_000)
     watched.finish(160, Outcome.EXCEPTION, raised, name=letter * 2_000)
-    for number in range(20):
-        watched.cluster.client(f"{number}", letter * 2_000)
-        watched.cluster.say(f"{number}", Started([bytes(16)]))
     watched.events.add(watched.cluster.take_facts(), watched.now)
     report = watched.events.report(watched.now)
     assert report is not None
@@ -218,16 +215,14 @@ def test_report_fits_a_control_message_with_any_names_and_tracebacks() -> None:
     document = json.loads(report.document())
     assert document["dropped"] + len(document["tasks"]["rows"]) == 200
     assert any(row["traceback"] for row in rows(document))
-    assert document["incidents"]
     past = watched.events.past(watched.cluster.state, watched.now).document()
     assert len(encode(MonitorEvents(past))) < MAX_CONTROL_BYTES
 
 
 @pytest.mark.usefixtures("small_bounds")
-def test_late_monitor_gets_recent_tasks_running_work_and_incidents() -> None:
+def test_late_monitor_gets_recent_tasks_and_running_work() -> None:
     watched = Watched()
     watched.cluster.step(MonitoringChanged(False))
-    watched.cluster.say(watched.client, Started([bytes(16)]))
     for _ in range(3):
         watched.finish(15)
         watched.cluster.wait(1.0, alive=[watched.client, watched.worker])
@@ -236,7 +231,6 @@ def test_late_monitor_gets_recent_tasks_running_work_and_incidents() -> None:
     watched.cluster.say(watched.worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, [processor]))
     document = watched.past()
     assert states(document) == {"done": MAX_PAST_TASKS, "running": 1}
-    assert [incident["kind"] for incident in document["incidents"]] == ["protocol_error"]
     ended_at = [row["ended_at"] for row in rows(document) if row["ended_at"] is not None]
     assert ended_at == sorted(ended_at)
     assert ended_at[-1] == pytest.approx(watched.now - 1.0)

@@ -31,8 +31,8 @@ from scaler.monitor.reports.port import (
 from scaler.monitor.rows import objects
 from scaler.net.connection import LOCAL, Broken, Closed, Identity, LinkFigures, ListenerEvent, Opened, Received
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import ClientDetails, Inquiry, Message, RefusalReason, Refused, Role, Welcome
-from scaler.scheduler.core.changes import Action, Incident
+from scaler.protocol.messages import ClientDetails, Inquiry, Message, ReadTable, RefusalReason, Refused, Role, Welcome
+from scaler.scheduler.core.changes import Action, Incident, ScalingDecided
 from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
 from scaler.scheduler.core.rooms import UNKNOWN, Rooms
 from scaler.scheduler.rooms import Performers
@@ -213,15 +213,32 @@ def test_new_monitor_gets_state_and_history_then_updates() -> None:
     assert (status, events) == ("MonitorStatus", "MonitorEvents")
     assert state["tasks"]["ended"]["done"] == 1
     assert ids(past) == [before.hex()]
-    assert past["incidents"] == []
     after = port.finish()
     port.report()
     (status, state), (events, new) = port.told(ALICE)
     assert state["tasks"]["ended"]["done"] == 2
     assert ids(new) == [after.hex()]
-    assert new["incidents"] == []
     port.report()
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
+
+
+def test_notes_are_read_newest_first_by_readers_of_all_keys() -> None:
+    port = Port()
+    port.monitors.add([Incident("joined", "worker 1", "", {}), ScalingDecided("grid", 3, 1, "7 tasks", {})])
+    port.monitors.add(Incident("lost", f"worker {number}", "gone", {}) for number in range(3))
+    port.come(ALICE)
+    port.come_with_key(BOB, "bob")
+    port.told(ALICE)
+
+    def read(peer: bytes, table: str, search: str = "", most: int = 9) -> list[list[object]]:
+        port.say(Received(peer, ReadTable(table, search, most)))
+        ((_, document),) = port.answered(peer)
+        return [row[1:] for row in document["rows"]]
+
+    assert read(ALICE, "decisions") == [["grid", 3, 1, "7 tasks"]]
+    assert [row[:2] for row in read(ALICE, "incidents", most=2)] == [["lost", "worker 2"], ["lost", "worker 1"]]
+    assert read(ALICE, "incidents", "worker 0") == [["lost", "worker 0", "gone"]]
+    assert read(BOB, "incidents") == []
 
 
 def test_slow_monitor_skips_reports_and_learns_how_many_tasks_they_had() -> None:

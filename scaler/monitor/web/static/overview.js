@@ -9,6 +9,7 @@ import { addedPanels } from "./panels.js";
 const NOW = ["running", "ready", "waiting", "suspended", "assigned"];
 const NOTES = 12;
 const AGAIN_MS = 10_000;
+const NOTES_MS = 2_000;
 
 export function overview(store) {
   const figures = {};
@@ -57,6 +58,7 @@ export function overview(store) {
   const advice = h("ol", { class: "notes" });
   const advicePanel = panel("What to change", { hidden: true }, advice);
   let adviceAt = -Infinity;
+  let notesAt = -Infinity;
   const added = addedPanels(store, "overview");
   const decisions = h("ol", { class: "notes" });
   const incidents = h("ol", { class: "notes" });
@@ -76,8 +78,7 @@ export function overview(store) {
     if (all || (has("series") && range < 86_400)) drawSeries();
     if (range >= 86_400) void drawDay();
     if (has("status")) void drawAdvice();
-    if (has("decisions")) drawNotes(decisions, store.notes.decisions, decisionLine, "None yet", "They appear when a manager has to start or stop workers.");
-    if (has("incidents")) drawNotes(incidents, store.notes.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
+    if (all || what.includes("clock")) void drawNotes();
   }
 
   function drawStatus(status) {
@@ -153,8 +154,20 @@ export function overview(store) {
     }
   }
 
-  function drawNotes(list, notes, line, title, text) {
-    fill(list, notes.length === 0 ? h("li", { class: "empty" }, nothing(title, text)) : notes.slice(0, NOTES).map(line));
+  async function drawNotes() {
+    if (performance.now() - notesAt < NOTES_MS) return;
+    notesAt = performance.now();
+    try {
+      const [decided, happened] = await Promise.all(["decisions", "incidents"].map((name) => ask(`api/${name}?limit=${NOTES}`, asking.signal)));
+      fillNotes(decisions, decided.decisions, decisionLine, "None yet", "They appear when a manager has to start or stop workers.");
+      fillNotes(incidents, happened.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
+    } catch {
+      // the page already shows the connection state; the next interval retries
+    }
+  }
+
+  function fillNotes(list, notes, line, title, text) {
+    fill(list, notes.length === 0 ? h("li", { class: "empty" }, nothing(title, text)) : notes.map(line));
   }
 
   function decisionLine(each) {

@@ -7,8 +7,6 @@ const LATE_SECONDS = 2.5;  // the scheduler reports every second by default
 const AGAIN_MS = 2_000;
 const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
-const MAX_NOTES = 100;
-const NOTES = ["decisions", "incidents"];
 
 /** Reload the page if the session has expired, which shows the login page. */
 async function loadLogin() {
@@ -22,7 +20,6 @@ export class Store {
     this.status = null;
     this.tables = Object.fromEntries(Object.keys(KEYS).map((name) => [name, new Map()]));
     this.tasks = new Map();  // by id, newest last
-    this.notes = Object.fromEntries(NOTES.map((name) => [name, []]));  // newest first
     this.series = { at: [] };
     this.receivedAt = null;  // milliseconds of the monotonic clock
     this.every = 1;  // seconds between the last two states
@@ -135,7 +132,6 @@ export class Store {
     this.status = received.connection.age_seconds === null ? null : received.status;
     for (const [name, key] of Object.entries(KEYS)) this.tables[name] = new Map(received[name].map((row) => [row[key], row]));
     this.tasks = new Map(received.tasks.reverse().map((task) => [task.id, task]));
-    for (const name of NOTES) this.notes[name] = received[name];
     this.series = received.series;
     return ["all"];
   }
@@ -149,7 +145,6 @@ export class Store {
     }
     for (const [name, key] of Object.entries(KEYS)) if (received[name]) this._rows(this.tables[name], key, received[name]);
     if (tasks) this._tasks(tasks);
-    for (const name of NOTES) if (received[name]) this.notes[name] = [...received[name].reverse(), ...this.notes[name]].slice(0, MAX_NOTES);
     if (series) this._points(series);
     return Object.keys(received);
   }
