@@ -61,6 +61,7 @@ monitor_address = "tcp://127.0.0.1:{monitor}"
 credentials = "{keys}"
 worker_timeout_seconds = {worker_lease}
 client_timeout_seconds = {client_lease}
+limits = "db=2"
 {state}
 audit_path = "{disk}/audit.log"
 logging_paths = ["/dev/stdout", "{disk}/scheduler.log"]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scaler import Client
+from scaler import Client, current_gang
 from tests.chaos.history import Ended, History, Started, now
 
 TASKS = "tasks"
@@ -97,6 +97,19 @@ def joined(directory: str, task: str, *parts: str) -> str:
     task = task.removeprefix("task ")
     with recorded(directory, task):
         return value_of(task) + "".join(f"({part})" for part in parts)
+
+
+def ganged(directory: str, task: str) -> str:
+    """A member of a gang, whose value names its rank."""
+    with recorded(directory, task):
+        gang = current_gang()
+        return f"{gang.rank} of {gang.size}"
+
+
+def streamed(directory: str, task: str, count: int) -> Iterator[str]:
+    with recorded(directory, task):
+        for number in range(count):
+            yield f"{value_of(task)} {number}"
 
 
 def nested(directory: str, task: str, children: int, depth: int) -> str:

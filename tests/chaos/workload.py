@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from scaler import Client, ScalerFuture
-from scaler.errors import ScalerError
+from scaler.errors import ScalerError, TaskError
 from tests.chaos import tasks
 from tests.chaos.history import CallFailed, Cancelled, Delivered, History, Submitted, now, read
 
@@ -280,10 +280,62 @@ def broadcast(work: Workload) -> None:
     work.settle([work.use(host, made) for host in HOSTS for _ in range(2)])
 
 
+def gang(work: Workload) -> None:
+    size = work.random.choice((2, 3))
+    task = work.name("gang")
+    work.announce(task, tasks.shown([f"{rank} of {size}" for rank in range(size)]))
+    future = work.client.gang(tasks.ganged, size, work.directory, task, retries=DEFAULT_RETRIES)
+    work.wait([work.follow(task, future)])
+
+
+def stream(work: Workload) -> None:
+    task, size, restart = work.name("stream"), work.random.choice((3, 50, 400)), work.random.random() < 0.5
+    expected = [f"{tasks.value_of(task)} {number}" for number in range(size)]
+    work.announce(task, tasks.shown(expected), DEFAULT_RETRIES if restart else 0)
+    options: dict[str, Any] = {"retries": DEFAULT_RETRIES} if restart else {}
+    try:
+        found = list(work.client.stream(tasks.streamed, work.directory, task, size, restart=restart, **options))
+    except TaskError as error:
+        work.deliver(task, error=error)
+    else:
+        work.deliver(task, found)
+
+
+def preempted(work: Workload) -> None:
+    """Long tasks that may be stopped for others, and urgent ones that may stop them."""
+    options: dict[str, Any] = {"retries": DEFAULT_RETRIES, "preemptible": True, "priority": -1}
+    names = [work.name("preemptible") for _ in range(work.random.choice((2, 8)))]
+    for task in names:
+        work.announce(task, tasks.value_of(task))
+    futures = [
+        work.follow(task, work.client.submit_verbose(tasks.long, (work.directory, task, 2.0), **options))
+        for task in names
+    ]
+    for _ in range(3):
+        task = work.name("urgent")
+        work.announce(task, tasks.value_of(task))
+        future = work.client.submit_verbose(tasks.tiny, (work.directory, task), retries=DEFAULT_RETRIES, priority=9)
+        futures.append(work.follow(task, future))
+    work.wait(futures)
+
+
+def conditional(work: Workload) -> None:
+    """Tasks near others with the same name, and tasks that share a limit of the cluster."""
+    futures = []
+    for number in range(work.random.choice((4, 40))):
+        task = work.name("conditional")
+        work.announce(task, tasks.value_of(task))
+        terms: dict[str, Any] = {"near": f"name {number % 3}"} if number % 2 else {"limits": {"db": 1}}
+        future = work.client.submit_verbose(tasks.tiny, (work.directory, task), retries=DEFAULT_RETRIES, **terms)
+        futures.append(work.follow(task, future))
+    work.wait(futures)
+
+
 Activity = Callable[[Workload], None]
 TRANSFERS: tuple[Activity, ...] = (moved, passed_on, broadcast)
 ACTIVITIES: tuple[Activity, ...] = (
-    tiny, tiny, long, failing, large, shared, chained, graph, nested, cancel, imap, *TRANSFERS,
+    tiny, tiny, long, failing, large, shared, chained, graph, nested, cancel, imap, *TRANSFERS, gang, stream,
+    preempted, conditional,
 )  # fmt: skip
 
 
