@@ -180,8 +180,9 @@ class Extension:
     in the file page/NAME.js of the package; it can import all files of that folder by name.
 
     keeper: called with the frame of a scheduler with a state_directory, returns an object like
-    `scaler.extensions.durability.steps.DurableSteps`. session: called with a name, a ClientLoop, and a serializer,
-    returns the durable session of a client.
+    `scaler.extensions.durability.steps.DurableSteps`. main: coroutine function that runs a scheduler's process, called
+    with the settings, the Component, and `scaler.scheduler.server.serve`. session: called with a name, a ClientLoop,
+    and a serializer, returns the durable session of a client.
 
     loop: called with the arguments `address`, `session`, and `timeout_seconds` of `Client`, returns the ClientLoop of a
     client without an own connection. prepare: called in a fork server before later tasks have clients. watch: called
@@ -215,6 +216,7 @@ class Extension:
     routes: str = ""
     page: str = ""
     keeper: str = ""
+    main: str = ""
     session: str = ""
     loop: str = ""
     prepare: str = ""

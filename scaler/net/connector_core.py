@@ -49,6 +49,8 @@ class ConnectorCore:
         self.wake_at = now
         self.last_error = "no connection was made"
         self._welcome: m.Welcome | None = None
+        self._epoch = 0
+        """Latest epoch of the server."""
         self._hello = hello
         self._addresses = addresses_of(address)
         self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
@@ -198,6 +200,10 @@ class ConnectorCore:
         return decode(envelope.body)
 
     def _welcomed(self, welcome: m.Welcome, header: Header, now: float) -> None:
+        if welcome.epoch < self._epoch:
+            self._hang_up("another scheduler has replaced the one that answered", now)
+            return
+        self._epoch = welcome.epoch
         if self.address:
             storage_address = reached(welcome.object_storage_address, self.address)
             welcome = replace(welcome, object_storage_address=storage_address)

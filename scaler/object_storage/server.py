@@ -169,7 +169,7 @@ class StorageServer:
         self._disk_thread = ThreadPoolExecutor(1, "spill")
         self._durable = self._open_journal(state_directory) if state_directory else None
         self.transfers = Transfers(self._core, self._on_events, self._connect_to_store)
-        self._scheduler = b""
+        self._scheduler, self._epoch = b"", 0
         self._wakeups = Wakeups(self._loop, lambda: self._on_events(()))
         self._peak_bytes = 0
         self._trim: asyncio.TimerHandle | None = None
@@ -230,6 +230,12 @@ class StorageServer:
         refused = check_versions(hello)
         if refused is not None:
             return refused
+        if hello.role is m.Role.SCHEDULER and hello.epoch != self._epoch:
+            replaced = m.Refused(m.RefusalReason.STANDBY, "another scheduler uses this object storage")
+            if hello.epoch < self._epoch:
+                return replaced
+            self._epoch = hello.epoch
+            self._listener.forget(self._scheduler, replaced)
         if hello.role is m.Role.CLIENT and identity.has_key:
             token = self._access.owner_token(peer)
             if not token or not compare_digest(hello.owner_token, token):

@@ -111,7 +111,7 @@ class Role(StrEnum):
     MANAGER = "manager"
     MONITOR = "monitor"
     ADMIN = "admin"
-    SCHEDULER = "scheduler"  # the scheduler as a peer of the object storage
+    SCHEDULER = "scheduler"  # the scheduler as a peer of the object storage or of another scheduler
     STORE = "store"  # the object store of a host with workers
 
 
@@ -235,7 +235,7 @@ def message(
 
 CLIENT, WORKER, MANAGER, MONITOR, ADMIN = Role.CLIENT, Role.WORKER, Role.MANAGER, Role.MONITOR, Role.ADMIN
 STORE = Role.STORE
-PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN, STORE)
+PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN, STORE, Role.SCHEDULER)
 """Peers of the scheduler."""
 CLIENTS = (CLIENT, ADMIN)
 """An admin is a client with access to all clients' tasks and objects."""
@@ -409,6 +409,7 @@ class Hello(Message):
     details: Details = None
     owner_token: f.OptionalId = field(default=b"", repr=False)  # of Welcome, to the object storage
     compression: str = ""  # supported compression of frames: zstd; empty: none
+    epoch: f.Count64 = 0  # of a scheduler: see Welcome
 
 
 def wrong_details(server: Server, hello: Hello) -> str:
@@ -434,6 +435,7 @@ class Welcome(Message):
     """Proves to the object storage that the peer id belongs to the client; empty without keys."""
     compression: str = ""  # the Hello's, if both sides support it; otherwise empty
     tables: str = ""  # names of the tables that ReadTable reads, separated by blanks
+    epoch: f.Count64 = 0  # grows when another scheduler takes over; peers ignore a scheduler with an earlier epoch
 
 
 class RefusalReason(StrEnum):

@@ -158,7 +158,7 @@ enum Role {
   manager @2;
   monitor @3;
   admin @4;
-  scheduler @5;                  # the scheduler as a peer of the object storage
+  scheduler @5;                  # the scheduler as a peer of the object storage or of another scheduler
   store @6;                      # the object store of a host with workers
 }
 
@@ -261,7 +261,7 @@ struct StoreDetails {
 
 struct Hello {
   # First message of every connection, from the connecting side. Answered by Welcome or Refused.
-  # client, worker, manager, monitor, admin, store -> scheduler.
+  # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   role @0 :Role;
   resume @1 :Bool;               # this session has been connected to the server before
@@ -277,11 +277,12 @@ struct Hello {
   storeDetails @11 :StoreDetails;  # or not set
   ownerToken @12 :Data;          # of Welcome, to the object storage; 16 bytes, or empty
   compression @13 :Text;         # supported compression of frames: zstd; empty: none
+  epoch @14 :UInt64;             # of a scheduler: see Welcome
 }
 
 struct Welcome {
   # Accepts a Hello. Its header has the session id for all later messages, unless the session is resumed.
-  # scheduler -> client, worker, manager, monitor, admin, store.
+  # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # object storage -> client, worker, monitor, admin, scheduler, store.
   resumed @0 :Bool;              # false: the session is unknown, and both sides count from 1
   incarnation @1 :UInt64;        # changes with every start of the server
@@ -293,6 +294,7 @@ struct Welcome {
   # Proves to the object storage that the peer id belongs to the client; empty without keys; 16 bytes, or empty
   compression @7 :Text;          # the Hello's, if both sides support it; otherwise empty
   tables @8 :Text;               # names of the tables that ReadTable reads, separated by blanks
+  epoch @9 :UInt64;              # grows when another scheduler takes over; peers ignore a scheduler with an earlier epoch
 }
 
 enum RefusalReason {
@@ -317,8 +319,8 @@ struct Refused {
 
 struct Goodbye {
   # Closes the session from either side. The receiver drops it immediately.
-  # client, worker, manager, monitor, admin, store -> scheduler.
-  # scheduler -> client, worker, manager, monitor, admin, store.
+  # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
+  # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   # object storage -> client, worker, monitor, admin, scheduler, store.
   text @0 :Text;                 # close reason, display text
@@ -326,8 +328,8 @@ struct Goodbye {
 
 struct Acknowledge {
   # Carries only the envelope's header, with the acknowledged number.
-  # client, worker, manager, monitor, admin, store -> scheduler.
-  # scheduler -> client, worker, manager, monitor, admin, store.
+  # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
+  # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   # object storage -> client, worker, monitor, admin, scheduler, store.
 }
@@ -582,7 +584,7 @@ struct WorkerHeartbeat {
 
 struct Heartbeat {
   # Heartbeat of any other peer.
-  # client, worker, manager, monitor, admin, store -> scheduler.
+  # client, worker, manager, monitor, admin, scheduler, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   latencySeconds @1 :Float64;    # round trip of the previous heartbeat; 0: not known yet
@@ -590,7 +592,7 @@ struct Heartbeat {
 
 struct HeartbeatEcho {
   # Answers a heartbeat.
-  # scheduler -> client, worker, manager, monitor, admin, store.
+  # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
   # object storage -> client, worker, monitor, admin, scheduler, store.
   sentAt @0 :Float64;            # of the heartbeat; a reading of the sender's clock
   answeredAt @1 :Float64;        # a reading of the sender's clock

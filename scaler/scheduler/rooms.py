@@ -138,9 +138,10 @@ def make_rooms(config: SchedulerConfig) -> Rooms:
 
 
 def make_keeper(frame: Any) -> Any:
-    """Return the object that delays a scheduler's commands until its journal has their changes, or None."""
+    """Return the object that delays a scheduler's commands until its journal has their changes, or None. The last
+    extension with one builds on those before."""
     keepers = [each.keeper for each in extensions(frame.config.extensions) if each.keeper]
-    return part(keepers[0])(frame) if keepers and frame.config.state_directory else None
+    return part(keepers[-1])(frame) if keepers and frame.config.state_directory else None
 
 
 class NoPolicy:

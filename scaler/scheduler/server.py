@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from scaler.component import Component, run_component
 from scaler.config.addresses import shared_address
@@ -26,6 +26,7 @@ from scaler.net.listener import SocketListener
 from scaler.net.listener_core import Admission
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions
+from scaler.plugins import extensions
 from scaler.processes import absolute
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
@@ -64,6 +65,7 @@ from scaler.texts import escaped
 
 EMBEDDED_STORAGE = "scaler.object_storage.server:embed"
 MONITORS = "scaler.monitor.reports.port:Monitors"
+ALONE = "this scheduler has no journal that another one could follow: set state_directory"
 LOOK_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -93,7 +95,16 @@ class SchedulerServer:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.vitals = Vitals(self.loop)
-        self._stop = stop
+        self.stop = stop
+        """Ends the scheduler."""
+        self.epoch = 0
+        """See `Welcome`. Set by the keeper."""
+        self.greet: Callable[[bytes, m.Hello], m.Welcome | m.Refused] = lambda *_: m.Refused(
+            m.RefusalReason.ROLE, ALONE
+        )
+        """Admits other schedulers."""
+        self.guests: dict[bytes, Callable[[ListenerEvent], object]] = {}
+        """Functions that receive all events of peers that the core does not know."""
         self._policy = make_policy(config, self.step)
         self._kept = make_keeper(self)
         self.rooms = make_rooms(config)
@@ -113,7 +124,7 @@ class SchedulerServer:
             self._parts.append(embedded)
             address = embedded.address
         public_address = config.advertised_object_storage_address or address
-        self.storage = StorageLink(address, public_address, self._access, self.step, self.loop)
+        self.storage = StorageLink(address, public_address, self._access, self.step, self.loop, self.epoch)
         self.listener = self.listen(config.bind_address, self._admit, self._on_events, has_local_listener=True)
         self._monitors = part(MONITORS)(self)
         addresses = [*self.listener.addresses, self._monitors.address]
@@ -200,6 +211,8 @@ class SchedulerServer:
         if hello.role is m.Role.MONITOR:
             text = f"monitors connect to a different address: {own_address(self._monitors.address)}"
             return m.Refused(m.RefusalReason.ROLE, text)
+        if hello.role is m.Role.SCHEDULER:
+            return self.greet(peer, hello)
         refused = self._core.refusal(peer, hello, identity, self.loop.time())
         if refused is not None:
             return refused
@@ -219,6 +232,7 @@ class SchedulerServer:
             object_storage_address="" if role is m.Role.MONITOR else shared_address(self.storage.public_address),
             max_pending_tasks=self.config.max_number_of_tasks_waiting,
             tables="" if is_service else table_names(self.config),
+            epoch=self.epoch,
         )
 
     # -- steps
@@ -227,7 +241,7 @@ class SchedulerServer:
         inputs: list[Input] = []
         questions: list[tuple[bytes, m.Inquiry]] = []
         received = self.vitals.received
-        for event in arrived:
+        for event in self._without_guests(arrived) if self.guests else arrived:
             if type(event) is not Received:
                 inputs.append(event)
                 continue
@@ -243,6 +257,16 @@ class SchedulerServer:
             if client is not None:
                 self._monitors.ask(client, question)
 
+    def _without_guests(self, arrived: Sequence[ListenerEvent]) -> list[ListenerEvent]:
+        others = []
+        for event in arrived:
+            take = self.guests.get(event.peer)
+            if take is None:
+                others.append(event)
+            else:
+                take(event)
+        return others
+
     def step(self, inputs: Sequence[Input]) -> None:
         now = self.loop.time()
         self._recorder.add(inputs, now)
@@ -252,7 +276,7 @@ class SchedulerServer:
             path = absolute(f"scaler-black-box-{os.getpid()}.bin")
             self._recorder.write(path)
             _log.critical("the scheduler's state is inconsistent; the events before are in %s", path)
-            self._stop.set()
+            self.stop.set()
             raise
         done_at = self.loop.time()
         self.vitals.longest_step_seconds = max(self.vitals.longest_step_seconds, done_at - now)
@@ -286,7 +310,7 @@ class SchedulerServer:
                 self.performers.perform(extension, work)
             case Stop(text):
                 _log.info("%s", escaped(text))
-                self._stop.set()
+                self.stop.set()
             case Send() | HoldObjects():
                 raise AssertionError("done before")
             case _:
@@ -368,6 +392,12 @@ def _column_bytes(payloads: Collection[bytes]) -> int:
 
 
 async def _main(config: SchedulerConfig, component: Component) -> int:
+    mains = [each.main for each in extensions(config.extensions) if each.main]
+    return cast("int", await part(mains[0])(config, component, serve) if mains else await serve(config, component))
+
+
+async def serve(config: SchedulerConfig, component: Component) -> int:
+    """Run a scheduler until `component.stop` is set. Returns the exit code."""
     server = SchedulerServer(config, component.stop)
     collecting = asyncio.create_task(collect_garbage(lambda: server.state.living_tasks))
     try:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from scaler.config.addresses import local_address
-from scaler.net.connection import ConnectorEvent, Received, Welcomed
+from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.object_storage.messages import StatStorage, StorageStatus
-from scaler.protocol.messages import Message, Role, Server
+from scaler.protocol.messages import Message, Refused, Role, Server
 from scaler.scheduler.core.commands import Input, StorageConnected, StorageSaid
 
 
@@ -25,16 +26,18 @@ class StorageLink:
         access: ServerAccess,
         step: Callable[[Sequence[Input]], None],
         loop: AbstractEventLoop,
+        epoch: int = 0,
     ) -> None:
-        """public_address: at which other hosts reach the storage."""
+        """public_address: at which other hosts reach the storage. epoch: the scheduler's."""
         self.address = address
         self.public_address = public_address
         self.on_figures: Callable[[StorageStatus, float], None] = lambda _figures, _seconds: None
         """Called with new figures, and the seconds of the round trip for them."""
+        self.on_refused: Callable[[Refused], None] = lambda _refused: None
         self._step = step
         self._loop = loop
         self._is_asked, self._asked_at = False, 0.0
-        hello, address = own_hello(Role.SCHEDULER), local_address(address)
+        hello, address = replace(own_hello(Role.SCHEDULER), epoch=epoch), local_address(address)
         self._connector = SocketConnector(address, Server.OBJECT_STORAGE, access.to_storage, hello, self._on_events)
 
     def send(self, message: Message) -> None:
@@ -56,6 +59,8 @@ class StorageLink:
                 case Received(_, StorageStatus() as figures):
                     self._is_asked = False
                     self.on_figures(figures, self._loop.time() - self._asked_at)
+                case ConnectionRefused(refused):
+                    self.on_refused(refused)
                 case Received(_, message):
                     inputs.append(StorageSaid(message))
                 case Welcomed():

@@ -6,15 +6,20 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError
 from scaler.ids import IdFactory, cached_id, new_peer_id
+from scaler.net.access import Access
+from scaler.net.connection import ConnectionRefused, ConnectorEvent, Welcomed
+from scaler.net.connector import SocketConnector
+from scaler.net.versions import own_hello
 from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.messages import Role
+from scaler.protocol.messages import RefusalReason, Role, Server
 from tests.integration.storage_rig import ObservedStorage, storage_process
 
 PEER = new_peer_id()
@@ -65,6 +70,32 @@ def test_large_object_is_stored_once_and_freed_on_release() -> None:
             while storage.rss_bytes() - before > 30 * MB:
                 await client.stat()
             client.close()
+
+    run(main)
+
+
+def test_storage_serves_the_scheduler_with_the_latest_epoch_alone() -> None:
+    async def main() -> None:
+        with storage_process() as storage:
+
+            def scheduler(epoch: int) -> asyncio.Queue[ConnectorEvent]:
+                arrived = asyncio.Queue[ConnectorEvent]()
+                access, hello = Access(is_insecure=True), replace(own_hello(Role.SCHEDULER), epoch=epoch)
+
+                def take(events: list[ConnectorEvent]) -> None:
+                    for event in events:
+                        arrived.put_nowait(event)
+
+                SocketConnector(storage.address, Server.OBJECT_STORAGE, access, hello, take)
+                return arrived
+
+            first = scheduler(1)
+            assert isinstance(await first.get(), Welcomed)
+            second = scheduler(2)
+            assert isinstance(await second.get(), Welcomed)
+            for refused in (await first.get(), await scheduler(1).get()):
+                assert isinstance(refused, ConnectionRefused)
+                assert refused.refused.reason is RefusalReason.STANDBY
 
     run(main)
 

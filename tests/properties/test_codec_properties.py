@@ -149,9 +149,9 @@ UNIT = st.builds(m.UnitStatus, TEXT, st.sampled_from(m.UnitState), U32, SECONDS,
 
 EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Hello: st.builds(
-        m.Hello, st.sampled_from(m.Role), st.booleans(), U32, TEXT, TEXT, TEXT, TEXT, U32, details=DETAILS
+        m.Hello, st.sampled_from(m.Role), st.booleans(), U32, TEXT, TEXT, TEXT, TEXT, U32, details=DETAILS, epoch=U64
     ),
-    m.Welcome: st.builds(m.Welcome, st.booleans(), U64, SECONDS, SECONDS, TEXT, LIMIT),
+    m.Welcome: st.builds(m.Welcome, st.booleans(), U64, SECONDS, SECONDS, TEXT, LIMIT, epoch=U64),
     m.Refused: st.builds(m.Refused, st.sampled_from(m.RefusalReason), TEXT),
     m.Goodbye: st.builds(m.Goodbye, TEXT),
     m.Acknowledge: st.builds(m.Acknowledge),

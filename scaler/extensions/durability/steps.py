@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 class DurableSteps:
     """Delays commands until the disk has confirmed the changes behind them. Answers depend on no change."""
 
+    make_journal = Journal
+
     def __init__(
         self, path: Path, perform: Callable[[Sequence[Command]], None], on_failure: Callable[[str, bool], None]
     ) -> None:
@@ -48,7 +50,9 @@ class DurableSteps:
         perform: performs commands. on_failure: called with the reason why the disk takes no new tasks (empty: it does
         again), and whether it takes nothing at all.
         """
-        self.journal = Journal(path, "scaler.extensions.durability.steps", self._on_change, content=PROTOCOL_VERSION)
+        self.journal = self.make_journal(
+            path, "scaler.extensions.durability.steps", self._on_change, content=PROTOCOL_VERSION
+        )
         self._path = path
         self._perform = perform
         self._on_failure = on_failure

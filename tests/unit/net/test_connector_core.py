@@ -170,3 +170,18 @@ def test_server_that_serves_nobody_sends_a_peer_to_the_next_address(answer: Welc
     assert (story.core.address, story.core.last_error) == ("tcp://b:1", NOT_HERE.text)
     alone = Story(answer, "tcp://a:1")
     assert events(alone.takes(1.0, envelope(alone.link, NOT_HERE))) == [ConnectionRefused(NOT_HERE)]
+
+
+def test_connector_leaves_a_scheduler_of_an_earlier_epoch_and_drops_no_message() -> None:
+    story = Story(replace(WELCOME, epoch=2), BOTH)
+    story.core.send(StatStorage(1))
+    story.takes(1.0, LinkLost(story.link, "it froze"))
+    story.core.step([], story.core.wake_at)
+    story.opens()
+    assert events(story.takes(2.0, envelope(story.link, replace(WELCOME, epoch=1)))) == []
+    assert story.core.address == "tcp://b:1"
+    story.core.step([], story.core.wake_at)
+    story.opens()
+    resumed = story.takes(3.0, envelope(story.link, replace(WELCOME, epoch=2, resumed=True)))
+    assert [type(event) for event in events(resumed)] == [Resumed]
+    assert StatStorage(1) in [message for _, message in sent(resumed)]

@@ -26,7 +26,7 @@ SCHEDULER, STORAGE = Server.SCHEDULER, Server.OBJECT_STORAGE
         (SCHEDULER, m.Role.WORKER, m.ShutdownCluster),
         (SCHEDULER, m.Role.MANAGER, m.Done),
         (SCHEDULER, m.Role.MONITOR, m.ShutdownCluster),
-        (SCHEDULER, m.Role.SCHEDULER, m.Hello),
+        (SCHEDULER, m.Role.SCHEDULER, m.Submit),
         (SCHEDULER, m.Role.CLIENT, PutObject),
         (STORAGE, m.Role.CLIENT, m.ForgetOwner),
         (STORAGE, m.Role.CLIENT, m.ForgetObjects),
