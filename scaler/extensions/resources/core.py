@@ -24,7 +24,7 @@ class Reservation(NamedTuple):
     stocks: list[Stock]
     until: float
     is_partial: bool
-    """Of limits only, while there was no room in them."""
+    """Of limits only, while there was no room in them or in the key's maximum."""
 
 
 @dataclass(slots=True)
@@ -38,11 +38,12 @@ class Shortage:
 class Counted(Limits):
     """Counts resources, and reserves room for large tasks, so that a stream of smaller tasks cannot starve them.
 
-    If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, the queue reserves room on one worker, which
-    no task of the same or a lower rank may use. A reservation ends when a task of the queue is placed, or at a time
-    limit, because reserved room is idle. The limit doubles each time, until it exceeds the duration of any task in the
-    way. Between reservations, other tasks get as much time. A queue that waits for a limit of the cluster reserves no
-    other resources. If it waits only for a slot, it reserves one at once, because its tasks are not prefetched.
+    If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, or for its usual duration, the queue
+    reserves room on one worker, which no task of the same or a lower rank may use. A reservation ends when a task of
+    the queue is placed, or at a time limit, because reserved room is idle. The limit doubles each time, until it
+    exceeds the duration of any task in the way. Between reservations, other tasks get as much time. A queue that waits
+    for a limit of the cluster, or for room in its key's maximum, reserves no other resources. If it waits only for a
+    slot, it reserves one at once, because its tasks are not prefetched.
 
     Invariant: a worker or stock is reserved exactly for the queues in `reservations`, and a queue has at most one.
     """
@@ -78,16 +79,22 @@ class Counted(Limits):
             short = self._short[queue] = Shortage(now)
             for ended in [each for each in self._short if not each.total and each not in self.reservations]:
                 del self._short[ended]
-        has_limits = queue.needs.is_limited and self.room(queue) > 0
+        is_short = self._is_short(queue)
         if queue in self.reservations:
-            return self.reservations[queue].is_partial and has_limits
-        is_due = now - short.since >= (0 if has_limits and self.has_only_limits(queue.needs) else RESERVE_AFTER_SECONDS)
+            return self.reservations[queue].is_partial and not is_short
+        is_quick = queue.needs.is_limited and not is_short and self.has_only_limits(queue.needs)
+        is_due = now - short.since >= (0 if is_quick else _patience(queue))
         return is_due and len(self.reservations) < MAX_QUEUES
+
+    def _is_short(self, queue: ReadyQueue) -> bool:
+        """Return whether there is no room for the first task in a limit, or in its key's maximum."""
+        first = queue.first()
+        return not self.room(queue) or first is None or not self.cluster.ready.turns.wanted(first.group)
 
     def reserve(self, queue: ReadyQueue, workers: Sequence[Worker], now: float) -> Worker | None:
         needs = queue.needs
         self._release(queue)
-        is_short = needs.is_limited and not self.room(queue)
+        is_short = self._is_short(queue)
         claims = [claim for claim in needs.claims if not is_short or claim[0] in self.limits]
         candidates: list[tuple[float, bool, float, Worker, list[Stock]]] = []
         for worker in workers:
@@ -119,7 +126,7 @@ class Counted(Limits):
                 self._release(queue)
                 # Other tasks get as much time as the reservation had.
                 short = self._short[queue]
-                short.since = now + short.seconds - RESERVE_AFTER_SECONDS
+                short.since = now + short.seconds - _patience(queue)
                 short.seconds *= 2
 
     def _release(self, queue: ReadyQueue) -> None:
@@ -159,6 +166,12 @@ class Counted(Limits):
                 f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"
             )
         return "it waits until one worker has everything that it needs free at once"
+
+
+def _patience(queue: ReadyQueue) -> float:
+    first = queue.first()
+    timing = None if first is None else first.group.timing
+    return min(RESERVE_AFTER_SECONDS, timing.seconds) if timing and timing.measured else RESERVE_AFTER_SECONDS
 
 
 def _kept(reserved: ReadyQueue | None, queue: ReadyQueue) -> str:

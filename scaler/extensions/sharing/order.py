@@ -56,6 +56,8 @@ class FairTurns(SchedulerPart, Turns):
         """By key, and by group with the prefix `GROUP`."""
         self._limited: list[User] = []
         self._has_limits = self._is_limited = False
+        self._kept_for: dict[User, Group] = {}
+        """Groups with a reservation for their next task, by user with a maximum that must have room for it."""
         self._preemption = Preemption(self._owner_of, self._shown)
         self._update_at = self._forgot_at = 0.0
         self._spent: float | None = None
@@ -139,6 +141,10 @@ class FairTurns(SchedulerPart, Turns):
             self._is_limited = any(user.groups for user in self._limited)
             if sum([user.count_slots() for user in self._limited]):
                 self._heaps.clear()  # their keys only grow otherwise
+            resources, self._kept_for = self.cluster.rooms.resources, {}
+            for queue in resources.reservations:
+                if (task := queue.first()) is not None and resources.room(queue):
+                    self._kept_for |= dict.fromkeys(self._owner_of(task.group).line(), task.group)
 
     def _update(self, now: float) -> None:
         self._update_at = now + UPDATE_SECONDS
@@ -224,12 +230,23 @@ class FairTurns(SchedulerPart, Turns):
         self._expect(task, 1)
 
     def allows(self, task: Task) -> bool:
-        slots = width_of(task.group)
-        for user in self._users[task.group.owner.id].line() if self._has_limits else ():
-            if user.share.max_slots and user.taken + slots > user.share.max_slots:
-                user.taken = user.share.max_slots
-                return False
+        group = task.group
+        for user in self._users[group.owner.id].line() if self._has_limits else ():
+            if user.share.max_slots:
+                slots, kept_for = width_of(group), self._kept_for.get(user, group)
+                if kept_for.needs != group.needs and self._turn(kept_for) <= self._turn(group):
+                    slots += width_of(kept_for)
+                if user.taken + slots > user.share.max_slots:
+                    user.taken = user.share.max_slots
+                    return False
         return True
+
+    def may_reserve(self, group: Group, placed: int) -> bool:
+        """Do not, if a maximum is too small. An owner with a maximum gives its other tasks a turn in between."""
+        owner = self._owner_of(group)
+        limits = [user.share.max_slots for user in owner.line() if user.share.max_slots]
+        others = placed and limits and any(each.ready and each.needs != group.needs for each in owner.groups)
+        return not others and width_of(group) <= min(limits, default=math.inf)
 
     def put_back(self, task: Task) -> None:
         if self.is_shared:
@@ -243,7 +260,11 @@ class FairTurns(SchedulerPart, Turns):
         owner.take(sign * slots)
 
     def standing(self, group: Group) -> tuple[float, ...]:
-        return *self._users[group.owner.account.key].order, self._users[group.owner.id].standing
+        is_kept = group in self._kept_for.values() if self._kept_for else False
+        return *self._users[group.owner.account.key].order, self._users[group.owner.id].standing, not is_kept
+
+    def _turn(self, group: Group) -> tuple[float, ...]:
+        return group.rank[0], *self.standing(group)
 
     def precedes(self, group: Group, other: Group) -> bool | None:
         return self.standing(group) < self.standing(other)
@@ -379,10 +400,10 @@ class FairTurns(SchedulerPart, Turns):
                     for user in self._owner_of(task.group).line():
                         user.stopped += 1
                 if (running := self._running.pop(task.id, None)) is not None:
-                    self._stop(running, now)
+                    running.stop(now)
             case ClientLeft(client):
                 for identifier in [each for each in self._running if each[: len(client)] == client]:
-                    self._stop(self._running.pop(identifier), now)
+                    self._running.pop(identifier).stop(now)
 
     def _ended(self, ended: TasksEnded) -> None:
         if self._preemption.candidates or self._preemption.stops:
@@ -397,7 +418,7 @@ class FairTurns(SchedulerPart, Turns):
             if self._running:
                 for identifier in ended.ids[start:stop]:
                     if (running := self._running.pop(identifier, None)) is not None:
-                        self._stop(running, self._now)
+                        running.stop(self._now)
                         charged -= running.charged_seconds + running.blocked_seconds
             owner.ran(len(durations) - durations.count(0), seconds, max(0.0, charged) * width_of(group))
 
@@ -423,27 +444,4 @@ class FairTurns(SchedulerPart, Turns):
         if running is None:
             running = self._running[task.id] = LongTask(owner, width_of(task.group), None)
             owner.begin(running, now)
-        if is_blocked and running.began_at is not None:
-            owner.pause(running, now)
-            running.blocked_at = now
-            owner.blocked += running.width
-            _lend(running, running.width)
-        elif not is_blocked and running.began_at is None:
-            running.blocked_seconds += now - running.blocked_at
-            owner.blocked -= running.width
-            _lend(running, -running.width)
-            owner.begin(running, now)
-
-    @staticmethod
-    def _stop(running: LongTask, now: float) -> None:
-        if running.began_at is None:
-            running.blocked_seconds += now - running.blocked_at
-            running.user.blocked -= running.width
-            _lend(running, -running.width)
-        else:
-            running.user.pause(running, now)
-
-
-def _lend(task: LongTask, slots: float) -> None:
-    for user in task.user.line():
-        user.lent += slots
+        running.block(now, is_blocked=is_blocked)

@@ -35,6 +35,30 @@ class LongTask:
     blocked_at: float = 0.0
     blocked_seconds: float = 0.0
 
+    def block(self, now: float, *, is_blocked: bool) -> None:
+        if is_blocked and self.began_at is not None:
+            self.user.pause(self, now)
+            self.blocked_at = now
+            self._lend(self.width)
+        elif not is_blocked and self.began_at is None:
+            self._unblock(now)
+            self.user.begin(self, now)
+
+    def stop(self, now: float) -> None:
+        if self.began_at is None:
+            self._unblock(now)
+        else:
+            self.user.pause(self, now)
+
+    def _unblock(self, now: float) -> None:
+        self.blocked_seconds += now - self.blocked_at
+        self._lend(-self.width)
+
+    def _lend(self, slots: float) -> None:
+        self.user.blocked += slots
+        for user in self.user.line():
+            user.lent += slots
+
 
 @dataclass(slots=True, eq=False)
 class User:

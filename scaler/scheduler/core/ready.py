@@ -67,6 +67,10 @@ class Turns:
         """Return how many of a group's ready tasks more slots would run."""
         return group.ready
 
+    def may_reserve(self, _group: Group, _placed: int, /) -> bool:
+        """Return whether room is reserved for the next task of a group. _placed: tasks of its queue in this pass."""
+        return True
+
     def text(self, _group: Group, /) -> str:
         """Return a text on the share of a group's owner, or an empty string."""
         return ""
@@ -145,7 +149,8 @@ class ReadyQueue:
 
     def may_pass(self, other: ReadyQueue) -> bool:
         """Return whether tasks of this queue may use room reserved for the first task of another queue."""
-        return other is self or not other.total or self.first_rank < other.first_rank
+        first = None if other is self else other.first()
+        return first is None or self.first_rank < first.group.rank
 
     def tasks_of(self, group: Group) -> deque[Task]:
         priority, depth = group.rank
@@ -394,9 +399,10 @@ class ReadyQueues:
         waiting = self.waiting() if self.turns.is_shared else ()
         first = next((queue.next_turn() for queue in waiting if queue.total), None)
         for queue in (queue for queue in queues if not queue.needs.is_fixed):
-            task = queue.first() if first is not None else None
-            has_turn = task is not None and queue.next_turn() == first and self.turns.wanted(task.group) > 0
-            yield queue, has_turn if self.turns.is_shared else not placed[queue]
+            task = queue.first() if self.turns.is_shared else None
+            has_turn = task is not None and (first is None or queue.next_turn() <= first)
+            may_reserve = not placed[queue] if task is None else self.turns.may_reserve(task.group, placed[queue])
+            yield queue, may_reserve and (has_turn or not self.turns.is_shared)
 
     def rotate(self, queue: ReadyQueue) -> None:
         self.queues[queue.needs] = self.queues.pop(queue.needs)
