@@ -32,7 +32,7 @@ from scaler.policy.capacity import (
     tasks_done,
     tasks_worth_giving,
 )
-from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
+from scaler.policy.view import ClusterView, Demand, Wanted
 
 FIRST_SLOTS = 8  # initial slots for work of unknown length
 TOLERANCE = 1.03  # no unit starts while existing units need at most this multiple of the best completion time
@@ -59,11 +59,6 @@ class Constraints:
 
     def get(self, key: str, manager_id: str = "") -> float | None:
         return self.values.get((key, manager_id), self.values.get((key, "")))
-
-    def price(self, manager: ManagerView) -> float:
-        price = self.get("price_per_hour", manager.manager_id)
-        # If tasks are charged, a unit costs at most as much as all of its slots.
-        return manager.slot_price * manager.unit_slots if price is None else price
 
     def cooldown(self, plan: CapacityPlan) -> float:
         seconds = self.get("idle_seconds", plan.manager.manager_id)

@@ -7,17 +7,17 @@ import math
 from scaler.errors import UsageError
 from scaler.policy.load import entries, key_value
 from scaler.policy.sizing import Constraints, Sizing
-from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
+from scaler.policy.view import Allocation, ClusterView, Wanted
 
 FIRST_SLOTS = 16
 GLOBAL_KEYS = ("finish_seconds", "first_slots")
-MANAGER_KEYS = ("maximum_units", "idle_seconds", "price_per_hour")
+MANAGER_KEYS = ("idle_seconds",)
 MOVED = {
     "ceiling_per_hour": "set spend_limit in [scheduler] instead, such as 12/hour",
     "minimum_units": "set it in the manager's [[worker_manager]] instead",
+    "maximum_units": "set max_task_concurrency in the manager's [[worker_manager]] instead",
+    "price_per_hour": "set unit_price in the manager's [[worker_manager]] instead",
 }
-WHOLE = ("first_slots", "maximum_units")
-ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
 class TargetPolicy:
@@ -27,11 +27,10 @@ class TargetPolicy:
 
         finish_seconds=600          # acceptable completion time; default: nearly the shortest
         first_slots=16              # for a function without finished tasks
-        cloud.price_per_hour=0.35   # per unit of the worker manager cloud; cheaper units start first
-        cloud.maximum_units=40
         idle_seconds=60             # time until unneeded units stop
+        cloud.idle_seconds=300      # of the worker manager cloud
 
-    The last three keys apply to every worker manager without its own entry. Text after `#` is ignored.
+    Cheaper units, by their manager's unit_price, start first. Text after `#` is ignored.
     """
 
     def __init__(self, policy_content: str) -> None:
@@ -42,14 +41,8 @@ class TargetPolicy:
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         # Cheapest slots first, then fewest capabilities, then order of connection.
-        price = self._constraints.price
-        preferred = sorted(view.managers, key=lambda each: (price(each) / each.unit_slots, len(each.offers.items)))
-        limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
-        return self._sizing.plan(view, limits, self._constraints)
-
-    def _limit_units(self, manager: ManagerView) -> int | None:
-        limits = [self._constraints.get("maximum_units", manager.manager_id), manager.max_units]
-        return min((int(units) for units in limits if units is not None), default=None)
+        preferred = sorted(view.managers, key=lambda each: (each.slot_price, len(each.offers.items)))
+        return self._sizing.plan(view, {each.manager_id: each.max_units for each in preferred}, self._constraints)
 
 
 def parse(policy_content: str) -> Constraints:
@@ -60,7 +53,7 @@ def parse(policy_content: str) -> Constraints:
         manager_id, key, text = key_value(
             entry,
             GLOBAL_KEYS + MANAGER_KEYS,
-            "finish_seconds=600, or manager.key=value, such as cloud.price_per_hour=0.35",
+            "finish_seconds=600, or manager.key=value, such as cloud.idle_seconds=60",
         )
         if manager_id and key in GLOBAL_KEYS:
             raise UsageError(
@@ -77,8 +70,8 @@ def _value(entry: str, key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         raise UsageError(f"policy_content {entry!r}: {text!r} is not a number") from None
-    if not math.isfinite(value) or value < 0 or (value == 0 and key in ABOVE_ZERO):
-        raise UsageError(f"policy_content {entry!r}: {key} must be {'above' if key in ABOVE_ZERO else 'at least'} 0")
-    if key in WHOLE and value != int(value):
+    if not math.isfinite(value) or value < 0 or (value == 0 and key in GLOBAL_KEYS):
+        raise UsageError(f"policy_content {entry!r}: {key} must be {'above' if key in GLOBAL_KEYS else 'at least'} 0")
+    if key == "first_slots" and value != int(value):
         raise UsageError(f"policy_content {entry!r}: {key} must be a whole number")
     return value

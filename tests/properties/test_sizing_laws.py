@@ -13,7 +13,6 @@ from scaler.policy.waterfall import WaterfallPolicy
 
 CONTENTS = ("scaling=no", "scaling=vanilla", "scaling=capability")
 SECONDS = st.floats(0, 1000)
-PRICED = "price_per_hour=1; m1.price_per_hour=2.5; m2.price_per_hour=0"
 NEEDS = st.sampled_from([Needs(), Needs.of({"gpu": 1}), Needs.of({"gpu": 4}), Needs.of({"linux": None})])
 OFFERS = st.sampled_from([Offers(), Offers.of({"gpu": 2}), Offers.of({"gpu": None, "linux": None})])
 
@@ -37,6 +36,7 @@ def managers(draw: st.DrawFn, index: int) -> ManagerView:
         trouble=draw(st.sampled_from(["", "no quota"])),
         fixed=draw(st.booleans()),
         unit_minimum_seconds=draw(st.sampled_from([0.0, 60.0])),
+        unit_price=draw(st.sampled_from([0.0, 1.0, 2.5])),
     )
 
 
@@ -54,7 +54,7 @@ CLUSTERS = st.lists(st.integers(0, 5), max_size=4, unique=True).flatmap(
 POLICIES = st.one_of(
     st.sampled_from(CONTENTS).map(SimplePolicy),
     st.just("1,m0,7; 1,m3,-1; 2,m1,4").map(WaterfallPolicy),
-    st.sampled_from(["", "finish_seconds=60; m0.maximum_units=3", PRICED]).map(TargetPolicy),
+    st.sampled_from(["", "finish_seconds=60; m0.idle_seconds=0"]).map(TargetPolicy),
 )
 
 

@@ -77,7 +77,7 @@ def test_created_object_must_be_a_policy(name: str, kind: str) -> None:
     [
         ("waterfall_v1", "1,local,4; 2,clod,-1", ["local", "cloud"], ["local", "cloud"]),
         ("waterfall_v1", "1,nosuch,4", ["local", "cloud"], ["local", "cloud"]),
-        ("target_v1", "clod.price_per_hour=1", ["local", "cloud"], ["local", "cloud"]),
+        ("target_v1", "clod.idle_seconds=1", ["local", "cloud"], ["local", "cloud"]),
     ],
 )
 def test_rejects_a_policy_that_misspells_a_worker_manager(

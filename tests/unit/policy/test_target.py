@@ -33,16 +33,16 @@ def units(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: Ma
 
 def test_entries_are_separated_by_newlines_or_semicolons_with_comments() -> None:
     settings = parse(
-        "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.price_per_hour=0.5;own.maximum_units=2"
+        "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.idle_seconds=0.5;first_slots=2"
     )
     assert (settings.get("finish_seconds"), settings.get("idle_seconds", "any")) == (60.0, 5.0)
-    assert [settings.get("price_per_hour", name) for name in ("a.b", "own")] == [0.5, None]
-    assert settings.get("maximum_units", "own") == 2
+    assert [settings.get("idle_seconds", name) for name in ("a.b", "own")] == [0.5, 5.0]
+    assert settings.get("first_slots") == 2
 
 
 def test_settings_for_one_manager_override_those_for_all() -> None:
-    settings = parse("maximum_units=3; big.maximum_units=30")
-    assert [settings.get("maximum_units", name) for name in ("big", "small")] == [30, 3]
+    settings = parse("idle_seconds=3; big.idle_seconds=30")
+    assert [settings.get("idle_seconds", name) for name in ("big", "small")] == [30, 3]
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,16 @@ def test_settings_for_one_manager_override_those_for_all() -> None:
         ("finish_seconds=0", "finish_seconds must be above 0"),
         ("finish_seconds=nan", "finish_seconds must be above 0"),
         ("idle_seconds=-1", "idle_seconds must be at least 0"),
-        ("maximum_units=2.5", "maximum_units must be a whole number"),
-        ("a.maximum_units=2; a.maximum_units=3", "'maximum_units' is given twice"),
+        ("first_slots=2.5", "first_slots must be a whole number"),
+        ("a.idle_seconds=2; a.idle_seconds=3", "'idle_seconds' is given twice"),
         ("a.finish_seconds=2", "finish_seconds applies to all worker managers together: write finish_seconds=2"),
         (
-            ".maximum_units=2",
-            "'.maximum_units=2': write maximum_units=2, or a worker manager's id before the dot",
+            ".idle_seconds=2",
+            "'.idle_seconds=2': write idle_seconds=2, or a worker manager's id before the dot",
         ),
         ("ceiling_per_hour=2", "set spend_limit in [scheduler] instead"),
+        ("maximum_units=2", "set max_task_concurrency in the manager's [[worker_manager]] instead"),
+        ("own.price_per_hour=2", "set unit_price in the manager's [[worker_manager]] instead"),
         ("own.minimum_units = 2", "'own.minimum_units = 2': set it in the manager's [[worker_manager]] instead"),
     ],
 )
@@ -73,10 +75,9 @@ def test_bad_content_error_quotes_the_mistake_and_a_remedy(content: str, text: s
 
 
 def test_cheapest_slots_are_used_first_regardless_of_order() -> None:
-    policy = TargetPolicy("dear.price_per_hour=3; cheap.price_per_hour=1; fourfold.price_per_hour=2")
-    dear, cheap = manager("dear"), manager("cheap", max_slots=2)
-    fourfold = manager("fourfold", unit_slots=4, max_slots=4)
-    assert units(policy, 0, [work(10, 60.0)], dear, cheap, fourfold) == [4, 2, 1]
+    dear, cheap = manager("dear", unit_price=3.0), manager("cheap", max_slots=2, unit_price=1.0)
+    fourfold = manager("fourfold", unit_slots=4, max_slots=4, unit_price=2.0)
+    assert units(TargetPolicy(""), 0, [work(10, 60.0)], dear, cheap, fourfold) == [4, 2, 1]
 
 
 def test_target_is_reached_with_the_fewest_units() -> None:
@@ -91,9 +92,7 @@ def test_unreachable_target_is_missed_by_as_little_as_possible() -> None:
 
 
 def test_starts_never_exceed_the_maximum() -> None:
-    policy = TargetPolicy("maximum_units=3; small.maximum_units=1")
-    assert units(policy, 0, [work(100, 60.0)], manager("m"), manager("small")) == [3, 1]
-    assert units(TargetPolicy("maximum_units=9"), 0, [work(100, 60.0)], manager(max_slots=4)) == [4]
+    assert units(TargetPolicy(""), 0, [work(100, 60.0)], manager("m", max_slots=3), manager("n", max_slots=1)) == [3, 1]
 
 
 def test_idle_units_are_kept_for_the_configured_time() -> None:
@@ -109,6 +108,6 @@ def test_first_slots_is_the_initial_size_for_unmeasured_work() -> None:
 
 
 def test_slow_cheap_manager_is_skipped_when_a_target_is_at_stake() -> None:
-    policy = TargetPolicy("finish_seconds=100; slow.price_per_hour=1; fast.price_per_hour=2")
-    slow, fast = manager("slow", startup_seconds=300.0), manager("fast", startup_seconds=5.0)
-    assert units(policy, 0, [work(90, 10.0)], slow, fast) == [0, 10]
+    slow = manager("slow", startup_seconds=300.0, unit_price=1.0)
+    fast = manager("fast", startup_seconds=5.0, unit_price=2.0)
+    assert units(TargetPolicy("finish_seconds=100"), 0, [work(90, 10.0)], slow, fast) == [0, 10]
