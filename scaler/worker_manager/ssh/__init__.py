@@ -96,8 +96,6 @@ class SshConfig(WorkerManagerConfig):
     ssh_python: Annotated[str, Setting(default_text="none: uv installs an environment there", metavar="PATH")] = ""
     """Python, or a virtual environment directory, with this version of scaler on the hosts. Without it, uv creates an
     environment with the running version, once per version."""
-    ssh_packages: Annotated[Names, Setting(default_text="none", metavar="PACKAGE")] = ()
-    """Packages that tasks import, such as numpy>=2, which uv installs on the hosts."""
     ssh_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
     """Options for the ssh command, such as -J, gate, -i, key. Your ~/.ssh/config applies as usual."""
     tunnel: Annotated[
@@ -128,9 +126,4 @@ class SshConfig(WorkerManagerConfig):
             raise ValueError(
                 "host_name is for object stores of hosts, which cannot reach each other through a tunnel: "
                 "leave host_name out, or set tunnel = false"
-            )
-        if self.ssh_python and self.ssh_packages:
-            raise ValueError(
-                f"ssh_packages is for environments that uv creates, but ssh_python names an existing one "
-                f"({self.ssh_python}): install the packages there, and leave ssh_packages out"
             )

@@ -347,5 +347,5 @@ def _wheel_for(config: SshConfig) -> Wheel:
         path = build_wheel(Path(directory))
         data = path.read_bytes()
     extras = "[uvloop]" if config.event_loop == "uvloop" else ""
-    digest = hashlib.sha256(data + json.dumps([python_version(), extras, config.ssh_packages]).encode()).hexdigest()
-    return Wheel(path.name, data, digest[:32], extras, config.ssh_packages)
+    digest = hashlib.sha256(data + json.dumps([python_version(), extras]).encode()).hexdigest()
+    return Wheel(path.name, data, digest[:32], extras)

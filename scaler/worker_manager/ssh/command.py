@@ -45,7 +45,6 @@ class Wheel(NamedTuple):
     data: bytes
     digest: str
     extras: str
-    packages: Sequence[str]
 
 
 def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], script: str) -> list[str]:
@@ -82,12 +81,11 @@ def _existing(path: str) -> Sequence[str]:
 
 
 def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
-    packages = " ".join(map(quote, wheel.packages))
     steps = (
         f'head -c {len(wheel.data)} > "$D/{wheel.name}"',
         'rm -rf "$D/venv"',
         f'uv venv -q --python {python_version} "$D/venv"',
-        f'uv pip install -q --python "$D/venv/bin/python" "$D/{wheel.name}{wheel.extras}" {packages}',
+        f'uv pip install -q --python "$D/venv/bin/python" "$D/{wheel.name}{wheel.extras}"',
         'touch "$D/ready"',
     )
     missing = "uv is not installed there: install it, or set ssh_python"
