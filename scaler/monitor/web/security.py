@@ -14,7 +14,6 @@ import html
 import os
 import re
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -38,13 +37,6 @@ MAX_FORM_BYTES = 4096
 PUBLIC = ("/style.css", "/icon.svg")
 """Paths that the login page loads."""
 BEARER = {"WWW-Authenticate": "Bearer"}
-
-# From linux/netlink.h, linux/sock_diag.h, and linux/inet_diag.h: the only way to look up a single socket.
-_NETLINK, _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 16, 4, 20, 1
-_NETLINK_HEADER = struct.Struct("=IHHII")
-_QUESTION = struct.Struct("=BBxxI")
-_ANY_INTERFACE_AND_COOKIE = b"\0" * 4 + b"\xff" * 8
-NETLINK_SECONDS = 1.0
 
 _WRONG = "This token is wrong or outdated. Copy the whole token again."
 # No redirect: after a link on another site, a browser would follow it without a cookie of SameSite=Strict.
@@ -113,25 +105,19 @@ class Login(Admission):
 
 def is_same_user(peer: tuple[str, int], own: tuple[str, int]) -> bool:
     """Return whether the other end of a loopback connection is a process of this user, according to the kernel. peer,
-    own: address and port of both ends. True on systems that cannot tell. False on Linux with a kernel that was built
-    without INET_DIAG, so its users need the token."""
+    own: address and port of both ends. True on systems that cannot tell."""
+    wanted = [_as_in_table(address.partition("%")[0].removeprefix("::ffff:"), port) for address, port in (peer, own)]
     try:
-        netlink = socket.socket(_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
+        with Path("/proc/net/tcp6" if len(wanted[0]) > len("7F000001:0000") else "/proc/net/tcp").open() as lines:
+            return any(int(fields[7]) == os.geteuid() for line in lines if (fields := line.split())[1:3] == wanted)
     except OSError:
         return True
-    family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
-    addresses = (socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0") for address, _ in (peer, own))
-    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0xFFFFFFFF) + struct.pack(">HH", peer[1], own[1])
-    question += b"".join(addresses) + _ANY_INTERFACE_AND_COOKIE
-    with netlink:
-        netlink.settimeout(NETLINK_SECONDS)
-        try:
-            netlink.send(_NETLINK_HEADER.pack(16 + len(question), _SOCK_DIAG_BY_FAMILY, _REQUEST, 0, 0) + question)
-            answer = netlink.recv(4096)
-        except OSError:
-            return True
-    is_row = _NETLINK_HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY
-    return is_row and int.from_bytes(answer[80:84], sys.byteorder) == os.geteuid()
+
+
+def _as_in_table(address: str, port: int) -> str:
+    data = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    words = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4))
+    return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 from scaler.monitor.model import Model
 from scaler.monitor.web import security as login_module
+from scaler.monitor.web.security import is_same_user
 from scaler.monitor.web.server import WebApp
 from tests.unit.monitor.web_rig import PreparedMonitor, ask, of_connection, run, web_config
 
@@ -50,6 +52,23 @@ def test_nothing_is_shown_beyond_loopback_without_a_token(base: str, is_same_use
                 assert ("<form" in answer.text) is (path == "/")
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("server", "host"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.1")])
+def test_kernel_tells_the_user_of_a_connection(server: str, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = socket.AF_INET6 if ":" in server else socket.AF_INET
+    with (
+        socket.create_server((server, 0), family=family, dualstack_ipv6=server == "::") as listening,
+        socket.create_connection((host, listening.getsockname()[1])) as client,
+        listening.accept()[0] as accepted,
+    ):
+        ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
+        assert is_same_user(*ends)
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+        assert not is_same_user(*ends)
+        monkeypatch.undo()
+        client.close()
+        assert not is_same_user((ends[0][0], 1), ends[1])
 
 
 def test_only_other_users_need_a_token_on_loopback() -> None:
