@@ -30,6 +30,7 @@ RETIRED = {
     "status_report_interval_seconds": ("-sri",),
     "task_log_max_size": (),
     "trim_memory_threshold_bytes": ("-tm",),
+    "worker_type": (),
 }
 """Settings that are accepted everywhere without effect, and their short flags."""
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}

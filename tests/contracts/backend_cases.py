@@ -56,9 +56,7 @@ def memory_case() -> Iterator[BackendCase]:
 @contextmanager
 def baremetal_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     monkeypatch.setattr(baremetal_native, "COMMAND", (sys.executable, str(script)))
-    config = BaremetalNativeConfig(
-        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", max_task_concurrency=8, worker_type="local"
-    )
+    config = BaremetalNativeConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", max_task_concurrency=8)
     backend = BaremetalNative(config)
     yield BackendCase(backend, lambda unit_id: os.kill(backend.pid_of(unit_id), signal.SIGKILL))
     backend.close()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -107,7 +108,7 @@ def manager(address: str, directory: Path | None = None, **settings: object) -> 
     """directory: where its workers find modules."""
     config = model_of(
         BaremetalNativeConfig,
-        {"scheduler_address": address, "worker_manager_id": "local", "worker_type": "box", "max_task_concurrency": 4}
+        {"scheduler_address": address, "worker_manager_id": "local", "max_task_concurrency": 4}
         | {"insecure_no_auth": True}
         | settings,
     )
@@ -174,7 +175,7 @@ def test_units_follow_the_schedulers_target_and_lost_ones_are_replaced() -> None
             await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.RUNNING)) == 2)
             units = scheduler.in_state(UnitState.RUNNING)
             assert {worker.unit_id for worker in scheduler.workers} == set(units)
-            assert all(unit_id.startswith("box-") for unit_id in units)
+            assert all(unit_id.startswith(f"{socket.gethostname()}-") for unit_id in units)
 
             victim = psutil.Process(process.pid).children()[0]
             victim.kill()

@@ -13,11 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 from scaler.child_process import ChildProcess
-from scaler.config.setting import Setting
-from scaler.config.values import Name
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.config.worker_managers import WorkerManagerConfig, default_concurrency
 from scaler.errors import ScalerError
@@ -181,13 +179,10 @@ class BaremetalNativeConfig(WorkerManagerConfig):
     type: Literal["baremetal_native"] = "baremetal_native"
     mode: Literal["dynamic", "fixed"] = "dynamic"
     """dynamic: the scaling policy sets the number of workers; fixed: always run max_task_concurrency workers."""
-    worker_type: Annotated[Name, Setting(default_text="auto, the host's name", metavar="NAME")] = "auto"
-    """Prefix of unit names."""
 
 
 class BaremetalNative(LocalAgents):
     def __init__(self, config: BaremetalNativeConfig) -> None:
-        label = socket.gethostname() if config.worker_type == "auto" else config.worker_type
         cpus = usable_cpus()
         limit = config.max_task_concurrency
         sizes: tuple[int, ...] = ()
@@ -198,4 +193,6 @@ class BaremetalNative(LocalAgents):
             sizes = (FIXED_UNIT_SLOTS,) * whole + ((rest,) if rest else ())
             capacity = replace(capacity, fixed=True, unit_slots=max(sizes), max_slots=sum(sizes), max_units=len(sizes))
         credential = partial(units_credential, config)
-        super().__init__(capacity, label, COMMAND, config.worker_config, credential=credential, sizes=sizes)
+        super().__init__(
+            capacity, socket.gethostname(), COMMAND, config.worker_config, credential=credential, sizes=sizes
+        )

@@ -191,5 +191,4 @@ def test_every_short_worker_flag_is_known() -> None:
         logging_config_file="y.ini",
         logging_format="json",
         mode="fixed",
-        worker_type="big",
     )
