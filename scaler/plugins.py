@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -181,14 +181,8 @@ class Extension:
 
     keeper: called with the frame of a scheduler with a state_directory, returns an object like
     `scaler.extensions.durability.steps.DurableSteps`. main: coroutine function that runs a scheduler's process, called
-    with the settings, the Component, and `scaler.scheduler.server.serve`. session: called with a name, a ClientLoop,
-    and a serializer, returns the durable session of a client.
-
-    loop: called with the arguments `address`, `session`, and `timeout_seconds` of `Client`, returns the ClientLoop of a
-    client without an own connection. prepare: called in a fork server before later tasks have clients. watch: called
-    with a ProcessorContext, returns an object like `scaler.extensions.nested.client.SlotWatch`.
-
-    frames: the module that compresses frames of connections; only the one of `compression` is used.
+    with the settings, the Component, and `scaler.scheduler.server.serve`. prepare: called in a fork server before later
+    tasks have clients.
 
     agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
     processor: called in each processor with its `ProcessorContext`, which also has such lists, and with a function that
@@ -198,10 +192,7 @@ class Extension:
     `scaler.client.asynchronous.AsyncCalls`, whose methods clients and their views get. questions: a class like client,
     whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
 
-    packages, requirements, uploaded: modules of the `environment` extension, for clients and workers. documents: the
-    module of the `languages` extension. culprit: returns path, part, and error of the part of a value that prevents its
-    pickling, given the value and its error. unit: returns the settings of a worker with facts about its unit, given the
-    settings and the environment variables. process: see `OwnProcess`.
+    process: see `OwnProcess`. own: parts that Scaler takes from one built-in extension only, by name, with `part_of`.
     """
 
     name: str
@@ -217,23 +208,14 @@ class Extension:
     page: str = ""
     keeper: str = ""
     main: str = ""
-    session: str = ""
-    loop: str = ""
     prepare: str = ""
-    watch: str = ""
-    frames: str = ""
     agent: str = ""
     processor: str = ""
     client: str = ""
     async_client: str = ""
     questions: str = ""
-    packages: str = ""
-    requirements: str = ""
-    uploaded: str = ""
-    documents: str = ""
-    culprit: str = ""
-    unit: str = ""
     process: OwnProcess | None = None
+    own: Mapping[str, str] = field(default_factory=dict, hash=False)
     requires: tuple[str, ...] = ()
 
 
@@ -267,11 +249,12 @@ def _extension(name: str) -> Extension:
 
 
 def part_of(name: str, part: str, user: str) -> Any:
-    """Return a part of a built-in extension, by the field that names it. user: what needs it. Raises UsageError if the
-    extension is missing."""
+    """Return a part of a built-in extension, by its name in `own`, or else by its field. user: what needs it. Raises
+    UsageError if the extension is missing."""
     if EXTENSIONS.reference(name) is None:
         raise UsageError(f"{user} needs the extension {name!r}, which is not installed")
-    return load(getattr(_extension(name), part))
+    extension = _extension(name)
+    return load(extension.own.get(part) or getattr(extension, part))
 
 
 @cache

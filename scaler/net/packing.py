@@ -6,15 +6,14 @@ from functools import cache
 from typing import Any
 
 from scaler.net.transport import EnvelopeReceived, Input
-from scaler.plugins import EXTENSIONS, load
+from scaler.plugins import EXTENSIONS, part_of
 from scaler.protocol.session import HEADER_BYTES
 
 
 @cache
 def packing() -> Any:
     """Return the module that compresses frames, or None."""
-    extension: Any = load(EXTENSIONS.built_in["compression"]) if "compression" in EXTENSIONS.built_in else None
-    return None if extension is None else load(extension.frames)
+    return part_of("compression", "frames", "") if "compression" in EXTENSIONS.built_in else None
 
 
 def announced(setting: str) -> str:

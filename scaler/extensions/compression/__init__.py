@@ -5,4 +5,4 @@ net -> links.py: decides for a connection -> frames.py: decides for each frame -
 
 from scaler.plugins import Extension
 
-EXTENSION = Extension("compression", frames="scaler.extensions.compression.links")
+EXTENSION = Extension("compression", own={"frames": "scaler.extensions.compression.links"})

@@ -28,6 +28,6 @@ EXTENSION = Extension(
     scheduler="scaler.extensions.durability.core:DurabilityPart",
     client="scaler.extensions.durability.cached:CachedCalls",
     questions="scaler.extensions.durability.client:SessionCalls",
-    session="scaler.extensions.durability.client:NamedSession",
+    own={"session": "scaler.extensions.durability.client:NamedSession"},
     keeper="scaler.extensions.durability.steps:keep_state",
 )

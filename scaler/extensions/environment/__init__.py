@@ -13,7 +13,9 @@ EXTENSION = Extension(
     scheduler="scaler.extensions.environment.core:Packages",
     agent="scaler.extensions.environment.agent:report_packages",
     questions="scaler.extensions.environment.client:UploadCalls",
-    packages="scaler.extensions.environment.packages",
-    requirements="scaler.extensions.environment.requirements",
-    uploaded="scaler.extensions.environment.uploaded",
+    own={
+        "packages": "scaler.extensions.environment.packages",
+        "requirements": "scaler.extensions.environment.requirements",
+        "uploaded": "scaler.extensions.environment.uploaded",
+    },
 )

@@ -10,7 +10,7 @@ from scaler.plugins import Extension
 EXTENSION = Extension(
     "failures",
     questions="scaler.extensions.failures.bundle:FailureCalls",
-    culprit="scaler.extensions.failures.unpicklable_members:find_culprit",
+    own={"culprit": "scaler.extensions.failures.unpicklable_members:find_culprit"},
     scheduler="scaler.extensions.failures.core:Failures",
     page="scaler.extensions.failures:failures",
     monitor="scaler.extensions.failures.monitor:FailedTasks",

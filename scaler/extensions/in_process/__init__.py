@@ -2,4 +2,4 @@
 
 from scaler.plugins import Extension
 
-EXTENSION = Extension("in_process", loop="scaler.extensions.in_process.client:open_loop")
+EXTENSION = Extension("in_process", own={"loop": "scaler.extensions.in_process.client:open_loop"})

@@ -2,4 +2,4 @@
 
 from scaler.plugins import Extension
 
-EXTENSION = Extension("languages", documents="scaler.extensions.languages.by_name")
+EXTENSION = Extension("languages", own={"documents": "scaler.extensions.languages.by_name"})

@@ -7,8 +7,10 @@ from scaler.plugins import Extension
 
 EXTENSION = Extension(
     "nested",
-    loop="scaler.extensions.nested.client:open_loop",
+    own={
+        "loop": "scaler.extensions.nested.client:open_loop",
+        "watch": "scaler.extensions.nested.client:watch",
+    },
     prepare="scaler.extensions.nested.client:prepare",
-    watch="scaler.extensions.nested.client:watch",
     agent="scaler.extensions.nested.agent:relay_clients",
 )

@@ -2,4 +2,4 @@
 
 from scaler.plugins import Extension
 
-EXTENSION = Extension("units", unit="scaler.extensions.units.unit_id:with_unit")
+EXTENSION = Extension("units", own={"unit": "scaler.extensions.units.unit_id:with_unit"})
