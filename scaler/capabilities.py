@@ -1,4 +1,4 @@
-"""Capabilities and amounts as users write and read them, in options of tasks, settings, and texts."""
+"""Capabilities and amounts in the form that users write and read: in task options, settings, and messages."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def task_needs(
         raise UsageError(f"gpu is {gpus!r}: a task takes a fraction of one GPU, or whole GPUs")
     counted = amounts("resources", resources)
     if builtin := {MEMORY, CPUS, GPU} & counted.keys():
-        raise UsageError(f"resources has {min(builtin)!r}, which is an option of its own: {min(builtin)}=...")
+        raise UsageError(f"resources has {min(builtin)!r}, which is a separate option: {min(builtin)}=...")
     terms = {COUNTED: counted, LIMIT: amounts("limits", limits)}
     pairs = [(prefix + name, amount) for prefix, found in terms.items() for name, amount in found.items()]
     needs = Needs.of(wanted)
@@ -94,7 +94,7 @@ def amounts(option: str, given: object) -> dict[str, float]:
     pairs = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, 1.0)
     for name, amount in pairs.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise UsageError(f"{option} has {name!r}: a name has letters, digits, '_', '.' and '-'")
+            raise UsageError(f"{option} contains {name!r}: a name consists of letters, digits, '_', '.' and '-'")
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not is_number or not 1 / UNITS_PER_ONE <= amount < math.inf:
             raise UsageError(f"{option}[{name!r}] is {amount!r}, but must be a number from {1 / UNITS_PER_ONE}")

@@ -19,7 +19,8 @@ MAX_READY_BYTES = 64 * 1024  # maximum size of the readiness line
 
 
 class ChildProcess:
-    """A running child. `ended` is readable after its end, and `ready_pipe` until its readiness line is read."""
+    """A running child. `ended` becomes readable when the process ends; `ready_pipe` is readable until its readiness
+    line is read."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class ChildProcess:
         ready_fd, childs_end = os.pipe2(os.O_CLOEXEC)
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
         # The child inherits the mask, so a SIGTERM that this program ignores stays pending until the child restores
-        # signals. A user's command restores none, so the signal is blocked only if ignored.
+        # signals. A user's command does not restore signals, so SIGTERM is blocked only if this program ignores it.
         is_ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if is_ignored else ())
         try:

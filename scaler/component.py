@@ -36,7 +36,7 @@ class Component:
         if self._ready_fd is not None:
             os.set_inheritable(self._ready_fd, False)
         self._parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
-        self.has_parent = self._parent_pid is not None  # started by another Scaler process, with which this one ends
+        self.has_parent = self._parent_pid is not None  # started by another Scaler process; this process ends with it
 
     def ready(self, addresses: Mapping[str, str]) -> None:
         text = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
@@ -124,7 +124,7 @@ async def _run(name: str, main: Main) -> int:
 
     def interrupt(number: int, count: int) -> None:
         # A service manager signals all processes of a service, and then the parent signals this one. The parent kills
-        # in time.
+        # this process if it takes too long.
         if count > 1 and not component.has_parent:
             os._exit(128 + number)
         loop.call_soon_threadsafe(component.stop.set)

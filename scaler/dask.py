@@ -38,7 +38,7 @@ def get(dsk: Any, keys: Any, *, client: Client | None = None, address: str | Non
 
 
 def _without_nodes(graph: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-    """Return a graph of Dask's nodes as keys, values, and computations. Raises UsageError for a missing key."""
+    """Return a graph with Dask's nodes as keys, values, and computations. Raises UsageError for a missing key."""
     plain: dict[Hashable, Any] = {}
     functions: dict[str, NodeFunction] = {}
     for key, node in graph.items():

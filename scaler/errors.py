@@ -22,7 +22,7 @@ class ScalerError(Exception):
 
 
 class UsageError(ScalerError, ValueError):
-    """An invalid request of the caller; the message states the remedy. Commands exit with code 2."""
+    """An invalid request. The message states the remedy. Commands exit with code 2."""
 
 
 class ConfigError(UsageError):
@@ -30,7 +30,7 @@ class ConfigError(UsageError):
 
 
 class UnreachableError(ScalerError, ConnectionError):
-    """No answer from an address. The message has the address and the time waited."""
+    """No answer from an address. The message contains the address and the time waited."""
 
 
 class RefusedError(ScalerError, ConnectionError):
@@ -42,13 +42,13 @@ class ProtocolError(ScalerError):
 
 
 class LimitError(ScalerError):
-    """A limit was reached; the message has its name and value."""
+    """A limit was reached. The message contains the limit's name and value."""
 
-    may_pass = False  # the same call may succeed later, such as when a disk is full
+    may_pass = False  # the same call may succeed later, for example when a disk is no longer full
 
 
 class ComponentError(ScalerError, RuntimeError):
-    """A Scaler process failed. The message has its name, its exit status, and its last output."""
+    """A Scaler process failed. The message contains the process's name, exit status, and last output."""
 
 
 class ClientClosedError(ScalerError, RuntimeError):
@@ -76,15 +76,16 @@ class TaskRejectedError(TaskError):
 
 
 class WorkerLostError(TaskError):
-    """The workers that ran the task were lost, up to the limit of retries."""
+    """Workers that ran the task were lost more often than its retries allow."""
 
 
 class ProcessorDiedError(TaskError):
-    """The processes that ran the task died, up to the limit of retries. The message has the signal or exit code."""
+    """Processes that ran the task died more often than its retries allow. The message contains the signal or exit
+    code."""
 
 
 class MemoryLimitError(TaskError, MemoryError):
-    """The task exceeded the memory of its worker or machine. The message has the limit and the peak."""
+    """The task exceeded the memory of its worker or machine. The message contains the limit and the peak."""
 
 
 class PoisonTaskError(TaskError):
@@ -94,7 +95,7 @@ class PoisonTaskError(TaskError):
 class ObjectLostError(TaskError):
     """An object that the task needs, or its result, is no longer in the object storage."""
 
-    object_id = b""  # the missing object, if the object storage was asked for it
+    object_id = b""  # the missing object, if it was requested from the object storage
 
 
 class SchedulerLostError(TaskError):
@@ -106,8 +107,8 @@ class ClientDisconnectedError(TaskError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this name, as in the standard library)
-    """Carries the traceback of a remote exception as its `__cause__`, so that both are shown together. where: the map
-    item or graph node concerned, or empty."""
+    """Carries a remote exception's traceback as the exception's `__cause__`, so that both are shown together. where:
+    the map item or graph node concerned, or empty."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -75,7 +75,7 @@ class MemoryCgroup(NamedTuple):
 
     def used_bytes(self) -> int:
         values = numbers_in(self.folder / "memory.stat")
-        # Version 1 has two names for each value: without and with the cgroups below.
+        # Version 1 has two names for each value: without and with descendant cgroups.
         is_first = "total_rss" in values
         return sum(values.get(name, 0) for name in (("total_rss", "total_shmem") if is_first else ("anon", "shmem")))
 
@@ -88,7 +88,7 @@ class MemoryCgroup(NamedTuple):
 
 
 def numbers_in(path: Path) -> dict[str, int]:
-    """Return the numbers in a file of the kernel, by the word before each. Empty if the file cannot be read."""
+    """Return the numbers in a kernel file by the word before each number. Empty if the file cannot be read."""
     values: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError):
         for line in path.read_text("ascii", "replace").splitlines():
@@ -113,7 +113,8 @@ def memory_cgroup(root: Path = _ROOT) -> MemoryCgroup | None:
 
 
 def temporary_directory() -> str:
-    """Return a directory for temporary files, or else for shared memory. Raises OSError if none is writable."""
+    """Return a directory for temporary files or, if none is writable, for shared memory. Raises OSError if none is
+    writable."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:

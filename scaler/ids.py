@@ -108,7 +108,7 @@ def task_id_of(text: str) -> bytes:
     except ValueError:
         identifier = b""
     if len(identifier) != ID_BYTES:
-        raise UsageError(f"{text!r} is no task id: give the 32 hexadecimal digits that future.task_id shows")
+        raise UsageError(f"{text!r} is not a task id: give the 32 hexadecimal digits that future.task_id shows")
     return identifier
 
 
@@ -123,7 +123,7 @@ class IdFactory:
         self.owner = owner
         self._numbers = map(struct.Struct(">Q").pack, itertools.count(first))
         self.task: Callable[[], bytes] = map(owner.__add__, self._numbers).__next__
-        """Returns a new task id. An attribute rather than a method for speed, because every submit calls it."""
+        """Returns a new task id. An attribute instead of a method, because every submit calls it."""
 
     def object(self) -> bytes:
         return self.owner + _OBJECT_KIND + next(self._numbers)[2:]

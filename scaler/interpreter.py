@@ -28,7 +28,9 @@ def worker_command(module: str, environment: Mapping[str, str] = os.environ) -> 
 
 def import_from_working_directory() -> None:
     """Add the working directory to sys.path after Scaler's import, so that a local `scaler.py` cannot replace it."""
-    if sys.flags.safe_path and _SAFE_PATH_VARIABLE not in os.environ:  # with the variable set, the operator wants it so
+    if (
+        sys.flags.safe_path and _SAFE_PATH_VARIABLE not in os.environ
+    ):  # the variable is set, so the operator has chosen this
         with contextlib.suppress(FileNotFoundError):
             sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
 

@@ -137,7 +137,7 @@ class InThread(logging.Handler):
 
 
 class RateLimitedLog:
-    """Logs one kind of frequent event: the first at once, later ones as a count. Belongs to a loop."""
+    """Logs one kind of frequent event: the first one at once, later ones as a count. Belongs to a loop."""
 
     def __init__(self, log: logging.Logger, level: int, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log

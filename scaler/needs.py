@@ -1,5 +1,5 @@
 """Capabilities: a worker's offers, a task's needs, and their comparison. A capability is a label (`linux`) or a
-quantity (`gpu=2`). An offered label satisfies any quantity; a needed label is satisfied by any offer of that name.
+quantity (`gpu=2`). An offered label satisfies any quantity. A needed label is satisfied by any offer with that name.
 Three quantities are *counted*: a running task occupies its `memory` (bytes), `gpu`, and `cpus` on its worker. Every
 worker offers memory and cpus, explicitly or implicitly. Other quantities are counted if a task asks for them with
 `resources`, and only compared otherwise."""
@@ -19,7 +19,7 @@ _MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down, so that equal h
 BYTE_PREFIXES = " KMGT"
 PIN, LIMIT, NEAR, GANG, COUNTED = "worker:", "limit:", "near:", "gang:", "counted:"
 """Prefixes of terms: one worker (its id in hex follows), a limit of the cluster, a preferred place, the number of tasks
-that start together, and a capability that is counted. Terms travel among the needs. Only the first and the last are
+that start together, and a capability that is counted. Terms are part of the needs. Only the first and the last are
 compared with offers. Capability names have no colon."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
@@ -151,7 +151,7 @@ def pinned_worker(pin: str) -> bytes:
 
 
 def function_needs(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-    """Return the needs by which the tasks of a function are counted together: capabilities and limits."""
+    """Return the needs by which a function's tasks are counted together: capabilities and limits."""
     return _without(items, PIN, NEAR, GANG)
 
 
@@ -178,7 +178,7 @@ def checked(capabilities: Mapping[str, float | None], label: float) -> tuple[tup
     for name in sorted(capabilities, key=str):
         amount = capabilities[name]
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise UsageError(f"capability {name!r}: a name has letters, digits, '_', '.' and '-'")
+            raise UsageError(f"capability {name!r}: a name consists of letters, digits, '_', '.' and '-'")
         if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float)):
             raise UsageError(f"capability {name!r}: the amount must be a number or None, not {amount!r}")
         if amount is None or amount == -1:

@@ -1,4 +1,4 @@
-"""Output that never blocks long on its reader: data that a thread cannot write in time is dropped."""
+"""Output that never blocks for long: data that a thread cannot write in time is dropped."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class OutputRelay:
             os.dup2(original, descriptor)
             OutputRelay._exists = OutputRelay.leads_to_terminal = False
         if self._thread is not None:
-            self._thread.join(2 * FLUSH_SECONDS)  # longer only while a child process started here survives
+            self._thread.join(2 * FLUSH_SECONDS)  # longer only while a child process started here is still running
 
     def _run(self) -> None:
         output = OutputStreams({original: NAMES[stream] for stream, original in self._originals.items()})

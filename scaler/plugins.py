@@ -80,14 +80,14 @@ class WorkerManagerType:
 
 
 def worker_manager_type(name: str) -> WorkerManagerType:
-    """Return the worker manager type of this name. Raises UsageError if it is not installed."""
+    """Return the worker manager type with this name. Raises UsageError if it is not installed."""
     reference = WORKER_MANAGERS.reference(name)
     if reference is None:
         known = WORKER_MANAGERS.names()
         raise UsageError(f"no worker manager of type {name!r} is installed{nearest(name, known)}")
     found = load(reference)
     if not isinstance(found, WorkerManagerType):
-        raise UsageError(f"the entry point {name} = {reference!r} names no scaler.plugins.WorkerManagerType")
+        raise UsageError(f"the entry point {name} = {reference!r} is not a scaler.plugins.WorkerManagerType")
     return found
 
 
@@ -244,7 +244,9 @@ def _extension(name: str) -> Extension:
     except Exception as error:
         raise UsageError(f"the extension {name!r} cannot be loaded: {error!r}") from error
     if not isinstance(extension, Extension) or extension.name != name:
-        raise UsageError(f"the entry point of the extension {name!r} names no scaler.plugins.Extension of this name")
+        raise UsageError(
+            f"the entry point of the extension {name!r} does not refer to a scaler.plugins.Extension with this name"
+        )
     return extension
 
 
@@ -280,11 +282,11 @@ def own_process(section: str) -> OwnProcess | None:
 
 
 class ExtensionMethod:
-    """A method that the first use takes from the extension, and puts in its own place."""
+    """A method that replaces itself with the extension's method on first use."""
 
     def __init__(self, extension: str, part: str = "client", wrapper: str = "") -> None:
-        """part: the field of the extension that names the class with the method. wrapper: reference of a function that
-        makes the method of that method."""
+        """part: the field of the extension that names the class with the method. wrapper: reference to a function that
+        creates the method from the extension's method."""
         self._extension = extension
         self._part = part
         self._wrapper = wrapper

@@ -1,5 +1,5 @@
 """Resets the inherited process state: signals, standard streams, working directory. A program may block SIGCHLD, ignore
-SIGTERM, or close its stdin, and a script's `&` ignores SIGINT. Child processes inherit these."""
+SIGTERM, or close its stdin, and a script's `&` ignores SIGINT. Child processes inherit these settings."""
 
 from __future__ import annotations
 

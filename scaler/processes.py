@@ -21,7 +21,7 @@ PARENT_PID_VARIABLE = "SCALER_PARENT_PID"  # the process with which the componen
 LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"  # the listening socket, if bound by the parent
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-"""Signals that stop a component. SIGHUP comes from a closing terminal, and from systemd in addition to SIGTERM."""
+"""Signals that stop a component. A closing terminal sends SIGHUP, and systemd sends it in addition to SIGTERM."""
 MAX_ROUNDS = 20  # rounds of killing matching processes; each kills those created during the previous round
 ROUND_SECONDS = 1.0  # time limit per round for killed processes to end
 
@@ -116,7 +116,7 @@ def after_fork(reset: Callable[[], object]) -> None:
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, if the C library can. Takes milliseconds per 100 MB."""
+    """Return freed memory to the system, if the C library supports it. Takes milliseconds per 100 MB."""
     if sys.platform == "linux" and hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(0)
 
@@ -165,7 +165,7 @@ def handling_signals(numbers: Collection[int], handler: Callable[[int, int], Non
 
 
 def absolute(path: str | Path) -> Path:
-    """Return the absolute path; below / if the working directory was removed."""
+    """Return the absolute path, which is below / if the working directory was removed."""
     try:
         return Path(path).absolute()
     except FileNotFoundError:
@@ -200,7 +200,7 @@ def end_processes_with(entries: Collection[str]) -> None:
 
 
 SPARED: list[Callable[[], Collection[int]]] = []
-"""Functions that return pids of descendants that `end_descendants` spares."""
+"""Functions that return the pids of descendants spared by `end_descendants`."""
 
 
 def end_descendants() -> None:
@@ -298,7 +298,7 @@ class LoadMeter:
 
 
 class _Measured(NamedTuple):
-    """CPU seconds used at a time, and CPU use in the interval before. Times are since boot."""
+    """CPU seconds used up to a time, and CPU use in the preceding interval. Times are since boot."""
 
     born: float
     at: float

@@ -22,7 +22,7 @@ MAX_NAME_CHARACTERS = 60
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 _SUFFIX = ".cluster"
 _MAX_BYTES = 64 * 1024
-HAS_NAMES = sys.platform != "win32"  # Windows has clients only
+HAS_NAMES = sys.platform != "win32"  # Windows supports only clients
 FLAGS = 0
 if HAS_NAMES:
     import fcntl
@@ -41,12 +41,13 @@ class RunningCluster(NamedTuple):
 
 
 class OwnFile:
-    """A file that is locked while this process runs, by which other processes find it. Forks do not inherit it."""
+    """A file that is locked while this process runs, and through which other processes find it. Forks do not inherit
+    it."""
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
         """Take this file, or with is_numbered the next free one (`stem-2`). Raises UsageError without a private
         directory."""
-        self.stem = stem  # of the name that was free
+        self.stem = stem  # the free name
         self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered
         self._text = text
         self._file = -1
@@ -151,7 +152,7 @@ def running() -> list[RunningCluster]:
 
 
 def find(name: str) -> RunningCluster:
-    """Return the running cluster of this name. Raises UsageError, and UnreachableError with a list of clusters."""
+    """Return the running cluster with this name. Raises UsageError, and UnreachableError with a list of clusters."""
     clusters = running()
     for cluster in clusters:
         if cluster.name == name:
@@ -168,7 +169,7 @@ def find_only() -> RunningCluster:
 
 
 def page_at(address: str) -> str:
-    """Return the link of the page of the cluster at a scheduler's address, or an empty string."""
+    """Return the link to the web page of the cluster at a scheduler's address, or an empty string."""
     try:
         return next((cluster.page for cluster in running() if cluster.address == address), "")
     except UsageError:

@@ -1,6 +1,6 @@
 """A profile: the time that tasks spent at each stack. Merged, bounded, and rendered as text. Pure. Invariants, checked
 by property tests: merging is associative and commutative unless stacks are folded, and preserves total time and
-samples. At most `MAX_STACKS` are kept; the lightest are folded into their callers."""
+samples. At most `MAX_STACKS` are kept. The lightest stacks are folded into their callers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def read_document(document: Mapping[str, Any]) -> StackProfile:
     """Parse a document. Raises ValueError if invalid, because the sender runs user code."""
     samples, frames, stacks = (document.get(name) for name in ("samples", "frames", "stacks"))
     if not (_is_count(samples) and isinstance(frames, list) and isinstance(stacks, list)):
-        raise ValueError("a profile lacks samples, frames or stacks")
+        raise ValueError("a profile lacks samples, frames, or stacks")
     if len(stacks) > MAX_STACKS or not all(isinstance(each, str) for each in frames):
         raise ValueError("a profile has too many stacks, or frames that are not strings")
     labels = [label(each) for each in frames]

@@ -1,4 +1,4 @@
-"""Makes peers' texts safe for terminals, logs, and pages. Pure: processors import this module, and not `logging`."""
+"""Makes peers' texts safe for terminals, logs, and pages. Pure. Processors import this module instead of `logging`."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
-"""For each command, `module:function` references: the first takes program, arguments, and environment, the second the
-result of the first. The last one returns the exit code."""
+"""For each command, `module:function` references: the first takes program, arguments, and environment, and the second
+takes the first's result. The last function returns the exit code."""
 
 
 def _script(name: str) -> Callable[[], int]:

@@ -1,5 +1,5 @@
-"""Numbers the calls of a client (`map`, `get`, ...), and reports their progress to the scheduler: once a second, and
-when one begins after a second without another's beginning."""
+"""Numbers a client's calls (`map`, `get`, ...), and reports their progress to the scheduler once a second, and when a
+call begins after a second without new calls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ClientCalls:
                 call = self._calls.pop(number)
                 found.append(replace(call, items=max(call.items, call.sent)))
                 if not call.is_over:
-                    self._calls[number] = call  # after all calls that are not reported yet
+                    self._calls[number] = call  # after all unreported calls
         return found
 
 

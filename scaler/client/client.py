@@ -39,7 +39,7 @@ class Client(ExtendedQuestions, PublicCalls):
         address: address of the scheduler, or name of a running cluster of this user. With a standby scheduler, both
             addresses, separated by a comma.
         profiling: default of the option `profiling`.
-        timeout_seconds: maximum wait for the scheduler, the object storage, and room below the scheduler's limits.
+        timeout_seconds: maximum wait for the scheduler, the object storage, and capacity at a limit.
         serializer: replaces the built-in serializer.
         stream_output: default of the option `stream_output`.
         name: name of this client in monitors.
@@ -163,7 +163,7 @@ class Client(ExtendedQuestions, PublicCalls):
 
         Args:
             futures: a future, or a collection of futures and other values.
-            return_exceptions: put exceptions in the place of values instead of raising the first one.
+            return_exceptions: return exceptions in place of values instead of raising the first one.
         """
         return gather(futures, return_exceptions=return_exceptions)
 
@@ -244,7 +244,7 @@ def _check(timeout_seconds: object, name: object, session: object) -> None:
 
 
 _shared: dict[tuple[int, str | None], Client] = {}
-"""By process and address: a forked child makes its own."""
+"""By process and address, because a forked child needs its own client."""
 _shared_lock = threading.Lock()
 
 

@@ -24,7 +24,7 @@ from scaler.registry import find, is_name, page_at
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
 ADDRESS_VARIABLE = "SCALER_ADDRESS"
-"""Address or name of the cluster of clients without an address."""
+"""Address or name of the cluster for clients without an address."""
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -99,13 +99,13 @@ def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLo
         n_workers=workers, name=f"client-{os.getpid()}", web_port=WebUiConfig.web_port, protected=False
     )
     try:
-        # The loop, which outlasts the calls of executors, shuts the cluster down at the end of the program.
+        # The loop outlasts executor calls, and shuts the cluster down when the program ends.
         cluster._end.atexit = False
         loop = _open(cluster.get_address(), name, timeout_seconds, Access(), ended=cluster.shutdown)
     except BaseException:
         cluster.shutdown()
         raise
-    named = f"cluster {cluster.get_name()}".rstrip()  # unnamed where names cannot be stored
+    named = f"cluster {cluster.get_name()}".rstrip()  # unnamed if names cannot be stored
     _say(f"started local {named} with {counted(workers, 'worker')}", cluster.get_page())
     return loop
 
@@ -149,7 +149,7 @@ def _open(
 def _of_session(access: Access, address: str) -> Access:
     """Return the access of a durable session's client: with its key even on the server's own machine.
 
-    Exception: a server that uses the keys of its run does not know the credential.
+    Exception: a server that created keys for its run does not know the credential.
     """
     if access.credential is None:
         return access

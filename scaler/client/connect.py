@@ -56,7 +56,7 @@ def processor() -> RunningTask | None:
 
 
 def is_inside_task() -> bool:
-    """Return whether this code runs in a task, including tasks that cannot have clients."""
+    """Return whether this code runs in a task, even one that cannot use clients."""
     module = sys.modules.get("scaler.worker.processor.context")
     return processor() is not None or (module is not None and bool(module.refusal))
 
@@ -88,7 +88,7 @@ def open_loops() -> list[ClientLoop]:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr, if there is one: a program without a terminal or console may have none."""
+    """Print a line to stderr, which may be missing in a program without a terminal or console."""
     if sys.stderr is not None and not os.environ.get(QUIET_VARIABLE):
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"scaler: {text}\n")

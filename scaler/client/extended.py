@@ -1,5 +1,5 @@
-"""The methods of clients that extensions define. extended.pyi declares their types, and this module imports none of
-them: the first use of a method does."""
+"""The methods of clients that extensions define. extended.pyi declares their types, and an extension is imported when
+one of its methods is first used."""
 
 from scaler.plugins import ExtensionMethod
 

@@ -59,7 +59,7 @@ class ProfilingInfo:
 
 
 class FutureOwner(Protocol):
-    """The table of a client's futures, for its futures."""
+    """The client's table of futures, for use by these futures."""
 
     condition: SteadyCondition
     blocked: Callable[[], AbstractContextManager[object]]
@@ -77,7 +77,7 @@ class FutureOwner(Protocol):
 class SteadyCondition(threading.Condition):
     """A condition with a re-entrant lock, whose `with` is safe against Ctrl-C.
 
-    `threading.Condition` enters its lock in Python code, where Ctrl-C can leave the lock acquired for ever. The lock's
+    `threading.Condition` enters its lock in Python code, where Ctrl-C can leave the lock acquired forever. The lock's
     own methods never raise KeyboardInterrupt after acquiring it.
     """
 
@@ -207,10 +207,10 @@ class ScalerFuture(Future[Any], ABC):
 
         Raises:
             Exception: The exception that the task raised.
-            TaskError: The task did not run to its end, such as a WorkerLostError.
+            TaskError: The task did not complete, as with WorkerLostError.
             CancelledError: The task was cancelled.
-            TimeoutError: The task has not ended. The text has the reason; querying the scheduler for it takes up to a
-                tenth of the timeout, at most 1 s.
+            TimeoutError: The task has not ended. The message contains the reason. Querying
+                the scheduler for the reason takes up to a tenth of the timeout, at most 1 s.
         """
         try:
             if self._state is PENDING:
@@ -220,7 +220,7 @@ class ScalerFuture(Future[Any], ABC):
             if self._state is CANCELLED:
                 raise CancelledError
             if self._exception is not None:
-                raise self._exception.with_traceback(None)  # or else each call would extend the traceback
+                raise self._exception.with_traceback(None)  # otherwise, each call would extend the traceback
         except BaseException as error:
             hide_frames(error)
             raise

@@ -65,7 +65,7 @@ class FutureTable:
         self.thread: threading.Thread | None = None
         """The client's own thread, which must not wait for itself."""
         self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Event loops of AsyncClients, which submit must not block."""
+        """Event loops that run an AsyncClient, which submit must not block."""
         self.closed: str | None = None
         self.inbox: list[t.SessionInput] = []
         self.is_awake = False
@@ -110,7 +110,8 @@ class FutureTable:
         return threading.current_thread() is not self.thread
 
     def may_block(self) -> bool:
-        """Return whether submit may block this thread: not the client's own, and no event loop of an AsyncClient."""
+        """Return whether submit may block this thread: neither the client's own thread nor the thread of an
+        AsyncClient's event loop."""
         return self.may_wait() and (not self.event_loops or asyncio._get_running_loop() not in self.event_loops)
 
     def put(self, occurred: t.SessionInput) -> None:
@@ -122,9 +123,9 @@ class FutureTable:
         self.is_awake = True
         try:
             self._wake()
-        except RuntimeError:  # the loop is closed, as is the client
+        except RuntimeError:  # the loop and the client are closed
             pass
-        except BaseException:  # Ctrl-C: the next submit must wake it
+        except BaseException:  # Ctrl-C: the next submit must wake the thread
             self.is_awake = False
             raise
 
@@ -207,7 +208,7 @@ class FutureTable:
             references = cast("tuple[t.Reference, ...]", tuple(found))
             if len(found) > MAX_REFERENCES:
                 raise errors.LimitError(
-                    f"{template.spec.name}: its arguments have {len(found)} futures and objects, more than "
+                    f"{template.spec.name}: its arguments contain {len(found)} futures and objects, more than "
                     f"MAX_REFERENCES = {MAX_REFERENCES}: combine them in several tasks, then combine their results"
                 )
             uploads = tuple(reference._upload for reference in found if isinstance(reference, t.ObjectReference))

@@ -1,4 +1,4 @@
-"""Waits for many futures: gathers values, iterates in the order of completion, shows progress."""
+"""Waits for many futures: gathers values, iterates in completion order, and shows progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scaler.texts import shown
 def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
     """Return the same containers with futures replaced by their values; wait for the futures.
 
-    return_exceptions: put exceptions in the place of failed or cancelled futures. Otherwise raises the first exception,
+    return_exceptions: return exceptions in place of failed or cancelled futures. Otherwise raises the first exception,
     in order of position.
     """
 
@@ -111,7 +111,7 @@ class AsCompleted(Completion, Iterator[ScalerFuture]):
                 raise StopIteration
             self._left -= 1
             if not self._left:
-                self._changed.notify_all()  # other threads have nothing left
+                self._changed.notify_all()  # nothing is left for other threads
             return self._ended.popleft()
 
     def _take(self, future: Any) -> None:

@@ -170,7 +170,8 @@ class ClientLoop:
         return text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
-        """Return why a task is late: the scheduler's answer within a tenth of the timeout, or else the client's."""
+        """Return why a task is late: the scheduler's answer, if it arrives within a tenth of the timeout, or else the
+        client's."""
         seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
         if self._contact.broken_at is not None:
             return f"{self.address} does not answer"
@@ -249,7 +250,7 @@ class ClientLoop:
         self._call(self._loop.call_later, seconds, function)
 
     def _call(self, function: Callable[..., object], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so the call is moot
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the call has no effect
             self._loop.call_soon_threadsafe(function, *args)
 
     # -- in the thread
@@ -291,7 +292,7 @@ class ClientLoop:
                 case Received(message=message):
                     self._received(message)
                 case Welcomed(welcome):
-                    self.futures.step(*inputs, resolved=resolved)  # the numbers of a new session begin again
+                    self.futures.step(*inputs, resolved=resolved)  # a new session restarts its numbers
                     inputs, resolved = [], []
                     self._welcomed(welcome)
                 case Resumed():
@@ -341,7 +342,7 @@ class ClientLoop:
             self._submitted(futures.has_unfinished)
 
     def _ask_scheduler(self, question: m.Inquiry) -> None:
-        self._iterate()  # first the tasks that the question may concern
+        self._iterate()  # first send the tasks that the question may concern
         if self._connector is not None:
             self._connector.send(question)
 
@@ -416,7 +417,7 @@ class ClientLoop:
             future = pending.get(identifier)
             template = future.template if future is not None else None
             if future is None or template is None:
-                if m.is_stored(payload):  # of a cancelled task: release immediately
+                if m.is_stored(payload):  # the task was cancelled: release immediately
                     self._results.reference(payload)
                 continue
             profile: Profile = durations[index]

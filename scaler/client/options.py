@@ -1,4 +1,4 @@
-"""The options of tasks: `OptionKeywords` as users pass them, and `Options`, their validated form."""
+"""Task options: `OptionKeywords`, as users pass them, and `Options`, their validated form."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Exponential:
 
 
 RetryDelay = float | Exponential | Callable[[int], float]
-"""Seconds; growing seconds; or a function of the number of the failed attempt, from 1."""
+"""Seconds, growing seconds, or a function that takes the failed attempt's number, starting at 1."""
 
 
 class TaskKeywords(TypedDict, total=False):
@@ -119,9 +119,8 @@ NAMES = frozenset({*TaskKeywords.__annotations__, *OptionKeywords.__annotations_
 
 
 def options_of(given: OptionKeywords, verb: str, base: Options = DEFAULTS) -> Options:
-    """Return the validated options of a call, described in `Client.submit_verbose`.
-
-    base: has the defaults of `profiling` and `stream_output`. Raises TypeError for an unknown option, and UsageError.
+    """Return a call's validated options, described in `Client.submit_verbose`. base: contains the defaults of
+    `profiling` and `stream_output`. Raises TypeError for an unknown option, and UsageError.
     """
     _check_names(given, verb)
     retries, losses, delay = given.get("retries", DEFAULT_RETRIES), given.get("losses"), given.get("retry_delay")
@@ -220,8 +219,8 @@ def checked_label(what: str, text: object) -> str:
 
 
 def why_alone(options: Options, serializer: object) -> str:
-    """Return the reason why calls with these options cannot share a task, or "": limits and serializers apply to the
-    single call of a task."""
+    """Return the reason why calls with these options cannot share a task, or "". Limits and serializers apply to one
+    call."""
     reasons = {
         "retries=0": not options.retries,
         "retry_on": options.retry_on,
@@ -232,7 +231,8 @@ def why_alone(options: Options, serializer: object) -> str:
 
 
 def chunk_size_of(given: int | None, why: str) -> int | None:
-    """Return the number of calls in a task; None: by measurement. why: the reason for a task for each call, or "".
+    """Return the number of calls per task, or None if measurements decide. why: the reason why each call is a separate
+    task, or "".
 
     Raises UsageError for a size without effect.
     """
@@ -248,7 +248,7 @@ def _delays(delay: object, retries: int) -> tuple[float, ...]:
     if isinstance(delay, Exponential):
         return delay.delays()
     if not callable(delay):
-        check_seconds("retry_delay", delay, "tries again at once")
+        check_seconds("retry_delay", delay, "means an immediate retry")
         assert isinstance(delay, int | float), "it was checked"
         return (float(delay),)
     found: list[float] = []
@@ -257,7 +257,7 @@ def _delays(delay: object, retries: int) -> tuple[float, ...]:
             seconds = delay(attempt)
         except Exception as error:
             raise UsageError(f"retry_delay({attempt}) raised {describe(error)}") from error
-        check_seconds(f"retry_delay({attempt})", seconds, "tries again at once")
+        check_seconds(f"retry_delay({attempt})", seconds, "means an immediate retry")
         found.append(float(seconds))
     return tuple(found)
 

@@ -21,7 +21,7 @@ class Contact:
             self.broken_at = now
 
     def back(self, now: float) -> None:
-        """Log that the scheduler answers, if a warning said that it does not."""
+        """Log that the scheduler answers again, if there was a warning."""
         if self.broken_at is not None and self._due_seconds > FIRST_SECONDS:
             _log.warning("scaler: connected to %s, after %.0f s", self._address, now - self.broken_at)
         self.broken_at, self._due_seconds = None, FIRST_SECONDS

@@ -27,7 +27,7 @@ from scaler.protocol.messages import ObjectsRestored, Outcome, PersistResults, i
 from scaler.serialization import Serializer, dump_value
 
 GET_AGAIN_SECONDS = (0.5, 1.0)
-"""Pauses (seconds) before a missing result is requested again, before its task is rerun."""
+"""Pauses (seconds) between requests for a missing result, before its task is rerun."""
 MAX_ROWS = 10_000
 """Maximum number of results in one message."""
 KEEP_ANOTHER = "client.persist(future) keeps a second copy of such a result"
@@ -95,7 +95,8 @@ class StoredResults:
         if future.stored is stored and getattr(future, "is_persisted", False):
             self.persist([stored])
         if not stays:
-            # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
+            # The storage client keeps the awaited future, and therefore this task, alive. The loop has only a weak
+            # reference.
             self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
 
     def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:
@@ -126,7 +127,8 @@ class StoredResults:
     # -- results that stayed in the cluster
 
     def load(self, future: TaskFuture) -> _Loaded:
-        """Return value and exception of a future whose value stayed in the cluster. Runs in the requesting thread."""
+        """Return the value and exception of a future whose value stayed in the cluster. Runs in the requesting
+        thread."""
         if not self._futures.may_wait():
             return None, UsageError("a callback cannot wait for a value in the cluster: fetch it outside the callback")
         self._futures.asks_for(future.task_id)
@@ -140,8 +142,8 @@ class StoredResults:
 
     async def fetch(self, future: TaskFuture) -> object:
         """Return a value that stayed in the cluster. Raises ObjectLostError and loading errors."""
-        assert future.stored is not None, "it has a value"
-        assert future.template is not None, "it is kept as a whole"
+        assert future.stored is not None, "the future has a value"
+        assert future.template is not None, "the task is kept as a whole"
         value, exception = await self._get_value(future, _SUCCESS, future.stored, future.template.serializer)
         if type(value) is Unloaded:
             value, exception = await self._loop.run_in_executor(None, value.load)
@@ -164,13 +166,13 @@ class StoredResults:
             parts = await self._get_parts(stored.id)
             keep = self._wanted.pop(future.task_id, None)
             if keep is not None and outcome == _SUCCESS:
-                await keep([*parts])  # before loading: the user may write to the loaded value
+                await keep([*parts])  # before loading, because the user may modify the loaded value
             if outcome == _SUCCESS:
                 return Unloaded(partial(load_outcome, outcome, parts[0], serializer, parts)), None
             return load_outcome(outcome, parts[0], serializer)
         except ScalerError as error:
             lost = ObjectLostError(f"the result of {future._label} is lost: {error}")
-            if self._transfers.storage().connected:  # otherwise, a new result could not be stored either
+            if self._transfers.storage().connected:  # otherwise, a new result could not be stored
                 return await self._load_again(future, lost)
             return None, lost
         except Exception as error:  # noqa: BLE001 (such as MemoryError: waiting threads must receive it)
@@ -247,9 +249,9 @@ class StoredResults:
         return (await self._run_again(future)).result()
 
     async def _run_again(self, lost: TaskFuture) -> TaskFuture:
-        """Rerun a task with a lost value; return its ended future. Raises ObjectLostError.
+        """Rerun a task whose value was lost, and return its ended future. Raises ObjectLostError.
 
-        The rerun ends with its last waiter, such as a restoration that another one has made superfluous.
+        The rerun ends with its last waiter, for example when another restoration has made it superfluous.
         """
         rerun = self._rerunning.get(lost)
         if rerun is None:
@@ -312,7 +314,7 @@ class StoredResults:
         return again
 
     async def _stand_in(self, reference: Reference, template: TaskTemplate) -> ObjectUpload | None:
-        """Return an upload of the value of a task that the scheduler may not know any more; None for anything else."""
+        """Return an upload of a task's value if the scheduler may no longer know the task, or None."""
         if not isinstance(reference, TaskFuture) or not reference.done() or reference.is_stored:
             return None
         return self._transfers.upload_again(dump_value(await self._value(reference), template.serializer))

@@ -124,7 +124,7 @@ class TaskSession:
 
     def _gate(self, task: t.ClientTask, template: t.TaskTemplate) -> bool:
         missing = {upload for upload in (*task.uploads, *template.uploads) if not upload.is_stored}
-        for reference in task.references:  # it must not overtake tasks that it references
+        for reference in task.references:  # a task must not overtake tasks that it references
             if isinstance(reference, t.ClientTask) and reference in self._gated:
                 missing |= self._gated[reference][1]
         if missing:
@@ -190,7 +190,7 @@ class TaskSession:
             task = pending.get(identifier)
             if task is None:
                 continue
-            if m.is_stored(payload):  # the whole task is kept: it runs again if its value cannot be fetched
+            if m.is_stored(payload):  # keep the whole task, which runs again if its value cannot be fetched
                 if task.stage is t.Stage.KEPT:
                     del pending[identifier]
                 else:
@@ -391,7 +391,7 @@ class TaskSession:
                     and reference._reference_id not in self.pending
                     and is_task(reference._reference_id)
                 ):
-                    assert task.template is not None, "it is about to be sent"
+                    assert task.template is not None, "the task is about to be sent"
                     found = stand_ins.get((reference, task.template.serializer))
                     if found is None:
                         self._dropped[reference.task_id] = None
@@ -415,7 +415,7 @@ def _forget(task: t.ClientTask) -> None:
 
 
 def _add_columns(group: m.TaskGroup, task: t.ClientTask, template: t.TaskTemplate, *, has_labels: bool) -> int:
-    """Add rare fields to columns that begin with the first such task; return their size in bytes."""
+    """Add rare fields, whose columns begin with the first task that uses them. Return their size in bytes."""
     if template.has_chunks:
         group.calls.append(task.calls)
     references = tuple([reference._reference_id for reference in task.references])

@@ -70,7 +70,7 @@ class TemplateTable:
     def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
         """Return the template of a task. Raises UsageError or SerializationError if the function cannot be sent."""
         by_value = serialization.modules_by_value()
-        if by_value != self._by_value:  # functions pickled by name may now need pickling by value
+        if by_value != self._by_value:  # functions pickled by name may now have to be pickled by value
             self._by_value = by_value
             self._cached.clear()
         cached = self._cached.get(id(function))
@@ -127,7 +127,7 @@ class TemplateTable:
             shared["code"] = self._share("code", lambda: [self.code])
         fields = options._asdict()
         del fields["owner"]
-        # Shortened and encodable, because it is sent and shown.
+        # Shortened and encodable, because the name is sent and shown.
         name = (options.name or serialization.name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
         fields |= {"parent": parent, "packages": cached.packages, **{key: each.id for key, each in shared.items()}}

@@ -97,7 +97,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return self.task_id if self.stored is None or self.stored.is_invalid else self.stored.id
 
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
-        """Return a small value that is here; None if it must be referenced. Raises DependencyFailedError."""
+        """Return a small local value, or None if the value must be referenced. Raises DependencyFailedError."""
         if self._state is not PENDING and (not self.is_stored or self._owner is not collection.owner):
             if type(self._result) is Unloaded:
                 self._load()
@@ -117,9 +117,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
     @property
     def pickled(self) -> bytes:
         """The received pickle of a small mutable value; otherwise empty."""
-        payload, serializer = getattr(
-            self, "_arrived", _NOTHING
-        )  # rarely set, because setting it would slow every submit
+        payload, serializer = getattr(self, "_arrived", _NOTHING)  # rarely set, because that would slow every submit
         return payload if serializer is None else b""
 
     def keep(self, payload: bytes, serializer: Serializer | None) -> None:
@@ -191,7 +189,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                     and type(self._result) is Unloaded
                     and self.stage is not Stage.KEPT
                 ):
-                    self._load()  # the task must know whether that fails
+                    self._load()  # the outcome depends on whether that fails
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 elif self._state is CANCELLED:
                     waiter.add_cancelled(self)

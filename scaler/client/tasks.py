@@ -23,7 +23,7 @@ class RemoteReference:
     id: bytes
     releases: deque[bytes]
     is_invalid: bool = field(default=False, init=False)
-    """True after the client was cleared: the scheduler has released it."""
+    """True after the client was cleared, because the scheduler has then released the object."""
     is_persisted: bool = field(default=False, init=False)
     """Whether the object storage keeps a copy of a stored result."""
 
@@ -52,7 +52,7 @@ class Kept:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ObjectUpload(RemoteReference):
-    """An object in, or on its way to, the storage. waiting: tasks to send once it is stored."""
+    """An object in the storage, or in transit to it. waiting: tasks to send once it is stored."""
 
     payload: bytes
     is_stored: bool = False
@@ -133,7 +133,7 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClientTask:
-    """A task of this client. `template` is None once the task ends, and so will not be sent again.
+    """A task of this client. `template` is None once the task has ended and will not be sent again.
 
     Exception: a task whose value was not delivered stays sendable while other tasks reference it, for a restarted
     scheduler that needs the value.
@@ -217,7 +217,8 @@ class TasksAdded(NamedTuple):
 
 
 class TasksAdopted(NamedTuple):
-    """Futures were made for tasks of a durable session that another program submitted, so they cannot be resent."""
+    """Futures were created for a durable session's tasks that another program submitted, so the tasks cannot be
+    resent."""
 
     tasks: list[ClientTask]
 
@@ -265,7 +266,7 @@ class SchedulerRestarted(NamedTuple):
 
 
 class ConnectionReady(NamedTuple):
-    """The connection accepts free_bytes of tasks. max_pending: limit of unfinished tasks; -1: none."""
+    """The connection accepts tasks of up to free_bytes. max_pending: limit of unfinished tasks; -1: none."""
 
     free_bytes: int
     max_pending: int = -1

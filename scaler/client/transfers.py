@@ -1,4 +1,4 @@
-"""Uploads and downloads between one client and the object storage. Uploads equal content once.
+"""Uploads and downloads between one client and the object storage. Equal content is uploaded once.
 
 Keeps copies of uploads in use, which a restarted object storage needs again: shared-memory descriptors or bytes. Beyond
 a limit, copies are files.
@@ -83,7 +83,8 @@ class ObjectTransfers:
     # -- from any thread
 
     def upload(self, parts: Parts) -> ObjectUpload:
-        """Start storing parts. Large writable parts: like `wait_uploaded` where submit may block, else copied."""
+        """Start storing parts. Large writable parts are copied if submit must not block; otherwise, this waits as
+        `wait_uploaded` does."""
         key = sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         if not sample or sample in self._by_content:
             key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))

@@ -244,7 +244,7 @@ class SchedulerClusterCombo:
 
 
 def _report(is_made: threading.Event, line: ReportLine) -> None:
-    # The raised error has earlier failures. No reference to the combo, so that it can be garbage-collected.
+    # The raised error contains earlier failures. No reference to the combo, so that it can be garbage-collected.
     if line.is_failure and is_made.is_set():
         _log.error(line.text)
 

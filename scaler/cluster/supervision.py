@@ -174,8 +174,8 @@ class Supervision:
             self._report("all components are ready; press Ctrl-C to stop")
 
     def ended(self, name: str, returncode: int | None, reason: str, now: float, last_lines: Sequence[str] = ()) -> None:
-        """Note that a process has ended or could not be started. returncode: as in `subprocess`; None: unknown, because
-        other code reaped the process. last_lines: end of its output."""
+        """Record that a process has ended or could not be started. returncode: as in `subprocess`; None: unknown,
+        because other code reaped the process. last_lines: end of its output."""
         entry = self._entries[name]
         phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
         assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), f"{name} ended but was never started"

@@ -184,7 +184,9 @@ class Supervisor:
         self._registration = registration
         self._alive: dict[str, _Child] = {}
         self._output = output or OutputStreams()
-        self._outputs: list[_ChildOutput] = []  # of all children, whose own children may write after their end
+        self._outputs: list[
+            _ChildOutput
+        ] = []  # pipes of all children, whose own children may write after their parent's end
         self._hurry = False
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
@@ -291,7 +293,7 @@ class Supervisor:
             output.stream.close()
 
     def _take_end(self, child: _Child) -> None:
-        # Process its readiness and output before its end.
+        # Process the child's readiness and output before its end.
         self._take_ready(child)
         for output in child.outputs:
             output.finish()

@@ -1,1 +1,1 @@
-"""The settings and their sources: one model per component, and the way from flags, environment and TOML to it."""
+"""Settings: one model per component, loaded from flags, environment variables, and TOML."""

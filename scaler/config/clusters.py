@@ -22,9 +22,9 @@ M = TypeVar("M", bound=SettingsModel)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherConfig:
     object_storage_server: ObjectStorageServerConfig | None = None
-    """None: the scheduler runs its own, or uses a remote one."""
+    """None: the scheduler contains the object storage, or uses a remote one."""
     processes: Mapping[str, SettingsModel] = field(default_factory=dict)
-    """Settings of the processes of extensions, by section."""
+    """Settings of extensions' processes, by section."""
     scheduler: SchedulerConfig
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
     webui: WebUiConfig | None = None

@@ -63,7 +63,7 @@ class Provision:
     dry_run: bool
 
 
-# -- one function per command, called with program, arguments and environment; all raise UsageError
+# -- one function per command, called with program, arguments, and environment; all raise UsageError
 
 
 def parse(model: type[M], purpose: str, program: str, arguments: Sequence[str], environment: Environment) -> M:

@@ -85,7 +85,7 @@ def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
 def verb_parser(
     program: str, verbs: Mapping[str, str], arguments: Sequence[str], purpose: str
 ) -> tuple[str, argparse.ArgumentParser]:
-    """Return the leading verb, and a parser for the rest. verbs: with their purposes. Raises UsageError."""
+    """Return the leading verb, and a parser for the rest. verbs: purposes by verb. Raises UsageError."""
     verb = arguments[0] if arguments else ""
     if verb in verbs:
         return verb, bare_parser(f"{program} {verb}", verbs[verb])

@@ -57,11 +57,11 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
     tiers = "".join(f"{number}, {name}, -1\n" for number, name in enumerate(names, 1))
     policy = {"policy_engine_type": '"waterfall_v1"', "policy_content": f'"""\n{tiers}"""'} if len(names) > 1 else {}
     lines = [
-        *(f"#     scaler_worker_manager {kind} setup -c {file}    # once: makes what it needs" for kind in clouds),
+        *(f"#     scaler_worker_manager {kind} setup -c {file}    # once: creates its resources" for kind in clouds),
         f"#     scaler {file}    # starts everything; Ctrl-C stops it",
         "#",
         *_comment(f"Clients connect to {ADDRESS}. Keys after a # show their default, or a placeholder in capitals."),
-        *_comment("The policy has tiers: each one fills before the next grows." if policy else ""),
+        *_comment("The policy has tiers: each tier fills before the next grows." if policy else ""),
         *_table(scheduler_model(), {"bind_address": json.dumps(ADDRESS), **policy}),
         *_table(WebUiConfig, {}, implied={"monitor_address"}),
     ]

@@ -138,8 +138,8 @@ _Known = dict[str, list[tuple[Described, Alias | None]]]  # by key; an alias may
 
 
 def resolve(model: type[M], sources: Sources) -> M:
-    """Return the model with each key's value from the source of highest precedence. Raises ConfigError with the origin,
-    the value, and the expected form."""
+    """Return the model with each key's value from the source with the highest precedence. Raises ConfigError with the
+    origin, the value, and the expected form."""
     described = describe(model)
     known: _Known = {name: [(item, None)] for name, item in described.items()}
     for item in described.values():
@@ -228,7 +228,7 @@ def _checked(setting: Described, given: _Given) -> object:
 def _missing_text(model: type[SettingsModel], item: Described, sources: Sources) -> str:
     flag = f"{item.setting.metavar} or {item.flag}" if item.setting.positional else item.flag
     table = sources.table.title if sources.table else title_of(model.section)
-    where = f" of {sources.file.path}" if sources.file else " of a file given with --config"
+    where = f" of {sources.file.path}" if sources.file else " name of the file given with --config"
     return (
         f"{item.name} is missing: set it as {flag}, as {item.name} in {table}{where}, "
         f"or in the environment as {variable_of(model, item.name)}"

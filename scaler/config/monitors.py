@@ -54,7 +54,7 @@ class WebServerConfig(LoggingConfig):
     def check(self) -> None:
         super().check()
         if (self.web_certificate_file is None) != (self.web_key_file is None):
-            raise ValueError("web_certificate_file and web_key_file go together: set both or neither")
+            raise ValueError("web_certificate_file requires web_key_file and vice versa: set both or neither")
 
 
 @dataclass(frozen=True, kw_only=True)

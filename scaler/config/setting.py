@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsModel:
-    """Base of all models. The constructor validates combinations of fields; `load.py` validates single values."""
+    """Base of all models. The constructor validates combinations of fields. `load.py` validates single values."""
 
     section: ClassVar = ""
     """Section in files, and part of environment variables: SCALER_<SECTION>_<KEY>."""

@@ -21,7 +21,7 @@ UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4"}
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorSettings(SettingsModel):
-    """Processors and hosts. Not for types whose tasks run in a service."""
+    """Processors and hosts. Not used for manager types whose tasks run in a service."""
 
     host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
     """Name that groups workers on one machine into a separate host with its own object store. Without a name, all

@@ -19,7 +19,7 @@ from scaler.needs import GPU
 from scaler.paths import local_path
 from scaler.plugins import load, worker_manager_type
 
-FILE_MARK = "@"  # prefix for the path of a requirements file
+FILE_MARK = "@"  # prefix of a requirements file's path
 _COMMENT = re.compile(r"(^|\s)#.*")
 FAR_WORKERS = """\
 Workers must be able to reach the scheduler: set worker_scheduler_address to its address from there, and

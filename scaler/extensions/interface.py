@@ -32,8 +32,8 @@ class SchedulerPart:
 
     Implement `on_changes`, `on_message`, and `on_question` if the class names `changes`, `messages`, and `questions`.
     The scheduler calls all hooks in its own thread, `on_changes` and `on_time` at the end of a step. Keep state in the
-    part, bounded, and keyed by ids of tasks and peers. Arguments are read-only. The first exception of a hook switches
-    the extension off until the scheduler restarts."""
+    part, bounded, and keyed by ids of tasks and peers. Arguments are read-only. The first exception in a hook disables
+    the extension until the scheduler restarts."""
 
     changes: ClassVar[tuple[type, ...]] = ()
     """Change types that `on_changes` receives. The scheduler builds only changes that a part subscribes to."""
@@ -119,7 +119,8 @@ class SchedulerPart:
 
 
 def sent_to(client: ClientRecord, message: Message) -> list[Command]:
-    """Return the commands that send to a client, through its worker if it is inside a task. Empty if it is absent."""
+    """Return the commands that send to a client, through its worker if it is inside a task. Empty if the client is
+    absent."""
     if client.is_absent:
         return []
     return [Send(client.id, message) if client.via is None else Send(client.via.id, message, client.id)]

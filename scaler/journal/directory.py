@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalDirectory:
-    """A journal's directory, locked until `close`. A snapshot has the number of the first segment after it."""
+    """A journal's directory, locked until `close`. A snapshot's number is the number of the first segment after it."""
 
     def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
         """Create or open the directory. content: version of the bodies. Raises UsageError for an unusable directory."""
@@ -174,8 +174,8 @@ class JournalDirectory:
     # -- writing
 
     def confirm(self, number: int) -> None:
-        """Note that all records up to this number are on disk, without syncing the note itself. The note survives a
-        crash of the process at once, and a power loss after half a minute. Without the note, damage in the last
+        """Store the fact that all records up to this number are on disk, without syncing this note. The note survives a
+        crash of the process immediately, and a power loss after half a minute. Without the note, damage in the last
         confirmed records would look like an interrupted write."""
         with contextlib.suppress(OSError):  # a full disk; the records themselves are safe
             if self._witness < 0:
@@ -363,7 +363,7 @@ class Segments:
 
 
 def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> str:
-    """Describe a disk failure and the remedy. refused: work that is refused. wanted_bytes: free space needed."""
+    """Describe a disk failure and the remedy. refused: the refused work. wanted_bytes: required free space."""
     room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
     until = room if error.errno in DISK_IS_FULL else "it is writable again"
     return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"

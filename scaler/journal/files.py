@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 from scaler.grammar import counted
 
 MAX_WAITING = 1_000
-"""Queued writes per file; further records are lost and counted."""
+"""Maximum queued writes per file. Further records are lost and counted."""
 CLOSE_SECONDS = 1.0
-"""Seconds for which the end of the scheduler waits for the disk."""
+"""Seconds for which the exiting scheduler waits for the disk."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # Windows has neither
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

@@ -64,7 +64,7 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         compact_bytes: int = COMPACT_BYTES,
     ) -> None:
-        """Lock the directory. Raises UsageError if that is not possible. compactor: module to run with directory and
+        """Lock the directory. Raises UsageError if that is impossible. compactor: module to run with directory and
         segment number to write a snapshot. on_change: called when `durable` or `failure` changes. content: version of
         the bodies; other versions are refused."""
         self._directory = JournalDirectory(path, content)

@@ -1,1 +1,1 @@
-"""Monitoring for people: one model folded from the scheduler's reports, and the views that read the model."""
+"""Monitoring: a model built from the scheduler's reports, and the views that read the model."""

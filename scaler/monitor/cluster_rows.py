@@ -81,7 +81,7 @@ class FailureRow(NamedTuple):
     function: Annotated[str, Column("Function")] = ""
     first_at: Annotated[float, Column("First", "time", 3)] = 0.0
     last_at: Annotated[float, Column("Last", "time", 2)] = 0.0
-    task: Annotated[str, Column(help="The last one that failed")] = ""
+    task: Annotated[str, Column(help="The last failed task")] = ""
 
     def joined(self, later: FailureRow) -> FailureRow:
         return later._replace(
@@ -391,7 +391,7 @@ class StorageRow(NamedTuple):
     hits: Annotated[int, Column(help="Gets served locally")] = 0
     misses: Annotated[int, Column(help="Gets served after a fetch from a host's store")] = 0
     disk_failure: Annotated[
-        str, gauge("object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
+        str, gauge("object_storage_disk_failed", "1 while objects are refused because the disk has failed.", "text")
     ] = ""
     latency_seconds: Annotated[
         float, gauge("object_storage_latency_seconds", "Round trip from the scheduler to the object storage.")
@@ -429,7 +429,7 @@ class SpendingRow(NamedTuple):
 
 class TaskCounts(NamedTuple):
     """Calls by current state, and by outcome since the scheduler's start. A task is one call, or several if it is a
-    chunk of a map. One call of a running chunk is running, the rest are assigned."""
+    chunk of a map. One call of a running chunk counts as running, and the rest as assigned."""
 
     waiting: int = 0
     ready: int = 0

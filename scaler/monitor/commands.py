@@ -70,7 +70,7 @@ def printed(work: Callable[[], object]) -> int:
     try:
         work()
         sys.stdout.flush()
-    except BrokenPipeError:  # `head` closed the pipe; Python must not fail on stdout again at exit
+    except BrokenPipeError:  # `head` has closed the pipe, so Python must not fail again on stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 
@@ -155,7 +155,8 @@ def _of_task(
 
 
 def _split_task(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the task, or an empty text, and the other arguments. A lone name of a running cluster is no task."""
+    """Return the task, or an empty text, and the other arguments. A single argument that names a running cluster is not
+    a task."""
     task, rest = split_subject(arguments)
     is_alone = not rest or rest[0].startswith("-")
     if is_alone and any(cluster.name == task for cluster in running()):
@@ -178,7 +179,7 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
     if len(found) == 1:
         return found[0].id
     if not found:
-        raise UsageError(f"no known task has an id starting with {text!r} or a name containing it")
+        raise UsageError(f"no known task has an id that starts with {text!r} or a name that contains it")
     for row in found:
         write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
     raise UsageError(f"{counted(len(found), 'task')} match {text!r}: use a full id")
@@ -249,7 +250,7 @@ def top(program: str, arguments: Sequence[str], environment: Environment) -> int
     sources, own = asking_sources(parser, arguments, environment)
     if own["once"] or own["json"]:
         return ask(whom_to_ask(sources), partial(_print_once, own["json"]))
-    require("textual", "the screen, without --once or --json,")
+    require("textual", "the screen (without --once or --json)")
     config = whom_to_ask(sources)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("not a terminal; --once prints plain text, --json prints JSON")
@@ -262,7 +263,7 @@ async def _screen(connection: MonitorConnection) -> None:
     app = TopApp(connection)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, app.exit)  # which restores the terminal
+        loop.add_signal_handler(number, app.exit)  # this restores the terminal
     await app.run_async()
 
 

@@ -69,7 +69,8 @@ class Asking:
         return ""
 
     async def read(self) -> None:
-        """Update the model, as far as the client's key may see. Raises UnreachableError on timeout or a bad answer."""
+        """Update the model with the state that the client's key may see. Raises UnreachableError on timeout or a bad
+        answer."""
         found = await self._ask(ReadCluster(), ClusterRead)
         try:
             self.model.apply(MonitorStatus(found.status))

@@ -16,7 +16,7 @@ class StoreRow(NamedTuple):
     hits: gets of objects present in the store; misses: gets that fetched the object."""
 
     id: str = ""
-    host: Annotated[str, Column("Host", help="Whose store it is")] = ""
+    host: Annotated[str, Column("Host", help="Host of the store")] = ""
     address: Annotated[str, Column("Address", rank=3, help="Address for other stores; empty: unreachable")] = ""
     objects: Annotated[int, Column("Objects", "count", 2, metric="store_objects")] = 0
     bytes: Annotated[int, Column("Memory", "bytes", 1, "Of its objects", metric="store_bytes")] = 0
@@ -46,7 +46,9 @@ class PairRow(NamedTuple):
     source: Annotated[str, Column("From")] = ""
     target: Annotated[str, Column("To")] = ""
     bytes: Annotated[int, Column("Bytes", "bytes")] = 0
-    unreachable: Annotated[bool, Column(help="They cannot connect: objects go through the object storage")] = False
+    unreachable: Annotated[bool, Column(help="The hosts cannot connect: objects travel through the object storage")] = (
+        False
+    )
 
 
 class ObjectRow(NamedTuple):
@@ -54,9 +56,9 @@ class ObjectRow(NamedTuple):
 
     id: Annotated[str, Column("Object")] = ""
     size_bytes: Annotated[int, Column("Size", "bytes")] = 0
-    function: Annotated[str, Column("Function", help="Whose result it is")] = ""
+    function: Annotated[str, Column("Function", help="Function that returned it")] = ""
     task: Annotated[str, Column("Task", rank=2, help="Whose result it is")] = ""
-    client: Annotated[str, Column("Client", rank=3, help="Whose object it is")] = ""
+    client: Annotated[str, Column("Client", rank=3, help="Client that owns it")] = ""
     holders: Annotated[str, Column("Held by", help="Hosts whose stores hold it, or the object storage")] = ""
 
 

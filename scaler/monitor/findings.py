@@ -20,7 +20,7 @@ LEAST_SECONDS = 20.0
 LEAST_STATES = 10
 """Minimum states in a window. Fewer mean that the cluster has just started or the connection was interrupted."""
 MAX_TASKS_READ = 2_000
-"""Most recent tasks that are read, which takes a few milliseconds."""
+"""Number of most recent tasks read, which takes a few milliseconds."""
 BUSY_SHARE = 0.9
 """Share of all slots. With fewer in use, the number of slots is not the limit."""
 SHORT_SECONDS = 0.002
@@ -32,9 +32,9 @@ OVERHEAD_SHARE = 0.3
 """Below this share, other causes are as likely, such as slow processors of a shared machine."""
 INPUTS_SHARE = 0.5
 INPUTS_SECONDS = 0.01
-"""Below this time, a fetch is a round trip and no transfer."""
+"""Below this time, a fetch is a round trip, not a transfer."""
 LEAST_TASKS = 20
-"""Minimum tasks of a function or a worker, so that failures or waits are no coincidence."""
+"""Minimum tasks of a function or a worker, so that failures or waits are not a coincidence."""
 WAIT_SECONDS = 60.0
 """Workers start faster, except in a cloud, where they are pending until then."""
 QUEUE_SECONDS = 120.0
@@ -65,7 +65,7 @@ MAP_PAGE = "docs/client.md#map-and-starmap"
 
 
 class _Window:
-    """The last states, and the differences between the first and the last state."""
+    """The latest states, and the differences between the first and the last of them."""
 
     def __init__(self, states: Sequence[Status], tasks: Iterable[TaskRow]) -> None:
         """states: at least two of one scheduler, in order. tasks: latest first."""
@@ -85,7 +85,7 @@ class _Window:
         before = {row.name: row for row in first.functions}
         all_listed = first.totals.functions <= len(first.functions)
         self.ran: dict[str, FunctionRow] = {}
-        """Functions with the tasks that ended in the window and their time, by name."""
+        """By name: functions, with the number and total time of tasks that ended in the window."""
         for row in last.functions:
             known = before.get(row.name, FunctionRow() if all_listed else None)
             if known is not None and known.ended <= row.ended and known.failed <= row.failed:
@@ -160,7 +160,7 @@ def _busy_scheduler(window: _Window) -> list[FindingRow]:
 
 
 def _full_managers(window: _Window) -> list[FindingRow]:
-    """Work that any worker can do waits for long, and no manager may start another unit."""
+    """Work that any worker can do has long been waiting, and no manager may start another unit."""
     last, managers = window.last, window.last.managers
     ready = sum(row.ready for row in last.waiting if not row.capabilities)
     seconds = ready / window.per_second if window.per_second > 0 else inf
@@ -173,7 +173,7 @@ def _full_managers(window: _Window) -> list[FindingRow]:
         f"enough for {timed(seconds)} at the current rate" if window.per_second > 0 else f"none ended in {window.past}"
     )
     text = f"{counted(ready, 'task')} wait for a slot, {wait}. {_limits(managers)}."
-    advice = "Raise max_task_concurrency where the machine or the account has room, or start another worker manager."
+    advice = "Raise max_task_concurrency if the machine or the account has capacity, or start another worker manager."
     lost = float(min(ready, window.slots))
     return [FindingRow("managers_full", managers[0].id, text, advice, "docs/settings.md", lost)]
 

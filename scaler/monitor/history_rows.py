@@ -9,7 +9,7 @@ from scaler.monitor.columns import Column
 
 
 def _most(title: str) -> Column:
-    return Column(title, "count", help="The most of it")
+    return Column(title, "count", help="Maximum part in use")
 
 
 _BYTES = Column("Memory", "bytes", help="Peak memory of the scheduler and the listed workers")
@@ -72,9 +72,9 @@ class FunctionTimesRow(NamedTuple):
 class ClusterHistory(NamedTuple):
     """History from `since` to `until`. oldest: start of the recorded history; 0: none.
 
-    points: in order of time. No scheduler ran in a gap between two points. events: the most important ones, in order of
-    time; left_out: number of omitted events. failures: failed tasks by function and text. functions: one row each,
-    ordered by total time, descending.
+    points: in chronological order. No scheduler ran in a gap between two points. events: the most important ones, in
+    chronological order; left_out: number of omitted events. failures: failed tasks by function and text. functions: one
+    row each, ordered by total time, descending.
     """
 
     since: float = 0.0

@@ -1,7 +1,7 @@
 """Messages about a scheduler's state: reports for monitors, and questions with their answers.
 
-Declared as in `scaler.protocol.messages`, which explains the rules for changes. A process knows them once it has
-imported this module, as every scheduler, monitor, and asking client has.
+Declared as in `scaler.protocol.messages`, which explains the rules for changes. A process can decode them once it has
+imported this module, as every scheduler, monitor, and querying client does.
 """
 
 from typing import Annotated
@@ -150,7 +150,7 @@ UNFINISHED = 255
 
 @message(60, to_scheduler=CLIENTS)
 class ListSessionTasks(Inquiry):
-    """Asks for tasks of a durable session, in order of submission. Answered by SessionTasks."""
+    """Asks for tasks of a durable session, in submission order. Answered by SessionTasks."""
 
     extension = "durability"
 

@@ -134,14 +134,14 @@ class Model:
 
     def __init__(self) -> None:
         self.status = Status()
-        """The last state. Its time is 0 before the first."""
+        """The last state. Its time is 0 before the first status."""
         self.recent: deque[Status] = deque(maxlen=MAX_RECENT)
-        """States of one scheduler in the last `RECENT_SECONDS`. All but the last list functions only."""
+        """States of one scheduler in the last `RECENT_SECONDS`. All but the last list only functions."""
         self.series = Series()
         self.dropped = 0
         """Tasks that the scheduler omitted from its reports because there were too many."""
         self.has_past = False
-        """The scheduler has sent the past, which follows the first status."""
+        """Whether the scheduler has sent the past, which follows the first status."""
         self.updates = 0
         """Number of task rows applied to this object."""
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()

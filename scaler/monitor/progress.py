@@ -14,14 +14,14 @@ from scaler.monitor.cluster_rows import FunctionRow, Status
 from scaler.monitor.data_rows import CallRow
 
 MAX_POINTS = 32
-"""States with newly ended tasks that the rate is measured over: half a minute, or longer for long tasks."""
+"""Number of states with newly ended tasks over which the rate is measured: half a minute, or longer for long tasks."""
 MIN_ENDED = 3
 """Minimum tasks that ended in that time before the remaining time is estimated."""
 STALL_SECONDS = 10.0
 """Time without an ended task after which the rate is unknown, if it also exceeds twice the longest task. Without a
 queue, the p95 of the durations replaces twice the longest task, because the last tasks are unusual by then."""
 MANY_RUNNING = 20
-"""With this many running tasks, the last task takes longer than nineteen of twenty."""
+"""With this many running tasks, the last one takes longer than nineteen of twenty tasks."""
 
 Row = TypeVar("Row", FunctionRow, CallRow)
 Point = tuple[float, int]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_TASKS = 10_000
 MIN_POLL_SECONDS = 0.1
 POLL_RATIO = 10
-"""Ratio of the pause between polls for workers to the duration of the last answer."""
+"""Pause between polls for workers, as a multiple of the last answer's duration."""
 _R = TypeVar("_R", bound=NamedTuple)
 _Answer = TypeVar("_Answer")
 Query = Coroutine[Any, Any, _Answer]

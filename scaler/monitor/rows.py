@@ -19,7 +19,7 @@ Document = Mapping[str, Any]
 View = dict[str, Any]
 
 MAX_NUMBER = 1e30
-"""Larger numbers are no valid figures of a machine."""
+"""Larger numbers are not valid figures for a machine."""
 DIGITS = 3
 """Decimals of volatile numbers in views."""
 
@@ -40,7 +40,7 @@ NOTES = (
 FOUND: Mapping[str, FoundTable] = {
     table.name: table for table in (*NOTES, *(each for extension in known_extensions() for each in extension.found))
 }
-"""Tables that the scheduler is asked for, by name. `NOTES` needs no extension."""
+"""Tables that are requested from the scheduler, by name. `NOTES` needs no extension."""
 
 
 @cache

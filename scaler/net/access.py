@@ -31,7 +31,8 @@ class Access(NamedTuple):
     def of(
         cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str, compression: str = "auto"
     ) -> Access:
-        """Read the credential at this path, or this component's one from a keys directory. Raises ConfigError."""
+        """Read the credential at this path, or this component's credential from a keys directory. Raises
+        ConfigError."""
         if credentials is None:
             return cls(None, insecure_no_auth, compression=compression)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)

@@ -47,7 +47,7 @@ def needs_ipv6(address: str) -> bool:
     found = split_tcp(address)
     if found is None:
         return False
-    if found[0] == "*" or found[0].startswith("["):  # a kernel without IPv6 falls back to an IPv4 socket
+    if found[0] == "*" or found[0].startswith("["):  # without IPv6 in the kernel, use an IPv4 socket
         return True
     families = set()
     with contextlib.suppress(OSError):  # the name of an interface
@@ -69,7 +69,7 @@ def check_not_in_use(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         failed = probe.connect_ex(str(path))
-    # A full backlog (EAGAIN) proves a listener as well as an accepted connection does.
+    # Like an accepted connection, a full backlog (EAGAIN) proves that there is a listener.
     if failed in {0, errno.EAGAIN, errno.EINPROGRESS}:
         raise UsageError(in_use(address))
 
@@ -97,8 +97,8 @@ class SocketFile:
 
 
 def own_host(server: str) -> str:
-    """Return this host's address that a server, and thus other hosts of its cluster, can reach. server: the first of
-    several addresses is used."""
+    """Return this host's address that a server, and therefore other hosts in its cluster, can reach. server: the first
+    of several addresses is used."""
     found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(addresses_of(server)[0]))
     if found is None:
         return "127.0.0.1"

@@ -88,7 +88,8 @@ class Closed(NamedTuple):
 
 
 class Welcomed(NamedTuple):
-    """Connector: the server opened a new session. After the first time, the server has lost the previous session."""
+    """Connector: the server opened a new session. After the first time, it means that the server has lost the previous
+    session."""
 
     welcome: Welcome
 
@@ -119,11 +120,12 @@ class Connector(Protocol):
 
     @property
     def passes_descriptors(self) -> bool:
-        """Whether the current connection passes descriptors. If the next one does not, descriptors are dropped."""
+        """Whether the current connection passes descriptors. If the next connection does not, descriptors are
+        dropped."""
 
     @property
     def last_error(self) -> str:
-        """Why the scheduler is not connected, or the reason of the last failure."""
+        """Why the scheduler is not connected, or why the last attempt failed."""
 
     def send(self, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         """Queue a message, with or without a connection. Attachments must not change until acknowledged. Raises

@@ -70,8 +70,8 @@ def is_of_this_host(descriptor: int) -> bool:
 
 
 def is_connected_to_itself(descriptor: int) -> bool:
-    """Return whether both ends of a TCP connection are one socket. The kernel may connect clients like this if nothing
-    listens on a port of its range for outgoing connections. Meanwhile, no server can bind that port."""
+    """Return whether both ends of a TCP connection are one socket. The kernel may connect a client to itself if nothing
+    listens on a port in its range for outgoing connections. Meanwhile, no server can bind that port."""
     with contextlib.suppress(OSError), borrowed(descriptor) as connection:
         return (
             connection.family in (socket.AF_INET, socket.AF_INET6)

@@ -20,7 +20,7 @@ _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 class PeerKeys(NamedTuple):
     """The keys of a connection. server: public key to verify. name: name of this side's key. ending: why it is refused.
-    Without a name, the pair serves a single attempt, whose failure shows whether the server requires keys."""
+    Without a name, the pair is for a single attempt, whose failure shows whether the server requires keys."""
 
     server: str
     own: KeyPair
@@ -53,7 +53,7 @@ class ServerKeys:
         """Return the ZAP code for a peer with this key; 200 admits the peer."""
         with self._lock:
             entry = self._allowed.entries().get(public_key)
-            if entry is None:  # the key may have been added since
+            if entry is None:  # the key may have been added in the meantime
                 self._allowed.refresh()
                 entry = self._allowed.entries().get(public_key)
             if entry is not None and not entry.problem:
@@ -85,7 +85,7 @@ class ServerKeys:
                 entry = self._allowed.entries().get(public_key)
                 if entry is None or entry.problem or identity_of(entry) != identity:
                     del self._admitted[public_key]
-                    problem = "was removed" if entry is None else entry.problem or "has another role now"
+                    problem = "was removed" if entry is None else entry.problem or "now has another role"
                     found[identity] = f"the key {identity.key} {problem}"
             return found
 

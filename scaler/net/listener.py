@@ -76,7 +76,7 @@ class Listener(Shell[ListenerCore]):
 
 
 class SocketListener(Listener):
-    """Lives on the loop that is running at construction, and belongs to its thread."""
+    """Uses the event loop that is running at construction; call it only from that loop's thread."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class SocketListener(Listener):
     ) -> None:
         """Bind to all addresses. on_events is called from the loop, never from the constructor. keys: None admits every
         peer, unencrypted. has_local_listener: lets peers of this host and user connect without ZeroMQ. Raises
-        UsageError, with nothing bound, for an address that is malformed, in use, or not of this host."""
+        UsageError, with nothing bound, for an address that is malformed, in use, or not on this host."""
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
         most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)
@@ -106,7 +106,7 @@ class SocketListener(Listener):
         known = {name for address in self.addresses for name in addresses_here(address)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
         self._local = LocalListener(known, self._wakeups) if has_local_listener else None
-        # A Scaler process killed during startup looks the same.
+        # A Scaler process that is killed during startup looks the same.
         self._unidentified = RateLimitedLog(_log, logging.INFO, self._loop)
         self._refusals = RateLimitedLog(_log, logging.WARNING, self._loop)
         if keys is not None:

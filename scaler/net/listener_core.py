@@ -254,7 +254,7 @@ class ListenerCore:
 
     def _malformed(self, link: _Link, reason: str, now: float, *, is_lost: bool) -> None:
         """Drop a malformed message, or refuse a peer without a session. is_lost: cut the link of a session, so that the
-        peer resends the message. Repetition ends the session."""
+        peer resends the message. Repeated malformed messages end the session."""
         peer = link.peer
         if peer is None:
             refused = m.Refused(m.RefusalReason.MALFORMED, f"no Hello: {reason}"[:MAX_DISPLAY_CHARACTERS])
@@ -352,7 +352,7 @@ class ListenerCore:
         self._events.append(Broken(peer.id))
 
     def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None, now: float) -> None:
-        """Drop a session. With a reason, its link gets a grace period to close; without one, it is cut."""
+        """Drop a session. With a reason, its link gets a grace period to close; otherwise, it is cut."""
         del self._peers[peer.id]
         self._full.pop(peer.id, None)
         link, peer.link = peer.link, None

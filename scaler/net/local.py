@@ -5,8 +5,8 @@ its process. Any process may use any name, so each side asks the kernel for the 
 
 An envelope on the stream, in native byte order: size of the body (u32), number of attachments (u16) and of descriptors
 (u16), the 40-byte header, the size of each attachment (u32), the body, the attachments. Descriptors accompany the first
-byte of their envelope. A read returns the descriptors of one call only, and reports dropped ones, so the descriptors of
-a read belong to the next envelope with descriptors.
+byte of their envelope. A read returns the descriptors from one call only, and reports dropped ones, so a read's
+descriptors belong to the next envelope with descriptors.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class LocalTransport:
             raise ProtocolError("descriptors without an envelope")
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
-        """Return the descriptors of an envelope; none if the kernel dropped some for lack of space."""
+        """Return an envelope's descriptors, or none if the kernel dropped some for lack of space."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 
@@ -278,7 +278,7 @@ class LocalTransport:
         return True
 
     def start_session(self, *, compresses: bool) -> None:
-        """See `Transport`. Compresses nothing, because memory is faster."""
+        """See `Transport`. Never compresses, because memory is faster."""
         del compresses
         self._is_limited = False
 
@@ -366,7 +366,7 @@ class LocalListener:
                 continue
             listening.setblocking(False)
             self._listening[listening.fileno()] = listening
-            # Edge-triggered: a peer that cannot be accepted for lack of descriptors must not keep the loop busy.
+            # Edge-triggered: a peer that cannot be accepted because no descriptor is free must not keep the loop busy.
             # Accepting is retried at the next event.
             self._poll.register(listening, select.EPOLLIN | select.EPOLLET)
         watcher.watch(self._poll.fileno())

@@ -1,4 +1,4 @@
-"""Compression of frames by the `compression` extension. Without it, connections agree on none."""
+"""Compression of frames by the `compression` extension. Without the extension, connections use no compression."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class Questions:
 
     @contextmanager
     def asking(self, question: Inquiry) -> Iterator[Future[Reply]]:
-        """Send a question and yield the future of its answer or RefusedError. Leaving the context drops the question.
-        Raises LimitError, or the error of `close`."""
+        """Send a question and yield the future of its answer or RefusedError. The question is dropped when the context
+        ends. Raises LimitError, or the error of `close`."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed

@@ -26,12 +26,12 @@ class Transport(Protocol):
     passes_descriptors: bool
     """If False, the descriptors of envelopes are dropped."""
     identity: Identity
-    """Identity of the other side. On a listener, valid once anything was received."""
+    """Identity of the other side. On a listener, valid once anything has been received."""
     is_blocked: bool
     """The connection is full, and the transport queues envelopes until `Unblocked`."""
 
     def transmit(self, envelopes: Sequence[Envelope]) -> None:
-        """Send or queue envelopes. A lost connection drops all."""
+        """Send or queue envelopes. A lost connection drops all envelopes."""
 
     def start_session(self, *, compresses: bool) -> None:
         """Accept messages of any size from a welcomed peer. Until then, a listener's link accepts only a Hello.
@@ -87,7 +87,7 @@ class LinkLost(NamedTuple):
     link: Transport | None
     reason: str = "the connection broke"
     refused_after: int = 0
-    """Number of times in a row that this must happen to count as a refusal; 0: never."""
+    """Consecutive occurrences that count as a refusal; 0: never."""
 
 
 class Unblocked(NamedTuple):

@@ -86,7 +86,7 @@ def other_protocol(version: int, hello: m.Hello | None) -> m.Refused:
 
 
 def _short(text: str) -> str:
-    # Limit the peer's text so that our message stays within its size.
+    # Limit the peer's text so that our message stays within its size limit.
     return text[:64]
 
 

@@ -44,7 +44,7 @@ class Wakeups:
             self._handle = self._loop.call_soon(self._run_soon)
 
     def at(self, when: float) -> None:
-        """Wake at this time of the loop's clock, or earlier if already scheduled."""
+        """Wake at this time on the loop's clock, or earlier if already scheduled."""
         # Postponing a timer in every iteration would cost more than an idle wakeup.
         if when >= self.due_at:
             return

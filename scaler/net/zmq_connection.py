@@ -33,7 +33,7 @@ _SHAKEN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _BREAKS: dict[int, str] = {
     zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
-    # An attempt that failed before creating a socket; after any other event, this is not the first one.
+    # An attempt that failed before a socket was created. After any other event, this is not the first attempt.
     zmq.EVENT_CONNECT_RETRIED: "unknown host name",
     zmq.EVENT_DISCONNECTED: "the connection broke",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
@@ -60,7 +60,7 @@ ASKS_FOR_NO_KEYS = (
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
 _MECHANISM = slice(12, 32)
 """Position of the authentication mechanism in a greeting: CURVE with keys, NULL without."""
-CLOSED_AT_ONCE = "connections are closed at once, as by a port forwarder whose server is down"
+CLOSED_AT_ONCE = "connections are closed immediately, as a port forwarder does if its server is down"
 
 
 class ZmqConnection(ZmqEnd):
@@ -110,7 +110,7 @@ class ZmqConnection(ZmqEnd):
             self._broken = str(error)
 
     def receive(self, inputs: list[t.Input]) -> None:
-        # Before the messages, because messages received before a break can still be read after the event of the break.
+        # Before the messages, because messages received before a break can still be read after the break's event.
         if self._has_events:
             for kind, value in self._take_events():
                 self._follow(kind, value)
@@ -158,8 +158,8 @@ class ZmqConnection(ZmqEnd):
                 self._probe = self._dial_plainly()
 
     def _dial_plainly(self) -> sockets.socket | None:
-        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys. A port
-        forwarder whose server is down accepts and closes, which does not count as a refusal."""
+        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys. If its
+        server is down, a port forwarder accepts and closes connections. This does not count as a refusal."""
         if not self._address.startswith("tcp://"):
             return None
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
@@ -238,7 +238,7 @@ def _mismatch(keys: PeerKeys | None) -> tuple[str, int]:
 
 
 def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
-    """Return the meaning of a failed connection, and how many times in a row it counts as a refusal."""
+    """Return the meaning of a failed connection, and after how many consecutive failures it counts as a refusal."""
     key = "" if keys is None else keys.name
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         if str(value) == REVOKED and keys is not None:

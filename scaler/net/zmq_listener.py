@@ -61,7 +61,7 @@ MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
 """Maximum received but unread bytes while this process is slow. Scaler peers stop earlier if not acknowledged."""
 NO_KEY = (
-    "its handshake failed: it has no key of this cluster (`scaler keys add` creates one), or it is not a scaler peer"
+    "its handshake failed: it has no key for this cluster (`scaler keys add` creates one), or it is not a scaler peer"
 )
 HAS_A_KEY = (
     "its handshake failed: it uses keys, but this server runs with insecure_no_auth, which the peer must set as well; "
@@ -86,7 +86,7 @@ class ZmqLink:
         self.is_limited = True
         self.read_bytes = 0
         self._received_bytes = self._unread_bytes = 0
-        self.source, self.origin = "a process of this host", "an unknown place"
+        self.source, self.origin = "a process on this host", "an unknown place"
         self._inode = -1
         # The connection may already be closed; its close event is next.
         with contextlib.suppress(OSError), borrowed(descriptor) as connection:

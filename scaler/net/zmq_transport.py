@@ -117,7 +117,8 @@ after_fork(_after_fork)
 
 
 def is_readable(socket: Socket) -> bool:
-    """Return whether a message is available. Resets the descriptor, so this must be the last use of the socket."""
+    """Return whether a message is available. Resets the descriptor's readiness, so this must be the last use of the
+    socket."""
     return bool(int(socket.getsockopt(EVENTS)) & READABLE)
 
 
@@ -291,7 +292,7 @@ def _may_lend() -> bool:
 class ZmqEnd:
     def __init__(self, context: Context, kind: int, wakeups: Wakeups, more_events: int = 0) -> None:
         """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is
-        closed on this event. While a monitor has this event in its mask, libzmq 4.3.5 never closes a connection whose
+        closed on this event. While a monitor's mask contains this event, libzmq 4.3.5 never closes a connection whose
         stream is damaged after the handshake: see docs/libzmq-damaged-streams.md."""
         self._wakeups = wakeups
         self._has_events = True
@@ -356,7 +357,8 @@ class ZmqEnd:
         self._monitor.close(linger=0)
 
     def _read(self, read_one: Callable[[], int]) -> bool:
-        """Read messages with read_one, which returns their size. False if the limit of one iteration is reached."""
+        """Read messages with read_one, which returns their size. Returns False if the limit for one iteration was
+        reached."""
         size = 0
         for _ in range(MAX_MESSAGES_PER_ITERATION):
             if size > MAX_BYTES_PER_ITERATION:

@@ -20,7 +20,7 @@ from scaler.errors import LimitError
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, Buffer
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""Approximate amount of bodies written to disk together."""
+"""Approximate size of the bodies written to disk together."""
 
 
 class Memory(Protocol):
@@ -191,7 +191,7 @@ def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> li
     """Write the parts of objects (at least one byte) and return read-only mapped views. Raises OSError."""
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         size = sum(part.nbytes for each in objects for part in each)
-        # Allocate first, so that a full disk raises an error here and never a SIGBUS in the mapping.
+        # Allocate first, so that a full disk raises an error here instead of causing SIGBUS in the mapping.
         os.posix_fallocate(file.fileno(), 0, size)
         for part in (part for each in objects for part in each):
             rest = part
@@ -216,7 +216,7 @@ def map_file(descriptor: int, size: int, flags: int) -> memoryview:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_ubyte * size).from_address(address)
-    # Not at exit: threads may still read the memory, and the kernel unmaps it anyway.
+    # Not at exit, when threads may still read the memory and the kernel unmaps it anyway.
     weakref.finalize(memory, _libc_munmap, address, size).atexit = False
     return memoryview(memory).cast("B")
 

@@ -91,7 +91,7 @@ class StorageClient:
 
     @property
     def is_silent(self) -> bool:
-        """True if a local storage has sent nothing for AWAY_SECONDS. A remote one may just have a slow link."""
+        """True if a local storage has sent nothing for AWAY_SECONDS. A remote storage may just have a slow link."""
         return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
@@ -221,7 +221,7 @@ class BlockingStorage:
         try:
             while not wait([done], AWAY_SECONDS).done:
                 client = self._thread.value
-                # A full storage delays its replies to puts, which throttles producers on purpose.
+                # A full storage intentionally delays its replies to puts, to throttle producers.
                 if not client.connected or (is_get and client.is_silent):
                     with self._away():
                         return done.result()

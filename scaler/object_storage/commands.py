@@ -15,7 +15,7 @@ from scaler.protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMemory(Received):
-    """Shared PutObject received with its descriptor. memory has exactly the parts that the message names."""
+    """Shared PutObject received with its descriptor. memory: contains exactly the parts that the message names."""
 
     memory: Memory | None = None
 
@@ -75,7 +75,7 @@ class RunFailed(NamedTuple):
 
 
 class FetchFailed(NamedTuple):
-    """This store cannot take an object, for example because it has no room."""
+    """This store cannot accept an object, for example because memory is full."""
 
     id: bytes
     text: str
@@ -98,7 +98,7 @@ class ForgetInBackend(NamedTuple):
 
 
 class WrittenToBackend(NamedTuple):
-    """The backend has these (id, size), so memory may drop them."""
+    """The backend contains these (id, size), so memory may drop them."""
 
     rows: list[tuple[bytes, int]]
 
@@ -126,4 +126,4 @@ StorageCommand = (
     | SpillBodies
     | ChunkRun
 )
-"""A run: get its chunks; answered by RunCame, RunFailed, or FetchFailed."""
+"""Get a run's chunks; answered by RunCame, RunFailed, or FetchFailed."""

@@ -44,7 +44,7 @@ MAX_GETS_PER_PEER = 20_000
 UPLOAD_SECONDS = 60.0
 """Drop an upload after this long without data, since its full size counts as used."""
 MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
-"""Maximum bytes received for puts that wait for room. Further puts are refused immediately."""
+"""Maximum bytes received for puts that wait for space. Further puts are refused immediately."""
 MAX_PUT_WAIT_SECONDS = 60.0
 """Maximum wait of a put while bodies are being spilled to disk."""
 PUT_POLL_SECONDS = 0.25
@@ -58,7 +58,7 @@ LONGEST_POLL_SECONDS = 0.1
 
 @dataclass(slots=True, eq=False)
 class WaitingPut:
-    """An object waiting for room, with the messages received so far. Its sender stalls because no reply is sent."""
+    """An object waiting for space, with the messages received so far. Its sender stalls because no reply is sent."""
 
     first: PutObject
     begun: float
@@ -71,9 +71,9 @@ class WaitingPut:
 
 
 class StorageCore:
-    """The state of a storage. outbox_bytes: see `BodySender`. put_wait_seconds: time that a put waits for room before
-    it is refused. lease_seconds: time after which a silent peer's session ends. tick_seconds: maximum interval of
-    steps. A longer gap is a stall of the storage and does not count against leases."""
+    """The state of a storage. outbox_bytes: see `BodySender`. put_wait_seconds: time for which a put waits for space
+    before it is refused. lease_seconds: time after which a silent peer's session ends. tick_seconds: maximum interval
+    of steps. A longer gap is a stall of the storage and does not count against leases."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class StorageCore:
         self.objects = StorageTable(limits)
         self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in order of arrival
         self._waiting_put_bytes = 0
-        self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
+        self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # longest silent first
         self._broken: dict[bytes, float] = {}
         """Times of disconnection of local processors, oldest first."""
         self._sender = BodySender(outbox_bytes)
@@ -112,7 +112,7 @@ class StorageCore:
         """Gets of local readers: found here, and not found here."""
         self.exchange = Exchange()
         self._delayed: list[ChunkRun] = []
-        """Runs to get as soon as there is room."""
+        """Runs to get as soon as there is space."""
         self._copies: OrderedDict[bytes, None] = OrderedDict()
         """LRU of objects that other stores also have."""
 
@@ -131,7 +131,7 @@ class StorageCore:
         clock = now - self._stalled_seconds
         for item in inputs:
             self._take(item, clock, now)
-        self._miss(self.objects.take_expired(now), "it was not uploaded before the deadline")
+        self._miss(self.objects.take_expired(now), "the object was not uploaded before the deadline")
         if self.exchange.fetches:
             self._stop_fetches()
         if self._delayed:
@@ -236,7 +236,7 @@ class StorageCore:
                 self._hear(message)
 
     def _hear(self, message: m.Message) -> None:
-        """Take a message of the scheduler, or one that only shows that its sender is alive."""
+        """Process a message from the scheduler, or a message that only shows that its sender is alive."""
         match message:
             case m.ForgetObjects(object_ids):
                 self._forget(object_ids)
@@ -369,7 +369,7 @@ class StorageCore:
         if not self._may_get(peer, message.id):
             pass  # answered immediately, so that the reply does not reveal whether the object exists
         elif len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
-            answer = StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
+            answer = StorageResult.FULL, f"a peer may have at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
             self._cached.used(message.id)
             self.hits += peer.role is not m.Role.STORE
@@ -464,7 +464,7 @@ class StorageCore:
     # -- other stores -------------------------------------------------------------------------------------------------
 
     def _scheduler_opened(self, min_bytes: int) -> None:
-        """Report objects of at least this size to a scheduler that has no state of this store."""
+        """Report objects of at least this size to a scheduler without state about this store."""
         held = [row for row in self.objects.sizes() if row[1] >= min_bytes]
         self.exchange.opened(held, self.backend_held() if self.backend_held is not None else ())
 
@@ -473,7 +473,7 @@ class StorageCore:
         return None if fetch is None else fetch.memory
 
     def _begin_runs(self) -> None:
-        """Get the assigned chunks, unless they wait for spilling. Without hope for room, `reserve` fails."""
+        """Get the assigned chunks, unless they wait for spilling. If there will be no space, `reserve` fails."""
         runs, self._delayed = self._delayed, []
         for run in runs:
             if not self.exchange.is_active(run) or (run.source and run.source not in self.exchange.stores):
@@ -486,7 +486,7 @@ class StorageCore:
 
     def reserve(self, object_id: bytes, memory: PartialObject, size_bytes: int) -> bool:
         """Reserve memory for a fetch, and serve its chunks to other stores from now on. Returns False if there is no
-        room."""
+        space."""
         if not self._make_room(size_bytes):
             return False
         fetch = self.exchange.fetches[object_id]
@@ -531,7 +531,7 @@ class StorageCore:
 
     def _fetched(self, object_id: bytes) -> None:
         """Store an object whose chunks have all arrived."""
-        fetch, text = self.exchange.fetches[object_id], "it arrived, but there is no room for it"
+        fetch, text = self.exchange.fetches[object_id], "it arrived, but there is no space for it"
         try:
             body = fetch.small if fetch.memory is None else fetch.memory.body()
         except (OSError, ValueError) as error:
@@ -575,7 +575,7 @@ class StorageCore:
             if self.objects.body(object_id) in busy:
                 continue
             del self._copies[object_id]
-            self._miss(self.objects.drop(object_id), "its copy was evicted to make room")
+            self._miss(self.objects.drop(object_id), "its copy was evicted to free space")
             dropped.append(object_id)
             if self.objects.surplus(wanted_bytes) <= 0:
                 break

@@ -41,7 +41,7 @@ LEFT_PART = 8
 """Divisor of a small disk's size that limits LEFT_BYTES."""
 CLOSE_SECONDS = 5.0
 REFUSED_SECONDS = 10.0
-"""Time after the last refusal of a large object in which the disk counts as full. Producers retry sooner."""
+"""Time after the last refusal of a large object during which the disk counts as full. Producers retry sooner."""
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
 _CONTENT = 2
@@ -121,7 +121,7 @@ class ObjectJournal:
         self._file_bytes = 0
         self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers retry their puts forever
         self._refused = "", -math.inf
-        """Reason and time of the last refusal of a large object; "" once one was stored."""
+        """Reason and time of the last refusal of a large object; "" once a large object has been stored."""
         self._left_bytes = 0
         self._writing: dict[bytes, _Writing] = {}
         """Objects neither synced nor released yet."""
@@ -254,7 +254,7 @@ class ObjectJournal:
 
     def _written(self, writing: _Writing, checksum: int, failure: str) -> None:
         identifier = writing.put.id
-        if self._writing.get(identifier) is not writing:  # released since then, and perhaps put again
+        if self._writing.get(identifier) is not writing:  # the object was released since then, and perhaps put again
             self._confirm(writing)
         elif failure:
             self._failures.add(f"{failure}; object={identifier.hex()}")

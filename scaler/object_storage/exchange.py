@@ -1,4 +1,4 @@
-"""What one store and the scheduler say to each other about objects: which are here, and which are fetched. Pure.
+"""What one store and the scheduler report to each other: objects that are here, and objects that are fetched. Pure.
 
 A missing object is fetched from other stores, in runs of chunks that the scheduler assigns. Invariant: each run is
 answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object has ended."""
@@ -84,7 +84,7 @@ class Exchange:
         """Time at which reports of put objects are due."""
         self._put: dict[bytes, int] = {}
         self._reported: set[bytes] = set()
-        """Objects reported as put here, whose release is reported as well: it may have crossed the report."""
+        """Objects reported as put here. Their release is reported as well, because it may have crossed the report."""
         # Rows of messages for the scheduler
         self._in_backend: list[tuple[bytes, int]] = []
         self._dropped: list[tuple[bytes]] = []
@@ -98,7 +98,7 @@ class Exchange:
         return next((store for store in self.stores.values() if store.backend_key), None)
 
     def opened(self, held: Iterable[tuple[bytes, int]], in_backend: Iterable[tuple[bytes, int]]) -> None:
-        """Tell everything to a scheduler that has no state of this store."""
+        """Report everything to a scheduler without state about this store."""
         self.is_open = True
         self.stores.clear()
         self._put = dict(held)
@@ -124,7 +124,7 @@ class Exchange:
             *_messages(ObjectsHeld, list(self._put.items())),
             *_messages(partial(ObjectsHeld, in_backend=True), self._in_backend),
             *_messages(ObjectsUnwanted, self._unwanted),
-            *_messages(ObjectsDropped, self._dropped),  # last: perhaps of objects in the other messages
+            *_messages(ObjectsDropped, self._dropped),  # last, because they may concern objects in the other messages
         ]
         self._put.clear()
         for rows in lists:

@@ -1,7 +1,7 @@
 """Messages of the object storage and of hosts' stores, with each other, with the scheduler, and with readers.
 
-Declared as in `scaler.protocol.messages`, which explains the rules for changes. A process knows them once it has
-imported this module, as every store, scheduler, and peer of a store has.
+Declared as in `scaler.protocol.messages`, which explains the rules for changes. A process can decode them once it has
+imported this module, as every store, scheduler, and peer of a store does.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from scaler.protocol.messages import OBJECT_PEERS, STORAGE_PEERS, STORE, IdList,
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
     """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
-    attachments, not shared, at offset 0: only asks for room."""
+    attachments, not shared, at offset 0: only asks for space."""
 
     request: f.Count64  # chosen by the sender, repeated by the reply
     id: f.Id
@@ -83,12 +83,12 @@ class StorageStatus(Message):
 
 @message(70, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,), to_storage=(Role.SCHEDULER,))
 class ObjectsHeld(Message):
-    """Names complete objects of this store. A store names all of them after each Welcome of a new session. The
+    """Names complete objects of this store. A store names all its objects after each Welcome of a new session. The
     scheduler reports objects in the backend to the object storage, which deletes them after release."""
 
     ids: f.Ids
     sizes: f.Sizes
-    in_backend: bool = False  # the backend has them; the store may also have them
+    in_backend: bool = False  # the backend contains them; the store may also have them
 
 
 @message(71, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
@@ -123,7 +123,7 @@ class FetchesFailed(Message):
     ids: f.Ids
     firsts: f.Numbers32
     sources: f.Numbers32  # of FetchChunks
-    unreachable: f.Flags  # 1: the source is unreachable from this store; 0: it does not have the chunks
+    unreachable: f.Flags  # 1: the source is unreachable from this store; 0: the source does not have the chunks
 
 
 @message(76, to_scheduler=(STORE,), sequenced=False)
@@ -196,8 +196,8 @@ class UseBackend(Message):
 
 @message(83, to_storage=(Role.SCHEDULER,))
 class CopyObjects(Message):
-    """Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld. It fetches
-    missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room."""
+    """Names objects of which the object storage must keep copies. It names the objects that it already has in
+    ObjectsHeld. It fetches missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space."""
 
     ids: f.Ids
     sizes: f.Sizes  # 0: not known

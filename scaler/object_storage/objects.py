@@ -28,7 +28,7 @@ MIN_RECORDS_BYTES = 64 * 1024 * 1024
 MAX_RECORDS_SHARE = 0.25
 """Limit on records of objects and uploads: MIN_RECORDS_BYTES, or this share of memory_limit_bytes if larger."""
 RESERVED_SHARE = 0.5
-"""Share of the memory limit that one key's unfinished uploads may reserve. A lone upload may exceed it."""
+"""Share of the memory limit that one key's unfinished uploads may reserve. A single upload may exceed it."""
 STALLED_SECONDS = 2.0
 """When space is short, an upload stalled for this long may be dropped in favor of other keys' puts."""
 MAX_FORGOTTEN_IDS = 65_536
@@ -120,7 +120,7 @@ class StorageTable:
         return body
 
     def must_wait(self, peer: StoragePeer, message: PutObject) -> bool:
-        """Return True if there is no room for an object now but may be later."""
+        """Return True if there is no space for an object now, but may be later."""
         size = sum(message.parts)
         return (
             message.id not in self._objects
@@ -185,8 +185,8 @@ class StorageTable:
         if not fits:
             self._drop_upload(peer, object_id)
             return StorageResult.INVALID, (
-                f"frames of size {size} at {message.offset} do not continue an object of size {upload.size_bytes}"
-                f" that has come up to {upload.received_bytes}"
+                f"frames of size {size} at {message.offset} do not continue an object of size "
+                f"{upload.size_bytes}, of which {upload.received_bytes} have arrived"
             )
         upload.frames.extend(frame for frame in attachments if frame.nbytes)
         upload.received_bytes = end
@@ -237,7 +237,7 @@ class StorageTable:
         return [(object_id, body.size_bytes) for object_id, body in self._objects.items()]
 
     def surplus(self, wanted_bytes: int) -> float:
-        """Return the bytes to drop or spill to make room for wanted_bytes."""
+        """Return the bytes to drop or spill to free wanted_bytes."""
         return self.used_bytes - min(SPILL_FROM * self._limit_bytes, self._limit_bytes - wanted_bytes)
 
     def next_deadline(self) -> float:
@@ -285,7 +285,7 @@ class StorageTable:
         if size > limit:
             return StorageResult.TOO_LARGE, f"{size} bytes are more than {self._limit_name} = {limit}"
         if not self._has_room(peer.account, size):
-            text = f"there is no room for size {size}: {self.used_bytes} of {self._limit_name} = {limit} are used"
+            text = f"there is no space for size {size}: {self.used_bytes} of {self._limit_name} = {limit} are used"
             if self.used_bytes + size <= limit:
                 reserved = self._reserved[peer.account]
                 text = f"unfinished uploads of this key already reserve size {reserved}"

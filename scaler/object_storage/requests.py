@@ -157,7 +157,7 @@ class Requests:
             self._puts.append(call)
             return
         if isinstance(call, GetCall) and is_cached(call.id):
-            call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids may later have other bytes
+            call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids may later contain other bytes
         self._unsent_gets.append(call)
 
     def _give_up(self, away_since: float, now: float) -> float:
@@ -227,7 +227,7 @@ class Requests:
             case StorageReply(request=request) if request in self._sent_gets:
                 self._get_answered(self._sent_gets[request], message, attachments)
             case _:
-                pass  # reply to an ended call, or a keep-alive
+                pass  # a reply to an ended call, or a keep-alive
 
     def _put_answered(self, put: PutCall, reply: StorageReply) -> None:
         put.answered += 1

@@ -121,7 +121,7 @@ def _is_in_memory(directory: str) -> bool:
 
 LEASE_SECONDS = 60.0
 PUT_WAIT_SECONDS = 5.0
-"""Maximum wait of a put for room. Gives objects time to be freed or spilled, and throttles producers."""
+"""Maximum time for which a put waits for space. Gives objects time to be freed or spilled, and throttles producers."""
 HEARTBEAT_SECONDS = 2.0
 TRIM_BYTES = 64 * 1024 * 1024
 TRIM_SECONDS = 1.0
@@ -293,7 +293,7 @@ class StorageServer:
             case SpillBodies():
                 self._spill(command)
             case c.PersistObject() | c.ForgetPersisted() | c.WriteToBackend() | c.ForgetInBackend():
-                raise AssertionError("the core was told that no disk and no backend keeps its objects")
+                raise AssertionError("the core was told that no disk and no backend stores its objects")
             case _:
                 assert_never(command)
 
@@ -301,7 +301,7 @@ class StorageServer:
         self._listener.send(self._scheduler, message)
 
     def _connect_to_store(self, store: StoreAddress | None) -> StorageClient:
-        assert store is not None, "no store fetches from itself"
+        assert store is not None, "a store does not fetch from itself"
         keys = self._access.keys
         own = None if keys is None else PeerKeys(store.public_key, keys.pair, "the object storage")
         store_keys = own if store.public_key else None

@@ -66,7 +66,7 @@ class Spilling:
 
     @property
     def why_not(self) -> str:
-        """Why nothing is spilled, for the text of a refusal; empty if spilling works or is disabled."""
+        """Why nothing is spilled, for the text of a refusal. Empty if spilling works or is disabled."""
         if self._failure:
             return f"; the disk for spilled objects is full or failing: {self._failure}"
         if 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES:

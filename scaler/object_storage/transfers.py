@@ -136,8 +136,8 @@ class Transfers:
             self._feed([c.FetchFailed(run.id, str(error))])
             return
         self._failures.add(f"object {show(run.id)} did not arrive from store {run.source}: {error}")
-        # A source that answered lacks the object. The object storage is never unreachable, as there is no alternative
-        # to it.
+        # A source that answered lacks the object. The object storage never counts as unreachable, because it has no
+        # alternative.
         is_out_of_reach = not source.connected or isinstance(error, RefusedError | UnreachableError | UsageError)
         is_unreachable = run.source != OBJECT_STORAGE and is_out_of_reach
         self._feed([c.RunFailed(run, is_unreachable)])
@@ -183,7 +183,7 @@ class Transfers:
             return None
         try:
             if fetch.memory is None and not self._core.reserve(run.id, GrowingMemory(found.parts), size):
-                return LimitError(f"this host's store has no room for an object of size {size}")
+                return LimitError(f"this host's store has no space for an object of size {size}")
             assert fetch.memory is not None, "it has been reserved"
             fetch.memory.write(number * chunk_bytes(size), found.frames)
         except OSError as error:  # no descriptors or memory left here, so the source is not at fault
@@ -193,7 +193,7 @@ class Transfers:
         return None
 
     def push(self, object_ids: Iterable[bytes]) -> list[asyncio.Task[None]]:
-        """Put objects into the backend, or into the object storage if there is no backend or it fails."""
+        """Put objects into the backend, or into the object storage if there is no backend or the backend fails."""
         bodies = [(object_id, self._core.objects.body(object_id)) for object_id in object_ids]
         loop = asyncio.get_running_loop()
         puts = [loop.create_task(self._push(object_id, body)) for object_id, body in bodies if body is not None]

@@ -131,8 +131,8 @@ class ServiceCalls(ExecutorBase):
         """Moving average of the seconds from dispatch to start."""
         self.paid = PaidCalls()
         self._added_at_refusal = 0
-        # Refusals and losses back off separately. The scheduler resends a lost task at once, so a service that loses
-        # every call must be tried ever less often.
+        # Refusals and losses back off separately. The scheduler resends a lost task immediately, so a service that
+        # loses every call must be tried less and less often.
         self._refusals = BackoffByCause()
         self._losses = BackoffByCause()
         self._refused_at = 0.0
@@ -207,7 +207,7 @@ class ServiceCalls(ExecutorBase):
         for call in calls:
             self._cancel(call)
         super().forget_all()
-        return "which still held tasks: a new one must replace it" if calls else ""
+        return "which still held tasks, so a new unit must replace it" if calls else ""
 
     def storage_moved(self) -> None:
         self.commands.append(UseStorage(self.storage_address))
@@ -223,7 +223,7 @@ class ServiceCalls(ExecutorBase):
                 self.wake_by(now + wait)
             while wait <= 0 and len(self._in_flight) < self.config.slots and (item := queue.take()) is not None:
                 self._start(item, now)
-        refusal = f"tasks cannot be passed on: {self._refusal}; trying again" if self._refusal else ""
+        refusal = f"tasks cannot be submitted to the service: {self._refusal}; trying again" if self._refusal else ""
         loss = f"tasks are lost repeatedly: {self._loss}" if self._loss and self._losses.failing else ""
         self.show_degraded("; ".join(filter(None, (self._executor_reason, refusal, loss))))
 

@@ -34,9 +34,9 @@ class CallFinished(NamedTuple):
 class CallFailed(NamedTuple):
     """A call ended without a result. text: reason, for display.
 
-    outcome: PROCESSOR_DIED: the process died, and the task is charged. WORKER_LOST: the task may have run to its end,
-    and is charged. NOT_STARTED: the service removed the call (lost host, lost session), and no task is charged.
-    TIMED_OUT, REJECTED, OBJECT_LOST: with their usual meaning.
+    outcome: PROCESSOR_DIED: the process died, and the task is charged. WORKER_LOST: the task may have run to
+    completion, and is charged. NOT_STARTED: the service removed the call (lost host, lost session), and no task is
+    charged. TIMED_OUT, REJECTED, OBJECT_LOST: with their usual meaning.
     """
 
     task: bytes

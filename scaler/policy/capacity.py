@@ -12,9 +12,13 @@ from scaler.needs import Needs
 from scaler.policy.view import Demand, ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
-QUEUE_SHARE = 0.25  # weight of queue time in the cost of stopping a unit too early, as queueing costs time but no money
+QUEUE_SHARE = (
+    0.25  # weight of queue time in the cost of stopping a unit too early, because queueing costs time but no money
+)
 PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
-SOONER_SHARE = 0.8  # late slots are used only if work then ends within this share of the time without them
+SOONER_SHARE = (
+    0.8  # late slots are used only if work then ends within this share of the time that it takes without them
+)
 _PRECISION = 0.01
 _ROUNDING = 1e-9
 
@@ -84,7 +88,8 @@ def tasks_worth_giving(
 
 
 def startup_seconds(manager: ManagerView) -> float:
-    """Return seconds from start to worker, including the queue: measured, usual, or estimated."""
+    """Return the seconds from a unit's start until its worker connects, including the queue: measured, usual, or
+    estimated."""
     queued = max(0.0, manager.queue_seconds or 0.0)
     if manager.startup_seconds is not None:
         return queued + max(0.0, manager.startup_seconds)
@@ -235,7 +240,7 @@ class Work:
                 return f"few tasks of {work}, which end as fast as they arrive"
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
         if not self.tasks and self.late:
-            return f"{counted(self.late, 'task')} of {work} on their way"
+            return f"{counted(self.late, 'task')} of {work} in transit"
         tasks = f"{counted(self.tasks, 'task')} of {work}"
         each = seconds_text(self.assumed_seconds / self.unmeasured_tasks) if self.unmeasured_tasks else ""
         if self.unmeasured_tasks == self.tasks:

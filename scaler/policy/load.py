@@ -16,7 +16,7 @@ from scaler.texts import shown
 
 
 def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
-    """Return the policy of this name. Raises UsageError for an unknown name, bad content, or an invalid object."""
+    """Return the policy with this name. Raises UsageError for an unknown name, bad content, or an invalid object."""
     reference = POLICIES.reference(policy_engine_type)
     if reference is None:
         raise UsageError(unknown("policy_engine_type", policy_engine_type, POLICIES.names()))
@@ -114,7 +114,7 @@ class GuardedPolicy:
         return self._warm.added(view, self._good)[0], complaint
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return the valid part of an answer, completed with earlier answers, and the errors in the rest."""
+        """Return the valid part of an answer, completed from earlier answers, and the errors in the rest."""
         if not isinstance(answer, Mapping):
             return (
                 self._good,

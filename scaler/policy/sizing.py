@@ -132,7 +132,7 @@ class Sizing:
             cooldown.grew(usual, now)
         elif surplus > 0:
             wanted -= surplus
-            if wanted < before:  # else the surplus is warm capacity
+            if wanted < before:  # otherwise, the surplus is warm capacity
                 cooldown.shrunk(now)
         reasons = [*plan.reasons, "its limit is reached"] if plan.is_at_limit else plan.reasons
         if not reasons:
@@ -207,7 +207,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
 
 
 def _assign_gang(row: Demand, plans: Sequence[CapacityPlan]) -> None:
-    """Assign running tasks, and slots for the largest gang: as many as it needs at once, or none."""
+    """Assign running tasks, and slots for the largest gang: all slots that it needs at once, or none."""
     text = f"{counted(row.at_once, 'task')} of {called(row.function)} that start together"
     missing = row.at_once
     slots: list[tuple[CapacityPlan, int, int]] = []

@@ -2,8 +2,7 @@
 
 A policy is called periodically with a view of the whole cluster and answers for all worker managers at once. A policy
 is pure: it uses no clock (`ClusterView.now` is the time) and no I/O, but may keep state between calls. Units are what a
-worker manager starts and stops, such as processes or containers. Slots are the tasks that run concurrently. Times are
-in seconds.
+worker manager starts and stops, such as processes or containers. A slot runs one task at a time. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Demand:
     ended_per_second: float = 0.0
     """Rate of these tasks. Fast tasks may be missing from queued and running at the moment of a view."""
     expected_seconds: float | None = None
-    """Expected duration while task_seconds is None: the user's hint, else the median over all tasks of the cluster."""
+    """Expected duration while task_seconds is None: the user's hint, or else the median of all tasks in the cluster."""
     is_hint: bool = True
     """True if expected_seconds is the user's hint rather than the median."""
     longest_seconds: float = 0.0
@@ -46,7 +45,7 @@ class Demand:
     late: int = 0
     """Number of running tasks assigned to late slots, which may not have started."""
     at_once: int = 0
-    """Number of tasks in the largest gang that is ready: they start together or not at all. 0: no gang is."""
+    """Number of tasks in the largest ready gang, which start together or not at all. 0: no gang is ready."""
     per_host: int = 0
     """Maximum number of these tasks on a host. 0: no maximum."""
 

@@ -2,7 +2,7 @@
 
 `minimum_units` always exist. `warm_units` of the running units are kept when work ends; none is started for them.
 `buffer_units` are free, or starting, on top of the busy slots, while there is work. A buffer is not raised while tasks
-wait for slots: the waiting tasks would occupy it, and how many units they are worth is the policy's decision.
+wait for slots: the waiting tasks would occupy it, and the policy decides how many units they justify.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WarmCapacity:
         return raised, complaint
 
     def _buffered(self, manager: ManagerView, view: ClusterView) -> int:
-        """Return the number of units for the busy slots and the buffer, also after recent work."""
+        """Return the number of units for the busy slots and the buffer, even shortly after work has ended."""
         key, slots = manager.manager_id, manager.unit_slots
         waiting = any(row.queued for row in view.demand if row.needs.fits(manager.offers))
         has_work = manager.busy_slots > 0

@@ -21,7 +21,7 @@ class WaterfallPolicy:
         1,local,8
         2,cloud,-1
 
-    The smallest priority is filled first; managers of equal priority are filled in the order of their entries. A
+    Managers are filled in order of increasing priority, and in the order of their entries if priorities are equal. A
     manager gets the work that its predecessors cannot take, up to max_task_concurrency slots (-1: its own limit).
     Unlisted managers start nothing. The first line of the example and text after `#` are ignored.
     """

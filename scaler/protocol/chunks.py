@@ -1,4 +1,4 @@
-"""Chunks of objects, which are transferred between stores individually. Pure."""
+"""Chunks of objects, each of which is transferred between stores separately. Pure."""
 
 from __future__ import annotations
 

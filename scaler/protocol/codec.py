@@ -41,7 +41,7 @@ MAX_SINGLE_PAYLOAD_BYTES = 64 * 1024
 
 _FRAME = struct.Struct("<4Q")
 _BODY_POINTER = f.struct_pointer(1, 1, 0)
-"""A Body consists of a word with the message number and a pointer to the message."""
+"""A Body consists of a word with the message number, and a pointer to the message."""
 _START = slice(8, 32)
 """Bytes shared by all bodies of one message, after the length word."""
 
@@ -76,7 +76,7 @@ def encode(message: Message) -> bytes:
             out[0] = _FRAME.pack((4 + codec.words + offset) << 32, _BODY_POINTER, wire.number, pointer)
             body = b"".join(out)
     except (ValueError, struct.error) as error:
-        raise ValueError(f"{wire.name} has a field that does not fit the wire: {error}") from error
+        raise ValueError(f"{wire.name} has a field that cannot be encoded: {error}") from error
     if len(body) > wire.largest:
         raise LimitError(f"{wire.name} of {len(body)} bytes is larger than {wire.limit} ({wire.largest})")
     return body
@@ -117,7 +117,7 @@ def decode(body: bytes | memoryview) -> Message:
 def _open(body: bytes) -> Frame:
     size = len(body)
     if size < 2 * WORD_BYTES or size % WORD_BYTES:
-        raise ValueError(f"size {size} is not that of two or more words of eight bytes")
+        raise ValueError(f"size {size} is not two or more words of eight bytes")
     count = int.from_bytes(body[:4], "little") + 1
     if count > MAX_SEGMENTS or 4 * count + 4 > size:
         raise ValueError(f"too many segments: {count}")

@@ -47,7 +47,7 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
         texts.append(readable(payload[at : at + size], MAX_TEXT_BYTES))
         at += size
     if at > len(payload):
-        raise ProtocolError(f"an exception of size {len(payload)} says that it has {at}")
+        raise ProtocolError(f"an exception of size {len(payload)} announces size {at}")
     return texts[0], texts[1], texts[2], payload[at:]
 
 

@@ -1,7 +1,7 @@
 """Field codecs: the Cap'n Proto layout of message fields, and the rules for their values.
 
-Messages declare each field with a type of this module, such as `Seconds` or `Attempts`. The same rules apply to reading
-and writing. Violations raise ValueError, or LimitError when writing a list with too many entries.
+Messages declare each field with a type from this module, such as `Seconds` or `Attempts`. The same rules apply to
+reading and writing. Violations raise ValueError, or LimitError when writing a list with too many entries.
 
 A *scalar* is stored in the data section of its struct. All other fields are *pointers*: `write` passes content and
 pointer to a `Writer`, and `read` takes the struct's next pointers from `links`. `count` is the number of rows of a
@@ -26,7 +26,7 @@ from scaler.texts import escaped_lines
 MAX_SECONDS = 1e9
 """Maximum duration of a field: thirty years, still exact to the microsecond."""
 MAX_ENTRIES = 65_536
-"""Maximum groups, functions, units, capabilities, or texts per list. Each uses far more memory than its bytes."""
+"""Maximum groups, functions, units, capabilities, or texts per list. Each entry uses far more memory than its bytes."""
 MAX_ROWS = 32_768
 """Maximum tasks of a Submit, which the scheduler processes in about 0.1 s. Other entries count by their cost."""
 RAGGED_PER_ROW = 8
@@ -71,7 +71,7 @@ class Frame:
         if pointer & 3 == 2:
             pointer, after = self._landing(pointer)
         if pointer & 0x7_0000_0003 != size << 32 | _LIST:
-            raise ValueError("a pointer does not lead to a list of elements of the right size")
+            raise ValueError("a pointer does not point to a list with elements of the right size")
         count = pointer >> 35
         words = (count * _WIDTHS[size] + 7) >> 3
         return self._content(pointer, after, words + (size == STRUCTS)), count
@@ -82,7 +82,7 @@ class Frame:
         if pointer & 3 == 2:
             pointer, after = self._landing(pointer)
         if pointer & 3:
-            raise ValueError("a pointer does not lead to a struct")
+            raise ValueError("a pointer does not point to a struct")
         data, count = pointer >> 32 & 0xFFFF, pointer >> 48
         return self._content(pointer, after, data + count), data, count
 
@@ -99,14 +99,14 @@ class Frame:
         """Count rows about to be read. Raises ValueError if the budget is exceeded."""
         self.budget_rows -= rows
         if self.budget_rows < 0:
-            raise ValueError(f"its tasks, groups, functions and references are worth more than MAX_ROWS ({MAX_ROWS})")
+            raise ValueError(f"its tasks, groups, functions, and references count as more than MAX_ROWS ({MAX_ROWS})")
 
     def _content(self, pointer: int, after: int, words: int) -> int:
         offset = (pointer & 0xFFFF_FFFF) >> 2
         start = after + (offset - 0x4000_0000 if offset & 0x2000_0000 else offset) * WORD_BYTES
         segment = bisect_left(self.bases, after, 1, len(self.bases) - 1)
         if not self.bases[segment - 1] <= start <= start + words * WORD_BYTES <= self.bases[segment]:
-            raise ValueError("a pointer leads out of its segment")
+            raise ValueError("a pointer points outside its segment")
         self.spend(words)
         return start
 
@@ -117,12 +117,12 @@ class Frame:
         found = self.word(pad)
         if not is_double:
             if found & 3 == 2:
-                raise ValueError("a far pointer leads to another one")
+                raise ValueError("a far pointer points to another far pointer")
             return found, pad + WORD_BYTES
         # A two-word landing pad: a far pointer to the content, then a tag without offset.
         tag = self.word(pad + WORD_BYTES)
         if found & 7 != 2 or tag & 0xFFFF_FFFE:
-            raise ValueError("a far pointer leads to two words that are no landing pad")
+            raise ValueError("a far pointer points to two words that are not a landing pad")
         # Offset -1, relative to the byte after the first content word.
         return tag | 0xFFFF_FFFC, self._pad(found, 1) + WORD_BYTES
 
@@ -130,7 +130,7 @@ class Frame:
         segment = pointer >> 32
         start = (pointer >> 3 & 0x1FFF_FFFF) * WORD_BYTES
         if segment >= len(self.bases) - 1 or self.bases[segment] + start + words * WORD_BYTES > self.bases[segment + 1]:
-            raise ValueError("a pointer leads out of the message")
+            raise ValueError("a pointer points outside the message")
         return self.bases[segment] + start
 
 
@@ -298,7 +298,7 @@ class Numbers(PointerField):
 
     def _check_length(self, length: int, count: int) -> None:
         if self.is_column and length != count and (length or not self.is_optional):
-            raise ValueError(f"a column of length {length} does not fit the ids: {count}")
+            raise ValueError(f"a column of length {length} does not match the ids: {count}")
 
     def _check(self, value: Sequence[int]) -> None:
         allowed = self.allowed
@@ -359,7 +359,7 @@ class PayloadColumn(PointerField):
         start, length = frame.list_at(*next(links), BYTES)
         total = sum(sizes)
         if total != length:
-            raise ValueError(f"length {length} does not fit the sizes, whose sum is {total}")
+            raise ValueError(f"length {length} does not match the sizes, whose sum is {total}")
         body = frame.body
         return [body[begin:end] for begin, end in pairwise(accumulate(sizes, initial=start))]
 
@@ -385,7 +385,7 @@ class Ragged(PointerField):
         frame.spend_rows(total / RAGGED_PER_ROW)
         found = self.entries.read(frame, links, total)
         if len(found) != total:
-            raise ValueError(f"a list of length {len(found)} does not fit the rows: {total}")
+            raise ValueError(f"a list of length {len(found)} does not match the rows: {total}")
         entries = iter(found)
         return [tuple(islice(entries, each)) for each in counts]
 

@@ -2,14 +2,14 @@
 
 A declaration is a class. Its docstrings become the comments of the schema, its field types define the wire format (see
 `fields`), and `@message` names the roles that may send it. The codec, the tables of roles, and `scaler.capnp` follow.
-Fields are numbered by their order, and a message states its number.
+Fields are numbered by their order, and a message declares its number.
 
 Peers, journals, and black boxes of any release share these numbers. `tests/unit/protocol/test_released_schema.py`
 compares the declarations with the last release: within one `PROTOCOL_VERSION` they only grow. A new message takes the
 next free number. A new field is the last one, and zeros must decode to its default. Payloads and specs are last on the
 wire, so a struct with them gets no new pointer field. Any other change raises `PROTOCOL_VERSION`. Numbers are never
-reused: numbers of removed messages remain in the schema. `Hello` and `Refused` only grow in all versions, because each
-side of a refused handshake reads them.
+reused: numbers of removed messages remain in the schema. In all versions, `Hello` and `Refused` only gain fields,
+because both sides of a refused handshake read them.
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 
@@ -99,7 +99,7 @@ def is_at_host(payload: bytes) -> bool:
 
 
 def is_function_id(identifier: bytes, payload: bytes) -> bool:
-    """Return whether an id is valid for a function or serializer: the digest of its payload, or the stored object."""
+    """Return whether an id is valid for a function or serializer: its payload's digest or its stored object's id."""
     return (payload[1:17] if is_stored(payload) else content_id(payload)) == identifier
 
 
@@ -167,7 +167,7 @@ class IdList(Message):
 
 
 MESSAGES: dict[int, type[Message]] = {}
-"""All messages by wire number, in order of declaration."""
+"""All messages by wire number, in declaration order."""
 NUMBERS: dict[type[Message], int] = {}
 """Wire number of each message."""
 BATCHES: set[type[Message]] = set()
@@ -240,7 +240,7 @@ PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN, STORE, Role.SCHEDULER)
 CLIENTS = (CLIENT, ADMIN)
 """An admin is a client with access to all clients' tasks and objects."""
 OBJECT_PEERS = (CLIENT, WORKER, Role.SCHEDULER, STORE)
-"""Peers that read and write objects of the storage."""
+"""Peers that read and write objects in the storage."""
 STORAGE_PEERS = (*OBJECT_PEERS, MONITOR, ADMIN)
 
 
@@ -391,7 +391,7 @@ _DETAILS: dict[Role, type[Any]] = {
     MANAGER: ManagerDetails,
     STORE: StoreDetails,
 }
-"""Type of details by role; other roles have none."""
+"""Type of details by role. Other roles have no details."""
 
 
 @message(0, to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
@@ -477,7 +477,7 @@ class Acknowledge(Message):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Common properties of the tasks of a group. Tasks with equal specs form one group."""
+    """Common properties of a group's tasks. Tasks with equal specs form one group."""
 
     function: f.Id  # id of a registered function
     serializer: f.OptionalId = b""  # id of the user's registered serializer; empty: the built-in one

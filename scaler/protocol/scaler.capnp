@@ -335,7 +335,7 @@ struct Acknowledge {
 }
 
 struct Spec {
-  # Common properties of the tasks of a group. Tasks with equal specs form one group.
+  # Common properties of a group's tasks. Tasks with equal specs form one group.
   function @0 :Data;             # id of a registered function; 16 bytes
   serializer @1 :Data;           # id of the user's registered serializer; empty: the built-in one; 16 bytes, or empty
   needs @2 :List(Capability);    # in ascending order of the names
@@ -893,7 +893,7 @@ struct TableRead {
 
 struct PutObject {
   # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
-  # attachments, not shared, at offset 0: only asks for room.
+  # attachments, not shared, at offset 0: only asks for space.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;            # chosen by the sender, repeated by the reply
   id @1 :Data;                   # 16 bytes
@@ -957,14 +957,14 @@ struct StorageStatus {
 }
 
 struct ObjectsHeld {
-  # Names complete objects of this store. A store names all of them after each Welcome of a new session. The
+  # Names complete objects of this store. A store names all its objects after each Welcome of a new session. The
   # scheduler reports objects in the backend to the object storage, which deletes them after release.
   # store -> scheduler.
   # scheduler -> object storage.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);
-  inBackend @2 :Bool;            # the backend has them; the store may also have them
+  inBackend @2 :Bool;            # the backend contains them; the store may also have them
 }
 
 struct ObjectsDropped {
@@ -1005,7 +1005,8 @@ struct FetchesFailed {
   ids @0 :Data;                  # column of ids
   firsts @1 :List(UInt32);
   sources @2 :List(UInt32);      # of FetchChunks
-  unreachable @3 :List(UInt8);   # 1: the source is unreachable from this store; 0: it does not have the chunks; 0 or 1
+  unreachable @3 :List(UInt8);
+  # 1: the source is unreachable from this store; 0: the source does not have the chunks; 0 or 1
 }
 
 struct StoreReport {
@@ -1077,8 +1078,8 @@ struct UseBackend {
 }
 
 struct CopyObjects {
-  # Names objects that the object storage must keep copies of. It names present ones in ObjectsHeld. It fetches
-  # missing ones as if for a reader, or names them in ObjectsUnwanted if it has no room.
+  # Names objects of which the object storage must keep copies. It names the objects that it already has in
+  # ObjectsHeld. It fetches missing objects as if for a reader, or names them in ObjectsUnwanted if it has no space.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);        # 0: not known
@@ -1220,7 +1221,7 @@ struct ClusterRead {
 }
 
 struct ListSessionTasks {
-  # Asks for tasks of a durable session, in order of submission. Answered by SessionTasks.
+  # Asks for tasks of a durable session, in submission order. Answered by SessionTasks.
   # client, admin -> scheduler.
   session @0 :Data;              # 8 bytes
   first @1 :UInt64;              # tasks to skip
@@ -1274,7 +1275,7 @@ struct StreamValue {
 }
 
 struct StreamTaken {
-  # Numbers of values that the client has received and that its program has taken.
+  # Numbers of the last values that the client has received and that its program has consumed.
   # client, admin -> scheduler.
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes

@@ -59,7 +59,7 @@ class UnreadableError(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
-    """Limits on unacknowledged data kept for a peer. A listener closes a session that exceeds them."""
+    """Limits on unacknowledged data kept for a peer. A listener closes a session that exceeds these limits."""
 
     messages: int = 100_000
     size_bytes: int = 1024 * 1024 * 1024
@@ -179,7 +179,7 @@ class Session:
         if self.outbox_bytes + size > limits.size_bytes:
             raise OutboxFullError(
                 f"the outbox is full: unacknowledged bytes: {self.outbox_bytes}, "
-                f"and {size} more do not fit into {limits.size_bytes}"
+                f"and {size} more would exceed {limits.size_bytes}"
             )
         self._last += 1
         self.outbox_bytes += size
@@ -190,8 +190,8 @@ class Session:
         self._loose.append(body)
 
     def take(self, now: float = -math.inf, *, sequenced: bool = True) -> list[Envelope]:
-        """Return all waiting envelopes, unsequenced ones first; sequenced ones are in flight from now on. Without
-        any, returns an Acknowledge that is due by `now`. sequenced: False leaves sequenced messages waiting."""
+        """Return all waiting envelopes, unsequenced ones first; sequenced ones are in flight from now on. If none is
+        waiting, returns an Acknowledge that is due by `now`. sequenced: False leaves sequenced messages waiting."""
         pack, session_id, received = _HEADER.pack, self.id, self.received
         envelopes = []
         loose, waiting = self._loose, self._waiting
@@ -281,7 +281,7 @@ class Session:
     def resume(self, acknowledged: int) -> None:
         """Continue on a new connection, dropping received messages. Raises ProtocolError unless `can_resume`."""
         if not self.can_resume(acknowledged):
-            raise ProtocolError(f"the session cannot go on after message {acknowledged}: {self!r}")
+            raise ProtocolError(f"the session cannot continue after message {acknowledged}: {self!r}")
         while self._waiting and self._waiting[0].sequence <= acknowledged:
             self.outbox_bytes -= self._waiting.popleft().size_bytes
 

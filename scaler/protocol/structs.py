@@ -16,16 +16,15 @@ from scaler.protocol import fields as f
 from scaler.protocol.fields import STRUCTS, WORD_BYTES, Check, Frame, Links, PointerField, Scalar, Writer
 
 MAX_INTERNED = 1024
-"""Maximum cached structs. The cache is cleared beyond this."""
+"""Maximum cached structs. The cache is cleared above this size."""
 MAX_INTERNED_BYTES = 1024
 
 
 class StructCodec:
-    """Codec of a message or a part of one, declared as a dataclass or NamedTuple.
+    """Codec for a message or a part of it, declared as a dataclass or NamedTuple.
 
-    On the wire, scalars precede pointers, each in order of declaration, except that payloads follow the other columns
-    and an interned struct is last. A scalar declared after payloads was added later, so the schema numbers it after
-    them.
+    On the wire, scalars precede pointers, each in declaration order, except that payloads follow the other columns and
+    an interned struct is last. A scalar declared after payloads was added later, so the schema numbers it after them.
     """
 
     def __init__(self, of: type[Any]) -> None:
@@ -224,7 +223,7 @@ class ListField(PointerField):
         data_words, pointer_words = tag >> 32 & 0xFFFF, tag >> 48
         size = data_words + pointer_words
         if tag & 3 or entries * size > words:
-            raise ValueError("a list does not have the entries that it claims")
+            raise ValueError("a list does not contain the entries that it announces")
         frame.spend_rows(entries * self._rows)
         if not size:  # empty entries cost as much work as full ones
             frame.spend(entries * max(1, self.codec.words))
@@ -261,7 +260,7 @@ _PLAIN: dict[type[Any], Scalar | PointerField] = {bool: Scalar("Bool"), bytes: f
 
 
 def _data_section(scalars: Mapping[str, Scalar]) -> tuple[str, int, list[str], dict[str, tuple[int, int]]]:
-    """Lay scalars out like Cap'n Proto: each in the first hole of its size, or in a new word.
+    """Lay out scalars as Cap'n Proto does: each in the first hole of its size, or in a new word.
 
     Returns the layout for `struct`, the number of words, the names of the layout's numbers ("" for a byte of booleans),
     and the number index and bit of each boolean.

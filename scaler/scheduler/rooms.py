@@ -1,4 +1,4 @@
-"""Creates the parts of extensions in a scheduler's process. An extension whose hook raises is switched off."""
+"""Creates the parts of extensions in a scheduler's process. An extension whose hook raises is disabled."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _document(rows: Callable[..., Any], *args: Any) -> TableRead:
 
 
 def switched_off(name: str, hook: str, error: Exception) -> Incident:
-    """Return the incident for an extension that was switched off because of an exception."""
+    """Return the incident about an extension that was disabled after an exception."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -72,13 +72,13 @@ def switched_off(name: str, hook: str, error: Exception) -> Incident:
 
 
 def guard(name: str, part: Any) -> Any:
-    """Make the first exception of any hook switch a part off. Returns the part. `Rooms` calls its
-    `switch_off` with an exception of `on_changes`, which runs for every batch, so only the other hooks are wrapped."""
+    """Make the first exception in any hook disable a part. Returns the part. `on_changes` runs for every batch, so it
+    is not wrapped: `Rooms` calls `switch_off` with its exception."""
     incidents: list[Incident] = []
     unpublished: list[Incident] = []
 
     def failed(hook: str, error: Exception) -> Iterable[Command]:
-        part.next_at = -math.inf  # `on_time` publishes the incident in this step, or the next one after a question
+        part.next_at = -math.inf  # `on_time` publishes the incident in this step or, after a question, in the next step
         part.on_changes = lambda *_args: ()
         for each in incidents, unpublished:
             each.append(switched_off(name, hook, error))
@@ -168,7 +168,7 @@ def table_names(config: SchedulerConfig) -> str:
 
 
 class Performers:
-    """Performers of all extensions. The first exception switches a performer off."""
+    """Performers of all extensions. The first exception disables a performer."""
 
     def __init__(self, observe: Callable[[Sequence[Observed]], None], publish: Callable[[Incident], None]) -> None:
         """observe: receives the performers' documents for their extensions. publish: receives incidents."""

@@ -1,7 +1,7 @@
 """The frame of the scheduler's process: receives events, steps the core once, performs its commands, and flushes once.
 
-The parts below are loaded by name, each if the settings need it, and called with the frame or the settings. All their
-calls are on the scheduler's event loop, and none may block.
+The parts below are loaded by name if the settings need them, and called with the frame or the settings. They are called
+on the scheduler's event loop, and must not block.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class SchedulerServer:
 
     @property
     def state(self) -> ClusterState:
-        """The core's state, to be read only."""
+        """The core's state, which is read-only."""
         return self._core.state
 
     @property
@@ -191,7 +191,7 @@ class SchedulerServer:
         return listener
 
     def journal(self) -> tuple[int, str]:
-        """Return the bytes of the journal, and why the disk takes no new tasks, or an empty text."""
+        """Return the journal's bytes, and why the disk accepts no new tasks, or an empty text."""
         if self._kept is None:
             return 0, ""
         return self._kept.journal.size_bytes, self.state.rooms.durability.failure or self._kept.complaint
@@ -275,7 +275,7 @@ class SchedulerServer:
         except Exception:
             path = absolute(f"scaler-black-box-{os.getpid()}.bin")
             self._recorder.write(path)
-            _log.critical("the scheduler's state is inconsistent; the events before are in %s", path)
+            _log.critical("the scheduler's state is inconsistent; earlier events are in %s", path)
             self.stop.set()
             raise
         done_at = self.loop.time()
@@ -323,7 +323,7 @@ class SchedulerServer:
 
     def _log_change(self, change: Change) -> None:
         match change:
-            case Incident("protocol_error", subject, text):  # a peer may cause any number of them
+            case Incident("protocol_error", subject, text):  # a peer may cause any number of these events
                 self._dropped.add(f"{escaped(subject)}: dropped: {escaped(text)}")
             case Incident(kind, subject, text, ids):
                 level, template = _INCIDENTS[kind]

@@ -32,7 +32,7 @@ class StorageLink:
         self.address = address
         self.public_address = public_address
         self.on_figures: Callable[[StorageStatus, float], None] = lambda _figures, _seconds: None
-        """Called with new figures, and the seconds of the round trip for them."""
+        """Called with new figures, and the duration of their round trip in seconds."""
         self.on_refused: Callable[[Refused], None] = lambda _refused: None
         self._step = step
         self._loop = loop

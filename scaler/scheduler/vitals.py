@@ -1,4 +1,4 @@
-"""Observations of the scheduler's process and of its surroundings, and its garbage collection."""
+"""Observations of the scheduler's process and its environment, and its garbage collection."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ STDOUT = "-"
 KEY_VERBS: Mapping[str, str] = {
     "init": "Create the keys of a cluster in a private directory for its servers.",
     "add": "Add a key and write the credential file for a user or machine.",
-    "share": "Change the share of the slots that a key or a group of keys gets, within two seconds.",
+    "share": "Change the share of the slots for a key or a group of keys; takes effect within two seconds.",
     "revoke": "Revoke a key; its connections end within two seconds.",
     "list": "List all keys.",
-    "show": "Show the keys of a name. The output contains no secrets.",
+    "show": "Show the keys with a name. The output contains no secrets.",
 }
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
@@ -59,7 +59,7 @@ def keys(program: str, arguments: Sequence[str], environment: Mapping[str, str])
     else:
         parser.add_argument("-d", "--directory", metavar="DIRECTORY", default=SUPPRESS, help=text)
     if verb not in ("init", "list"):
-        parser.add_argument("name", metavar="NAME", help="of a user or a machine")
+        parser.add_argument("name", metavar="NAME", help="name of a user or a machine")
     if verb == "add":
         parser.add_argument("--role", required=True, metavar="|".join(PEER_ROLES), help="the role of the key")
         parser.add_argument("--expires", metavar="TIME", help="lifetime, such as 12h, 30d, or 52w [default: unlimited]")

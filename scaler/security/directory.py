@@ -101,11 +101,11 @@ class KeysDirectory:
             found = next((entry for entry in entries if entry.name == name), None)
             if found is None:
                 if not any(entry.group == name for entry in entries):
-                    raise UsageError(f"there is no key named {name!r}, and no key is in a group of this name")
+                    raise UsageError(f"there is no key named {name!r}, and no key is in a group with this name")
                 found = PeerEntry(name=name, role=documents.GROUP, added=datetime.now(UTC))
                 listed.append(found)
             if found.role == documents.GROUP and changes.get("group"):
-                raise UsageError(f"{name!r} is a group, and groups are in no other group")
+                raise UsageError(f"{name!r} is a group, and a group cannot belong to another group")
             changed = replace(found, **changes)
             listed[listed.index(found)] = changed
         return changed
@@ -114,8 +114,8 @@ class KeysDirectory:
         return self._credential("scheduler", "scheduler", self.scheduler)
 
     def credential(self, name: str, role: str) -> Credential:
-        """Return the credential of a component of this name, creating it on the first call. Raises UsageError if the
-        name belongs to a key that was added for another host, and ConfigError if the component has another role."""
+        """Return the credential of the component with this name, creating it on the first call. Raises UsageError if
+        the name belongs to a key that was added for another host, and ConfigError if the component has another role."""
         new = self._new_credential(name, role, None)
         path = self.path / "credentials" / f"{name}.credentials"
         if not path.exists():
@@ -242,7 +242,7 @@ class AllowList:
             self._state, self._unreadable = state, ""
             try:
                 self._listed = self._directory.listed() if state else ()
-            except ConfigError as error:  # may be temporary without a file change, such as a lack of descriptors
+            except ConfigError as error:  # may be temporary without a file change, for example if no descriptor is free
                 self._state, self._unreadable = None, f"{error}: the keys are unchanged"
         elif self._next_expiry is None or now < self._next_expiry:
             return
@@ -262,8 +262,9 @@ class AllowList:
         problems += [each.error for each in self._listed if isinstance(each, BrokenEntry)]
         read = [(entry.problem(now), entry) for entry in self._listed if isinstance(entry, PeerEntry)]
         self._next_expiry = min((entry.expires for why, entry in read if not why and entry.expires), default=None)
-        for problem, entry in sorted(read, key=lambda each: not each[0]):  # of equal keys, a refused one wins
-            # A space occurs in no public key.
+        for problem, entry in sorted(
+            read, key=lambda each: not each[0]
+        ):  # of equal keys, a refused one wins A space occurs in no public key.
             known = entry.public or f"{documents.GROUP} {entry.name}"
             rows = {known: Entry(entry.name, entry.role, problem, entry.share)}
             if entry.units:

@@ -16,7 +16,7 @@ from scaler.security.keys import Share
 
 PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
 GROUP = "group"
-"""Role of an entry that is no key, but the share of a group of keys."""
+"""Role of an entry that is not a key, but the share of a group of keys."""
 MAX_SLOTS = 1_000_000
 MAX_WEIGHT = 1_000.0
 MAX_NAME_CHARACTERS = 60

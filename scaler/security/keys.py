@@ -17,7 +17,7 @@ class KeyPair(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a key or a group of keys gets of a cluster. weight: relative to others. max_slots: most slots at once; 0: no
+    """A key's or a group's share of a cluster. weight: relative to others. max_slots: maximum slots at once; 0: no
     limit. group: name, or empty."""
 
     weight: float = 1.0
@@ -29,7 +29,7 @@ NO_SHARE = Share()
 
 
 class Entry(NamedTuple):
-    """The meaning of a public key, or with the role `group`, of a group. problem: why the key is not admitted."""
+    """The meaning of a public key or, with the role `group`, of a group. problem: why the key is not admitted."""
 
     name: str
     role: str

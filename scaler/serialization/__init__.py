@@ -3,9 +3,9 @@
 A value becomes parts: a pickle and its out-of-band buffers, joined into one payload when sent inline. If the faster
 plain pickle fails or contains the name `__main__`, which differs between processes, cloudpickle pickles the value.
 
-A payload is a single pickle, a value of another language (extension `languages`), or a tag, the number of parts (u32),
-the size of each (u64), and the parts. Head and parts are padded with zeros to multiples of 16, which aligns arrays in
-them. Integers are little endian.
+A payload is a single pickle, a value from another language (extension `languages`), or a tag, the number of parts
+(u32), the size of each (u64), and the parts. Head and parts are padded with zeros to multiples of 16, which aligns
+arrays in them. Integers are little endian.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _HEAD = struct.Struct("<BI")
 _ALIGNMENT = 16
 _OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON})
 _WHOLE = _OF_OTHER_LANGUAGES | {PayloadTag.PICKLE}
-"""First bytes of a single part that is its own payload."""
+"""First bytes of a single part that is itself the payload."""
 PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
 """Errors of plain pickle after which cloudpickle may succeed."""
 
 
 def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: bool = False) -> Parts:
-    """Return the parts of a value. Raises any error of the value's own pickling.
+    """Return the parts of a value. Raises any error from the value's own pickling.
 
     on_retry: called before a second attempt, to reset side effects of the first. in_band: put buffers into the pickle.
     """
@@ -67,19 +67,19 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
 
 
 def of_other_languages() -> Any:
-    """Return the module for values of other languages, which few processes need."""
-    return part_of("languages", "documents", "a value of another language")
+    """Return the module for values from other languages, which few processes need."""
+    return part_of("languages", "documents", "a value from another language")
 
 
 def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
-    """Return the value of these parts. Raises any error of its unpickling.
+    """Return the value of these parts. Raises any error from unpickling.
 
     Small read-only buffers are copied, so that arrays over them are writable. Large buffers are shared, unless the
     value belongs to a single task or future (`is_own`).
     """
     if len(parts) == 1:
         data = parts[0]
-        if len(data) and data[0] in _OF_OTHER_LANGUAGES:  # inlined, because every result passes here
+        if len(data) and data[0] in _OF_OTHER_LANGUAGES:  # inlined, because every result passes through here
             return of_other_languages().read(data)
         return pickle.loads(data)  # noqa: S301 (peers of a cluster run each other's code by design)
     limit_bytes = math.inf if is_own else INLINE_LIMIT_BYTES
@@ -145,14 +145,14 @@ def parts_of(payload: Buffer) -> list[memoryview]:
     for size in struct.unpack_from(f"<{count}Q", view, _HEAD.size):
         offset += -offset % _ALIGNMENT
         if offset + size > len(view):
-            raise ProtocolError(f"a payload of size {len(view)} says that a part ends at {offset + size}")
+            raise ProtocolError(f"a payload of size {len(view)} announces a part that ends at {offset + size}")
         parts.append(view[offset : offset + size])
         offset += size
     return parts
 
 
 def unpicklable(what: str, value: object, error: Exception) -> SerializationError:
-    """Return the error of a value that cannot be pickled, naming the culprit, such as `at [0].lock`."""
+    """Return the error for a value that cannot be pickled, naming the culprit, such as `at [0].lock`."""
     path, culprit, found = "", value, error
     with suppress(UsageError):  # without the extension, only the whole value is named
         path, culprit, found = part_of("failures", "culprit", what)(value, error)
@@ -167,7 +167,7 @@ def cannot_serialize(what: str, value: object, error: Exception) -> Serializatio
 
 
 def cannot_load(what: str, error: BaseException) -> SerializationError:
-    """Return the error of a value that cannot be loaded, with the reason and the line of user code that raised."""
+    """Return the error for a value that cannot be loaded, with the reason and the line of user code that raised."""
     place, step = "", error.__traceback__
     while step is not None:
         code, line, step = step.tb_frame.f_code, step.tb_lineno, step.tb_next
@@ -264,7 +264,7 @@ def dump_function(function: Callable[..., Any], serializer: Serializer | None = 
 
 
 def format_of(function: Buffer) -> Serializer | None:
-    """Return the serializer of a function by name, None for any other payload. Raises SerializationError."""
+    """Return the serializer for a function by name, or None for any other payload. Raises SerializationError."""
     if len(function) < 2 or function[0] != PayloadTag.NAMED:
         return None
     if function[1] != PayloadTag.JSON:
@@ -286,7 +286,7 @@ def load_serializer(parts: Sequence[Buffer]) -> Serializer:
 
 
 def dump_retry_on(retry_on: object) -> bytes:
-    """Return the `retry_on` of a Spec, empty for None. Raises UsageError and SerializationError."""
+    """Return a Spec's `retry_on`, or empty bytes for None. Raises UsageError and SerializationError."""
     given = (retry_on,) if isinstance(retry_on, type) else retry_on
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         types = tuple(given)
@@ -318,7 +318,7 @@ def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
 
 
 def name_of(function: object) -> str:
-    """Return a callable's qualified name, also through partials (not mocks and proxies), or its type's name."""
+    """Return a callable's qualified name, even through partials (but not mocks and proxies), or its type's name."""
     for _ in range(MAX_PARTIALS):
         try:
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)

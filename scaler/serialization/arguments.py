@@ -1,9 +1,9 @@
 """Converts a task's arguments, with their futures and object references, to parts and back.
 
-The built-in serializer makes one pickle: of `args` without keyword arguments, otherwise of `[args, kwargs]`. A user's
-serializer serializes each argument: part 0 is a pickle of `(names of the keyword arguments, one kind per argument)`,
-and part i + 1 is argument i, keyword arguments last. Futures, object references, and clients register with the
-*collection* of the thread that dumps arguments, and leave a placeholder in the pickle.
+The built-in serializer creates one pickle: of `args` if there are no keyword arguments, otherwise of `[args, kwargs]`.
+A user's serializer serializes each argument: part 0 is a pickle of `(names of the keyword arguments, one kind per
+argument)`, and part i + 1 is argument i, keyword arguments last. Futures, object references, and clients register with
+the *collection* of the thread that dumps arguments, and leave a placeholder in the pickle.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ByReference(ArgumentOnly):
 
     @abstractmethod
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
-        """Return a small known value in a tuple, None for a reference. Raises ScalerError for a foreign one."""
+        """Return a small known value in a tuple, None for a reference. Raises ScalerError for a foreign reference."""
 
     def _reduce_into(self, collection: Collection, /) -> Reduced:
         known = self._known_value(collection)
@@ -242,7 +242,7 @@ def _load_each(parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer) 
 
 
 def _find_unpicklable(args: Args, kwargs: Kwargs, function_name: str, error: Exception) -> SerializationError:
-    """Return the error of the first argument that cannot be pickled, by pickling each argument again."""
+    """Return the error for the first argument that cannot be pickled, by pickling each argument again."""
     for position, argument in enumerate((*args, *kwargs.values())):
         try:
             dump(argument)

@@ -1,8 +1,8 @@
 """Pickles functions and classes by value, with these differences from cloudpickle:
 
 - Code keeps its file name for tracebacks of tasks; cloudpickle 3.1.3 and later replace it by `<dynamic-code>`.
-- `loading` decides whether a pickle sets the attributes of a known class: reading a result must not. - Functions of
-`functools.cache` are pickled by value where plain functions are, with one cache per process.
+- `loading` decides whether a pickle sets the attributes of a known class: reading a result must not do so.
+- `functools.cache` functions are pickled by value where plain functions are, with one cache per process.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes
 
 
 class PickleStream:
-    """Pickles successive values, which share only objects outside of their pickles."""
+    """Pickles successive values, which share only objects outside their pickles."""
 
     def __init__(self, number_of: Callable[[object], int | None]) -> None:
-        """number_of: returns the number of an object outside of the pickles, None for any other object."""
+        """number_of: returns the number of an object outside the pickles, None for any other object."""
         self._file = BytesIO()
         self._buffers: list[PickleBuffer] = []
         self._pickler = Pickler(self._file, 5, buffer_callback=self._keep)
@@ -180,7 +180,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, Enum) and obj._name_ in type(obj).__members__ and not is_found_by_name(type(obj)):
-            return _member_of, (type(obj), obj._name_)  # its value, such as a function, may not equal any other
+            return _member_of, (type(obj), obj._name_)  # a value, such as a function, may not equal any other
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
             loading.know(obj)

@@ -27,7 +27,7 @@ class ManyCallsFunction(Unchanging):
     """A function that makes the calls of a chunk."""
 
     def replay(self, *args: Any) -> list[Any]:
-        """Make the calls as a debugger needs them: an exception leaves the call that raised it."""
+        """Make the calls as a debugger needs them: an exception propagates from the call that raised it."""
         raise NotImplementedError
 
 

@@ -2,7 +2,7 @@
 
 `__new__` of the built-in base class creates the exception, and args, attributes, slots, and C fields are then set one
 by one, unless the class defines `__reduce__`. Each related exception (cause, context, group member, attribute,
-argument) is a separate node, referenced by number, which allows cycles and missing classes.
+argument) is a separate node, referenced by number. This allows cycles and missing classes.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class _Unpacker:
         found = self._load(node.made)
         exception = _blank(*found) if node.state else found
         if not isinstance(exception, BaseException):
-            raise TypeError(f"its pickle is of type {type(exception).__name__}")
+            raise TypeError(f"its pickle contains an object of type {type(exception).__name__}")
         self._made[number] = exception
         return exception
 

@@ -1,4 +1,5 @@
-"""Exceptions on their way to users: pickled where raised, loaded where read, and shown without Scaler's frames."""
+"""Exceptions that reach users: pickled where they are raised, loaded where they are read, and shown without Scaler's
+frames."""
 
 from __future__ import annotations
 
@@ -171,7 +172,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> list[TracebackType]:
-    """Return the frames of a traceback, without frames of Scaler and of asyncio's runner."""
+    """Return a traceback's frames, without those of Scaler and of asyncio's runner."""
     frames = [frame for frame in _frames(error) if not _is_own(frame)]
     return list(dropwhile(lambda frame: _module(frame).startswith("asyncio."), frames))
 

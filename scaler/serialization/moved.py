@@ -1,4 +1,4 @@
-"""Old names of modules that moved since the last release. Pickles in journals and bundles contain these names.
+"""Old names of modules that have moved since the last release. Pickles in journals and bundles contain these names.
 
 Importing this module makes them importable."""
 
@@ -18,7 +18,7 @@ MOVED = {
 
 
 class MovedModules:
-    """An import hook. A module with an old name has the contents of the new one."""
+    """An import hook. A module with an old name contains the new module's contents."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> ModuleSpec | None:

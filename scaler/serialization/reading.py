@@ -83,6 +83,7 @@ def _is_read(instructions: list[dis.Instruction], position: int) -> bool:
 
 
 def _loads_method(instruction: dis.Instruction) -> bool:
-    """Return whether a method is loaded for a call. A bound method as an object would expose the container."""
+    """Return whether a method is loaded for a call. A bound method that is used as an object would expose the
+    container."""
     has_flag = instruction.opname == "LOAD_ATTR" and _LOAD_ATTR_HAS_FLAG and (instruction.arg or 0) & 1
     return instruction.opname == "LOAD_METHOD" or bool(has_flag)

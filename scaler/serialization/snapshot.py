@@ -1,4 +1,4 @@
-"""Snapshots of callables, which detect changes of the globals and cells pickled with a function.
+"""Snapshots of callables, which detect changes to the globals and cells pickled with a function.
 
 The client pickles a changed function again, and a processor unpickles it again. A snapshot compares objects by identity
 and calls no user code. A function with an object that could change undetected (an instance, a set, an array) has no
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 
 class Unchanging:
-    """Base of callables whose behaviour is independent of later changes of their parts."""
+    """Base of callables whose behaviour does not depend on later changes to their parts."""
 
     __slots__ = ()
 
@@ -73,7 +73,7 @@ class FunctionSnapshot:
         self._containers: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = []
         self._sizes: list[tuple[Sized, int]] = []
         self.only_read: list[object] = []
-        """Containers that the functions which name them only read."""
+        """Containers that are only read by the functions that name them."""
         self.reaches = False
         """Whether a function could change objects without naming them."""
         self._abc_token: object = None
@@ -232,7 +232,7 @@ def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | No
             if members is None or len(seen) > MAX_OBJECTS:
                 return None
             stack.extend(members)
-    except (AttributeError, RuntimeError):  # concurrent change of a class, or an incomplete object
+    except (AttributeError, RuntimeError):  # concurrent change to a class, or an incomplete object
         return None
     return snapshot
 
@@ -283,7 +283,8 @@ def _is_named(value: object) -> bool:
 
 
 def _is_logger(kind: type) -> bool:
-    """Return whether pickle stores instances by name: loggers, also of the class given to `logging.setLoggerClass`."""
+    """Return whether pickle stores instances by name: loggers, including those of the class given to
+    `logging.setLoggerClass`."""
     base = next((each for each in kind.__mro__ if (each.__module__, each.__qualname__) == ("logging", "Logger")), None)
     return base is not None and (kind.__reduce__, kind.__reduce_ex__) == (base.__reduce__, base.__reduce_ex__)
 

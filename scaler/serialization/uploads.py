@@ -1,4 +1,4 @@
-"""Modules that clients upload: the `environment` extension, once a task needs it."""
+"""Modules that clients upload, handled by the `environment` extension once a task needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conformance checks for backends of worker managers, and a backend in memory.
+"""Conformance checks for worker managers' backends, and a backend in memory.
 
 Run each function of CHECKS with a new `BackendCase`. A check raises AssertionError.
 """
@@ -90,8 +90,8 @@ class MemoryBackend:
 class BackendCase:
     """A backend under test, which the test creates and closes.
 
-    The backend can start three units at once, of one slot or `capacity.unit_slots` each. Units stop on SIGTERM or by
-    the means of their service.
+    The backend can start three units at once, of one slot or `capacity.unit_slots` each. Units stop on SIGTERM or
+    through their service.
     """
 
     backend: Backend
@@ -100,10 +100,10 @@ class BackendCase:
     lost_reason: str = "killed by signal 9 (SIGKILL)"
     """Expected reason of a lost unit."""
     another: Callable[[], Backend] | None = None
-    """Makes the backend of a later manager, for units that outlive their manager. None: units do not."""
+    """Makes the backend of a later manager, for units that outlive their manager. None: units do not outlive it."""
 
     def until(self, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
-        """List units after each change until they fit. Raises AssertionError on timeout."""
+        """List units after each change until they meet the condition. Raises AssertionError on timeout."""
         descriptor = self.backend.fileno()
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not fits(units := self.backend.list()):

@@ -1,4 +1,4 @@
-"""Executors for testing offload agents, in memory and in processes of this machine.
+"""Executors for testing offload agents, in memory and in processes on this machine.
 
 `python -m scaler.testing.executors` is the remote end of `ProcessExecutor`.
 """
@@ -86,13 +86,13 @@ class MemoryExecutor:
     def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
         """Wait for a condition that `run` or `cancel` changes. Raises AssertionError after `seconds`."""
         with self._changed:
-            assert self._changed.wait_for(condition, seconds), "nothing of the kind happened"
+            assert self._changed.wait_for(condition, seconds), "the condition was not met"
 
 
 class ProcessExecutor:
     """An `Executor` that runs calls in processes of this machine, one call at a time in each.
 
-    Settings: `processes` is the number of processes, `refusals` the number of initial calls of `run` that are
+    Settings: `processes` is the number of processes, and `refusals` is the number of initial calls of `run` that are
     refused. Cancelling a call kills its process.
     """
 

@@ -126,7 +126,7 @@ def declaration_loads(contract: Contract) -> None:
         assert callable(load(each)), f"{each} cannot be called"
     for table in extension.found:
         known = TABLES.get(table.name)
-        assert known is None or known.kind is table.kind, f"the name {table.name!r} is that of another table"
+        assert known is None or known.kind is table.kind, f"another table has the name {table.name!r}"
         assert set(table.kind._field_defaults) == set(table.kind._fields), f"a field of {table.row} has no default"
         json_schema(table.kind)
 
@@ -153,7 +153,7 @@ def hooks_fit_declarations(contract: Contract) -> None:
     base = next((each for each in type(part).__mro__ if each.__name__ == "SchedulerPart"), object)
     for hook, declaration in HOOKS.items():
         has_hook = getattr(type(part), hook) is not getattr(base, hook, None)
-        assert has_hook == bool(getattr(type(part), declaration)), f"{hook} and {declaration} do not fit each other"
+        assert has_hook == bool(getattr(type(part), declaration)), f"{hook} and {declaration} do not match"
 
 
 def same_input_same_output(contract: Contract) -> None:
@@ -163,8 +163,8 @@ def same_input_same_output(contract: Contract) -> None:
     (calls, rows), (again, rows_again) = contract.first, contract.run()
     for call, other in zip(calls, again, strict=True):
         assert call.commands == other.commands, f"{call.hook} returned {call.commands} once, then {other.commands}"
-    assert rows == rows_again, "two parts that took the same changes returned different rows"
-    assert all(call.is_unchanged for call in calls), "the part has changed what it took"
+    assert rows == rows_again, "two parts that received the same changes returned different rows"
+    assert all(call.is_unchanged for call in calls), "the part has modified the changes that it received"
 
 
 def commands_are_own(contract: Contract) -> None:
@@ -193,9 +193,9 @@ def rows_fit_declaration(contract: Contract) -> None:
     """Check that rows are JSON, of the declared type, and no more than requested."""
     kinds = {table.name: table.kind for table in contract.extension.found}
     for name, rows in contract.first[1].items() if contract.extension.scheduler else ():
-        assert len(rows) <= _MOST, f"{len(rows)} rows of {name!r} came, and {_MOST} were asked for"
+        assert len(rows) <= _MOST, f"{name!r} returned {len(rows)} rows, but {_MOST} were requested"
         for row in rows:
-            assert type(row) is kinds[name], f"a row of {name!r} is of another kind: {row!r}"
+            assert type(row) is kinds[name], f"a row of {name!r} has another type: {row!r}"
             json.dumps(row, allow_nan=False)
 
 

@@ -30,7 +30,7 @@ def check(state: ClusterState) -> None:
     _check_accounts(state, clients)
     _check_objects(state, clients)
     for queue in state.ready.queues.values():
-        assert queue.total == sum(1 for _ in queue), f"a queue counts {queue.total} tasks"
+        assert queue.total == sum(1 for _ in queue), f"a queue has a wrong count of tasks: {queue.total}"
     if type(state.rooms.stores) is not Stores:
         from scaler.testing.store_invariants import check_stores  # noqa: PLC0415 (of an extension)
 
@@ -41,19 +41,21 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
     sessions = getattr(state.rooms.durability, "sessions", {})
     assert sessions.keys() == {client.id for client in clients if client.is_durable}, "one session each"
     for client in state.clients.values():
-        assert not client.terminated, f"client {client.name} is terminated and still listed"
-        assert client.via is None or client.via.id in state.workers, f"client {client.name} lives in a lost worker"
+        assert not client.terminated, f"client {client.name} is terminated but still listed"
+        assert client.via is None or client.via.id in state.workers, (
+            f"client {client.name} is live inside a lost worker"
+        )
         numbers = [batch.number for batch in client.unacknowledged]
         assert numbers == sorted(set(numbers)), f"client {client.name} has Finished numbers out of order"
         if client.is_durable:
             session = sessions[client.id]
             labels = session.labels.keys()
             assert labels >= client.tasks.keys() | client.retained.keys(), f"{client.name} has a task without a label"
-            assert labels >= session.owed.keys(), f"{client.name} owes the result of an unknown task"
+            assert labels >= session.owed.keys(), f"{client.name} expects the result of an unknown task"
     for client in clients:
         for spec, group in client.groups.items():
-            assert group.spec == spec, "a group is filed under its spec"
-            assert group.live > 0, f"group {spec.name} has no living task and was not dropped"
+            assert group.spec == spec, "a group is indexed by its spec"
+            assert group.live > 0, f"group {spec.name} has no live task but was not dropped"
             assert state.objects.functions.keys() >= {*spec.registered}, (
                 f"function of {spec.name} was dropped too early"
             )
@@ -62,10 +64,10 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
 def _check_departed(state: ClusterState) -> None:
     for client in state.departed:
         assert client.terminated, "a departed client is terminated"
-        assert client.tasks, "a departed client without tasks is forgotten"
+        assert client.tasks, "a departed client without tasks is dropped"
         for task in client.tasks.values():
-            assert type(task.state) is Recalled, "what a departed client had running is recalled"
-            assert task.state.cancel, "a task of a terminated client is not asked back to run again"
+            assert type(task.state) is Recalled, "the running tasks of a departed client are recalled"
+            assert task.state.cancel, "a task of a terminated client is not recalled to run again"
 
 
 def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
@@ -92,23 +94,23 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
     for client in clients:
         for identifier, task in client.tasks.items():
             name, group = f"task {identifier.hex()}", task.group
-            assert task.id == identifier, "a task is filed under its id"
+            assert task.id == identifier, "a task is indexed by its id"
             assert group.client is client, "a task's group is its client's"
             if (errors := task.errors) is not None:
                 spec = group.spec
-                assert errors.failures <= max(spec.retries, spec.failed), f"{name} has more retries than it may have"
-                assert errors.losses <= spec.max_losses, f"{name} is tried again after more losses than it may have"
+                assert errors.failures <= max(spec.retries, spec.failed), f"{name} has more retries than allowed"
+                assert errors.losses <= spec.max_losses, f"{name} is retried after more losses than allowed"
             match task.state:
                 case Ready():
-                    assert queued.pop(identifier, 0) == 1, f"ready {name} is not once in its queue"
+                    assert queued.pop(identifier, 0) == 1, f"ready {name} does not appear exactly once in its queue"
                 case Waiting() | Delayed():
                     pass
                 case Assigned(worker=worker) | Recalled(worker=worker):
                     assert worker.tasks.get(identifier) is task, f"{name} is not among its worker's tasks"
                     assert worker.id in state.workers, f"{name} is on a lost worker"
                 case _:
-                    raise AssertionError(f"{name} ended and is still listed")
-    assert not queued, f"{len(queued)} tasks are queued and not listed as ready"
+                    raise AssertionError(f"{name} has ended but is still listed")
+    assert not queued, f"{len(queued)} tasks are queued but not listed as ready"
 
 
 def _check_groups(state: ClusterState, clients: list[ClientRecord]) -> None:
@@ -125,7 +127,9 @@ def _check_groups(state: ClusterState, clients: list[ClientRecord]) -> None:
         true = (live[group], ready[group], assigned[group])
         assert counted == true, f"group {group.spec.name} counts {counted}, and has {true}"
         assert group.calls.keys() <= group.client.tasks.keys(), f"group {group.spec.name} counts calls of an ended task"
-        assert group.more == sum(group.calls.values()) - len(group.calls), f"group {group.spec.name} counts calls wrong"
+        assert group.more == sum(group.calls.values()) - len(group.calls), (
+            f"group {group.spec.name} has a wrong count of calls"
+        )
     more = sum(group.more for group in groups)
     assert state.counts.more == more, f"{state.counts.more} calls are counted beyond one per task, and there are {more}"
 
@@ -138,10 +142,12 @@ def _check_worker(state: ClusterState, worker: Worker) -> None:
     counted = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
     assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
     assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
-    assert (worker in state.pools.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
+    assert (worker in state.pools.overloaded) == (worker.busy > worker.slots), (
+        f"{name} is wrongly listed as overloaded or not"
+    )
     willing = worker.is_willing and worker.busy < worker.limit
     has_slot = worker.busy + worker.claims.extra <= worker.slots - 1
-    assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
+    assert (worker in pool.idle) == (willing and has_slot), f"{name} is wrongly listed as idle or not"
     for task in worker.tasks.values():
         assert task.needs.fits(worker.offers), f"{name} has a task that it cannot run"
 
@@ -179,17 +185,17 @@ def _check_resources(state: ClusterState) -> None:
 def _check_slots(state: ClusterState, worker: Worker) -> None:
     name = worker.name
     counted = {key for key, task in worker.tasks.items() if task.needs.is_counted}
-    assert worker.claims.by_task.keys() == counted, f"{name} counts what its tasks take of it"
+    assert worker.claims.by_task.keys() == counted, f"{name} counts the amounts that its tasks use"
     extra = 0.0
     for key, (needs, _) in worker.claims.by_task.items():
-        assert needs == worker.tasks[key].needs, f"{name} counts what a task needs"
+        assert needs == worker.tasks[key].needs, f"{name} counts the needs of a task"
         extra += needs.width(worker.offers, worker.slots) - 1 if key not in worker.blocked else 0
     found = worker.claims.extra
     assert found == extra, f"{name} counts {found} more slots than tasks, and they take {extra}"
     if extra and not worker.claims.may_exceed:
         assert worker.busy + extra <= worker.slots, f"{name} has tasks for more slots than it has"
     reserved = [queue for queue in state.ready.queues.values() if queue is worker.claims.reserved]
-    assert worker.claims.reserved is None or reserved, f"{name} keeps slots for a queue that is gone"
+    assert worker.claims.reserved is None or reserved, f"{name} reserves slots for a queue that no longer exists"
 
 
 def _stocks(worker: Worker) -> dict[str, Any]:
@@ -204,12 +210,12 @@ def _check_stocks(state: ClusterState, used: Counter[Any], devices: Counter[tupl
     for stock in {stock for worker in workers for stock in _stocks(worker).values()}:
         assert stock.used == used[stock], f"a stock counts {stock.used}, and its tasks take {used[stock]}"
         assert stock.used <= stock.total or stock in exceeding, f"{stock.used} are taken of a stock of {stock.total}"
-        assert stock.workers == hosts[stock], "the workers that share a host's memory are counted wrong"
+        assert stock.workers == hosts[stock], "the count of workers that share a host's memory is wrong"
         if hasattr(stock, "left"):
             full = type(stock)(stock.total).left
             left = [whole - devices[stock, index] for index, whole in enumerate(full)]
             assert stock.left == left, f"gpus have {stock.left} left, and it should be {left}"
-            assert min(left, default=0) >= 0 or stock in exceeding, f"a gpu is given away twice: {left}"
+            assert min(left, default=0) >= 0 or stock in exceeding, f"a gpu is assigned twice: {left}"
 
 
 def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Task]) -> None:
@@ -218,20 +224,22 @@ def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Tas
     for task in client.tasks.values():
         name = f"task {task.id.hex()}"
         references = list(filter(is_task, task.references))
-        assert all(owner_of(reference) == client.id for reference in references), f"{name} depends on another client's"
+        assert all(owner_of(reference) == client.id for reference in references), (
+            f"{name} depends on another client's task"
+        )
         uses.update(reference for reference in references if reference not in client.tasks)
         missing = sum(reference in client.tasks for reference in references)
         if type(task.state) is Waiting:
             missing += (task in held) + (task in state.rooms.durability.held)
             assert 0 < task.state.missing == missing, f"{name} misses {missing}, not {task.state.missing}"
         elif type(task.state) is Ready:
-            assert missing == 0, f"{name} is beyond waiting and misses {missing}"
+            assert missing == 0, f"{name} is no longer waiting but lacks {missing}"
     sent = {identifier for batch in client.unacknowledged for identifier in batch.ids}
     for key, retained in client.retained.items():
         kept = client.is_durable or key in sent
-        assert retained.unacknowledged == kept, f"{key.hex()} is unacknowledged, or is not"
+        assert retained.unacknowledged == kept, f"{key.hex()} is wrongly listed as unacknowledged or not"
         assert retained.uses == uses[key], f"{key.hex()} counts {retained.uses} uses, has {uses[key]}"
-        assert retained.uses or retained.unacknowledged, f"{key.hex()} is retained for nothing"
+        assert retained.uses or retained.unacknowledged, f"{key.hex()} is retained unnecessarily"
 
 
 def _check_objects(state: ClusterState, clients: list[ClientRecord]) -> None:
@@ -240,8 +248,8 @@ def _check_objects(state: ClusterState, clients: list[ClientRecord]) -> None:
     pinned = Counter(chain.from_iterable(objects.pins.values()))
     assert objects.pins.keys() <= state.clients.keys(), "a client that has left pins something"
     for key, entry in chain(objects.functions.items(), objects.stored.items()):
-        assert entry.uses > 0 or entry.pins, f"object {key.hex()} is kept for nothing"
-        assert entry.pins == pinned[key], f"the pins of object {key.hex()} are counted wrong"
+        assert entry.uses > 0 or entry.pins, f"object {key.hex()} is kept unnecessarily"
+        assert entry.pins == pinned[key], f"the count of pins of object {key.hex()} is wrong"
     for key, function in objects.functions.items():
-        assert function.uses == used[key], f"the uses of function {key.hex()} are counted wrong"
+        assert function.uses == used[key], f"the count of uses of function {key.hex()} is wrong"
         assert function.announced_to <= state.workers.keys(), "a lost worker was sent a function"

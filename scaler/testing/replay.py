@@ -1,5 +1,5 @@
 """Replays black boxes: `python -m scaler.testing.replay FILE` steps a new core through the recorded inputs, and checks
-its invariants after every step. The scaling policy is not asked, as its answers are recorded."""
+its invariants after every step. The scaling policy is not queried, because its answers are recorded."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from scaler.testing.simulation.stepping import built_in
 _OF_DURABILITY = [kind for each in built_in("durability") for kind in each.durability().inputs]
 _KINDS = *get_args(Input), *get_args(Observed), Outcome, Wanted, Identity, Role, *_OF_DURABILITY
 _RECORDS = {kind.__name__: kind for kind in _KINDS}
-_NO_HEAD = "its first line is not the head of a black box"
+_NO_HEAD = "its first line is not a black box header"
 
 
 def read(file: IO[str]) -> tuple[dict[str, Any], Iterator[tuple[float, list[Any]]]]:
-    """Return the header of a black box, and (now, inputs) of each step. Raises ValueError if the file is none."""
+    """Return the header of a black box, and (now, inputs) of each step. Raises ValueError if the file is not a black
+    box."""
     try:
         head = json.loads(file.readline())
         head["complete"]

@@ -8,8 +8,8 @@ session. If the fork server dies, the kernel kills its processors.
 Requests (agent to fork server): a processor's number, with its `Descriptors`; or 0, once a task has a client. Reports
 (fork server to agent): a processor's number with its pid after the start, and with a return code after the exit.
 
-A task with its own client may wait for other tasks, and keeps its processor. So once a task has a client, the fork
-server imports the client: later processors share that memory and start without delay.
+A task with its own client may wait for other tasks, and keeps its processor. Therefore, once a task has a client, the
+fork server imports the client module. Later processors share that memory and start without delay.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
 """Seconds that a signalled processor waits for the agent to receive the same signal (in undefined order)."""
 _CLIENT_MODULES = "hashlib", "scaler.client.client", "scaler.client.clusters"
-"""Modules used by tasks with a client. Each waiting task has to import a module that is missing here. Named as text,
+"""Modules used by tasks with a client. Each waiting task has to import any module that is missing here. Named as text,
 because workers do not depend on clients."""
 _CLIENTS = 0
 """Request that prepares for tasks with clients."""
@@ -200,7 +200,7 @@ def _fork(crash_text: int) -> int:
     """Like `os.fork`. Returns -1 on failure, with the reason in the crash text."""
     try:
         return os.fork()
-    except OSError as error:  # a limit on processes or memory
+    except OSError as error:  # a limit on processes or memory was reached
         os.write(crash_text, f"cannot fork: {error.strerror}".encode())
         return -1
 
@@ -233,7 +233,8 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
 
 @contextlib.contextmanager
 def _shared_imports() -> Iterator[None]:
-    """Share the memory of modules imported in this context with all processors, as the garbage collector skips them."""
+    """Share the memory of modules imported in this context with all processors, because the garbage collector skips
+    them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # interpreter options apply to the modules of tasks
         yield
@@ -286,8 +287,8 @@ def _detach(*descriptors: int) -> None:
 def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int, tasks: int) -> None:
     """Make a new processor survive signals sent to all processes of a unit by a service manager or batch system.
 
-    The agent also receives them and ends the processors after a grace period. A signal sent to this process alone has
-    its usual effect after AGENT_SECONDS, or at once if the agent has ended the task socket to stop the task. Programs
+    The agent also receives them and ends the processors after a grace period. A signal sent only to this process has
+    its usual effect after AGENT_SECONDS, or at once if the agent has closed the task socket to stop the task. Programs
     and forks started by tasks have the usual handlers.
     """
 

@@ -3,9 +3,9 @@
 Tasks have a separate socket, so that the agent can reclaim them. Specs, definitions, and storage addresses are
 announced on another socket before the tasks that need them.
 
-The agent writes tuples of a kind and values. A processor runs user code, so its datagrams are untrusted: structs with
-checked lengths (ProtocolError). Results are rows of `RESULT` followed by all payloads, so that a processor can send the
-page's bytes unchanged. All other datagrams are a `Note`.
+The agent writes tuples, each of which contains a kind and values. A processor runs user code, so its datagrams are
+untrusted: structs with checked lengths (ProtocolError). Results are rows of `RESULT` followed by all payloads, so that
+a processor can send the page's bytes unchanged. All other datagrams are a `Note`.
 
 The page shows the running task and contains unsent results, so that the agent can read results that are held up behind
 a long task or left by a dead processor. Its words (u64, little endian): tasks begun, start of the last one (monotonic
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaler.errors import ProtocolError
 
-if TYPE_CHECKING:  # 7 MB that processors do without
+if TYPE_CHECKING:  # saves 7 MB in processors
     import asyncio
 
 DATAGRAM_BYTES = 60 * 1024
@@ -56,7 +56,7 @@ class Descriptors(NamedTuple):
 
 class ToProcessor:
     """Kinds on the task socket (TASK, GPU_TASK) and the definition socket (the rest), with their values. Plain
-    integers, which marshal handles fastest. The end of the task socket ends the processor."""
+    integers, which marshal handles fastest. Closing the task socket ends the processor."""
 
     TASK = 1
     """attempt, spec number, id, payload, inputs"""
@@ -94,11 +94,11 @@ class ToAgent(IntEnum):
     PACKAGES_DIFFER = 12
     """identifier: id of a task; text: function name, then one difference per line"""
     LOGGED = 13
-    """A log record outside of tasks. text: level, logger, and message on separate lines"""
+    """A log record outside tasks. text: level, logger, and message on separate lines"""
 
 
 def pack(*kind_and_values: Any) -> bytes:
-    """Return a datagram for a processor. Equal values give equal bytes, which marshal guarantees up to version 2."""
+    """Return a datagram for a processor. Equal values yield equal bytes, which marshal guarantees up to version 2."""
     return marshal.dumps(kind_and_values, 2)
 
 

@@ -1,1 +1,1 @@
-"""Worker managers, which start and stop as many units (hosts of workers) as the scheduler requests."""
+"""Worker managers, which start and stop as many units (which run workers) as the scheduler requests."""

@@ -42,7 +42,7 @@ the unit, such as a job's time limit, before which the scheduler drains it; 0 fo
 
 
 class BackendError(ScalerError):
-    """A failure of a backend. Equal texts count as the same failure. started: units that started despite the failure.
+    """A backend failure. Equal texts count as the same failure. started: units that started despite the failure.
     is_temporary: a repeated call may succeed soon."""
 
     fewer_may_start = False  # the whole request was refused; a smaller one may be accepted
@@ -92,10 +92,10 @@ class Backend(Protocol):
         """Constant."""
 
     def start(self, count: int) -> list[str]:
-        """Start units and return their ids. Raises BackendError if not all could be started."""
+        """Start units and return their ids. Raises BackendError if some units could not be started."""
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        """Begin to stop units. Ignores ended and stopping ones. Raises BackendError."""
+        """Begin to stop units. Ignores ended and stopping units. Raises BackendError."""
 
     def list(self) -> list[Unit]:
         """Return all units, including recently ended ones. Raises BackendError."""
@@ -158,7 +158,7 @@ class CallThread:
         threading.Thread(target=self._run, name="backend", daemon=True).start()
 
     def call(self, function: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
-        """Make a call and return its result on the running loop. Skips calls cancelled in the queue."""
+        """Make a call and return its result on the running loop. Skips calls that were cancelled in the queue."""
         answer: Future[_Result] = Future()
 
         def make() -> None:
@@ -201,14 +201,14 @@ async def answered_before(call: asyncio.Future[Any], end: asyncio.Event) -> bool
 
 
 CONTAINER = "worker"
-WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # no file in the working directory shadows ours
+WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # no file in the working directory shadows Scaler's modules
 
 
 def require_image(image: str | None, setting: str) -> str:
     if image is not None:
         return image
     raise UsageError(
-        f"{setting} is missing: workers need an image that has this version of scaler. Make one "
+        f"{setting} is missing: workers need an image that contains this version of scaler. Make one "
         f"{making_an_image(setting)}"
     )
 

@@ -52,7 +52,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
         return run_component("worker_manager", config, main, config.event_loop)
     finally:
         if has_calls_left():
-            # The call may be waiting for a command, and would log its exit.
+            # The call may be waiting for a command, and would log the command's exit.
             logging.disable()
             adopt_orphans()
             end_descendants()

@@ -2,8 +2,8 @@
 
 A subclass implements start, stop, list, and describe. This class decides when to poll and which units to adopt, and
 never starts a unit twice after a lost answer. Services may report units late, report outdated states, and omit units.
-Therefore this process's starts, stops, and observed ends outrank later answers of the service. The scheduler outranks
-both: a unit with a connected worker exists and runs.
+Therefore, this process's starts, stops, and observed ends outrank later answers from the service. The scheduler
+outranks both: a unit with a connected worker exists and runs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Alive:
 
 
 class PolledBackend(ABC):
-    """A `Backend` whose units outlive their manager. The next manager of the same name adopts them."""
+    """A `Backend` whose units outlive their manager. The next manager with the same name adopts them."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class PolledBackend(ABC):
         heartbeat_seconds: float,
         first_state: UnitState = UnitState.PENDING,
     ) -> None:
-        """service, noun: names of the service and its units. stop_by_hand: how users can stop a unit. first_state: of a
-        started unit that the service has not shown."""
+        """service, noun: names of the service and its units. stop_by_hand: how users can stop a unit. first_state:
+        state of a started unit that the service has not shown."""
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
         self._noun = noun

@@ -2,7 +2,7 @@
 
 Level-triggered: every listing is compared with the wanted state. Only facts missing from listings are stored.
 Invariants:
-- Our starts never push existing units, including stopping ones, above the limit.
+- Starts never bring the number of existing units, including stopping ones, above the limit.
 - A unit is stopped only if the scheduler drained it, or after a surplus of `DRAIN_DEADLINE_SECONDS`, which stops the
 youngest units, pending ones first.
 - A refused start is retried with one unit, after growing delays, and at once when a unit ends, which may free capacity.
@@ -34,7 +34,7 @@ FAR_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class UnitsWanted:
-    """The scheduler's request, and its view of the units. units: wanted number; None: keep the existing ones and start
+    """The scheduler's request, and its view of the units. units: wanted number; None: keep the existing units and start
     none. drained: without work. connected: with a connected worker."""
 
     units: int | None
@@ -159,7 +159,7 @@ class Reconciler:
             return False
         if record.at_work_since is None:
             return True
-        # A proven worker that exited in order: the scheduler stopped it, and its notice is in flight.
+        # A proven worker that exited normally: the scheduler stopped it, and its notice is in flight.
         return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[Unit]:
@@ -188,7 +188,7 @@ class Reconciler:
         if self._calls.failing:
             start = min(start, 1)
         if self._lives.failing:
-            # Try one unit at a time until proven, to avoid a storm of failing starts.
+            # Try one unit at a time until it is proven, to avoid many failing starts.
             unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)
             start, again = min(start, 1 - unproven - len(existing.pending)), PROVEN_SECONDS
         elif self._max_starting is not None:

@@ -338,7 +338,8 @@ class Runner:
         self._connector.send(ManagerStatus(time.monotonic(), units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
-        """Stop all units, then close everything. Outliving units run on if the manager was refused or got no answer."""
+        """Stop all units, then close everything. Units that outlive their manager keep running if the manager was
+        refused or got no answer."""
         self._warn_at = math.inf
         self._takeover_seconds = 0.0
         if self._redial is not None:
@@ -361,7 +362,9 @@ class Runner:
                 staying = [unit.unit_id for unit in self._units or () if unit.state in alive]
                 by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
                 why = f" ({self._degraded_reason})" if self._degraded_reason else ""
-                self._left = f"some units may remain, as they could not be stopped within {seconds:g} s{why}{by_hand}"
+                self._left = (
+                    f"some units may remain, because they could not be stopped within {seconds:g} s{why}{by_hand}"
+                )
         if self._backend is not None and (self._units is not None or not self._thread.is_busy):
             await self._call(self._backend.close)
         self._thread.shutdown()

@@ -1,6 +1,6 @@
-"""Builds a wheel of the running package, for machines that need exactly this version, even if no index has it. Contains
-the imported files and the metadata of the installation, even an editable one. Equal contents give equal bytes, because
-callers cache by digest. As a program with EXTRA..., prints the requirements of these extras."""
+"""Builds a wheel from the running package, for machines that need exactly this version, even if no index contains it.
+Contains the imported files and the metadata of the installation, even an editable one. Equal contents yield equal
+bytes, because callers cache by digest. As a program with EXTRA..., prints the requirements of these extras."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def installation() -> Distribution:
     if found is None:
         raise UsageError(
             f"scaler is imported from {Path(scaler.__file__).parent} and not installed, so its dependencies are "
-            "unknown and no wheel can be built of it: install it, for example with `pip install -e .`"
+            "unknown and no wheel can be built from it: install it, for example with `pip install -e .`"
         )
     return found
 
@@ -66,7 +66,7 @@ def _package_files() -> Iterator[tuple[str, bytes]]:
     root = Path(scaler.__file__).parent
     names = {path.relative_to(root.parent).as_posix(): path for path in root.rglob("*") if path.is_file()}
     for name in sorted(names):
-        is_own = not name.startswith("scaler/testing/")  # which is another distribution, also in a checkout
+        is_own = not name.startswith("scaler/testing/")  # which is another distribution, even in a checkout
         if is_own and "__pycache__" not in name and not names[name].name.startswith("."):
             yield name, names[name].read_bytes()
 

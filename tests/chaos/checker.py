@@ -241,7 +241,7 @@ def _check_starts(
                 return
             else:
                 verdict.duplicated.append(
-                    f"{name} may start once, and started {len(attempts)} times: {[by for by, _ in attempts]}"
+                    f"{name} may start once, but started {len(attempts)} times: {[by for by, _ in attempts]}"
                 )
                 return
         before = at

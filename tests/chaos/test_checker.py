@@ -83,7 +83,7 @@ def test_history_that_keeps_all_promises_has_no_violation() -> None:
         ([*GOOD[:-5], Delivered(5.0, "a", "", "value of b"), *GOOD[-4:]], "a has the value of b"),
         ([*GOOD[:-5], Delivered(5.0, "a", "", "valve of a"), *GOOD[-4:]], "a has a wrong value"),
         ([*GOOD[:-3], Delivered(5.0, "c", "", "value of c"), *GOOD[-2:]], "c has a wrong value"),
-        ([*GOOD, Started(3.5, "b", "14@3")], "b may start once, and started 2 times: ['12@3', '14@3']"),
+        ([*GOOD, Started(3.5, "b", "14@3")], "b may start once, but started 2 times: ['12@3', '14@3']"),
         ([*GOOD, Started(5.5, "a", "15@5")], "a started again 0.500 s after its outcome was delivered"),
         ([*GOOD[:-1], Delivered(5.1, "d", "", "value of d")], "d was cancelled, and then delivered a value"),
         ([*GOOD, Delivered(6.0, "e", "", "value of e")], "e was delivered and never submitted"),

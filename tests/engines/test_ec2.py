@@ -121,9 +121,9 @@ def test_instance_without_its_package_exits_with_a_remedy(aws: AwsEmulator, tmp_
         remove_package(account)
         goes_on.touch()
         ended = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED])
-        assert "does not have this build of scaler" in ended[0].reason
+        assert "does not contain this build of scaler" in ended[0].reason
         assert ended[0].reason.endswith(": run `scaler_worker_manager aws_ec2 setup`")
-        with pytest.raises(BackendError, match="does not have this build of scaler"):
+        with pytest.raises(BackendError, match="does not contain this build of scaler"):
             backend.start(1)
 
 

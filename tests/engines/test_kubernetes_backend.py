@@ -309,5 +309,5 @@ def test_manager_exits_in_seconds_even_if_the_api_does_not_answer(
         until(standin, backend, runs)
         emulator.is_away = True
         eventually(lambda: fails(backend, "does not answer"))
-    assert "pods or a secret may be left: cannot list pods" in caplog.text
+    assert "pods or a secret may remain: cannot list pods" in caplog.text
     assert "kubectl --namespace default delete pods,secrets --selector scaler/owner=" in caplog.text

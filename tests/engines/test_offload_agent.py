@@ -175,7 +175,7 @@ def test_calls_accepted_before_a_refusal_run_and_the_rest_is_retried() -> None:
         assert executor.batches == [[blocker], [first, second], [second]]
         executor.finish(first)
         assert (await rig.outcome(first))[0] is Outcome.SUCCESS
-        assert rig.degraded[0] == "tasks cannot be passed on: busy; trying again"
+        assert rig.degraded[0] == "tasks cannot be submitted to the service: busy; trying again"
         await rig.until(lambda: rig.degraded[-1] == "")
 
     play(story)

@@ -342,7 +342,7 @@ def test_unreadable_hosts_files_are_refused_with_their_path(hosts: Hosts) -> Non
     path = hosts.directory / "wrong"
     for text, expected in (
         ("a slots=x\n", "host 'a slots=x': write host"),
-        ("# none\n", "has no hosts"),
+        ("# none\n", "contains no hosts"),
         ("a\na\n", "twice"),
     ):
         path.write_text(text)

@@ -219,7 +219,7 @@ def test_containers_get_their_credential_only_from_the_parameter_store(
     secret = cluster.units_secret("burst")
     base = BASES[kind]
     lines = provisioned(kind, cluster, cloud.aws, "setup", "burst")
-    assert f"created       parameter /scaler/burst/{base} with the credential of the units" in lines
+    assert f"created       parameter /scaler/burst/{base} with the units' credential" in lines
     manager = cluster.manager("burst", kind, "-his", "0.25", *flags_of(kind, cloud.aws))
     try:
         with cluster.client() as client:

@@ -29,7 +29,7 @@ def test_without_extensions_tasks_run_and_questions_explain_the_absence(
                 client.options(memory="1GB").submit(double, 3).result()
             with pytest.raises(RefusedError, match="lacks the extension 'explain'"):
                 client.explain(client.submit(double, 3))
-        with pytest.raises(RefusedError, match="no durable sessions: its extension durability is switched off"):
+        with pytest.raises(RefusedError, match="no durable sessions: its extension durability is disabled"):
             Client(combo.get_address(), session="night")
         assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 1
         assert run_command("scaler", ["explain", bytes(16).hex(), combo.get_monitor_address()]) == 1

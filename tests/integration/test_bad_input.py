@@ -146,7 +146,7 @@ def test_second_manager_with_the_same_id_exits_with_1_and_the_reason(cluster: Sc
         assert done.returncode == 1
         assert done.stderr == (
             f"worker_manager: {address} refused this worker manager: worker manager id {manager!r} is in use by "
-            "another worker manager of this scheduler: give this one another worker_manager_id\n"
+            "another worker manager of this scheduler: give this manager another worker_manager_id\n"
         )
         assert client.submit(pow, 2, 3).result() == 8
 

@@ -277,7 +277,7 @@ def test_timeline_is_written_to_a_file_or_stdout(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["trace", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler trace FILE tcp://"),
-        (["logs", "abc", "ADDRESS"], "no known task has an id starting with 'abc'"),
+        (["logs", "abc", "ADDRESS"], "no known task has an id that starts with 'abc'"),
         (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
         (["trace", "/nowhere/x.json", "ADDRESS"], "cannot write '/nowhere/x.json': No such file or directory"),
         (["trace", "x", "ADDRESS", "--seconds", "long"], "--seconds"),

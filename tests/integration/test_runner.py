@@ -291,7 +291,7 @@ def test_manager_reports_leftover_units_once_and_in_its_exit_code(
 
     ended = play(story, backend, leaves=["unit-1"]).task
     assert str(ended.exception()) == (
-        "some units may remain, as they could not be stopped within 0.1 s (the service does not answer); "
+        "some units may remain, because they could not be stopped within 0.1 s (the service does not answer); "
         "stop by hand: unit-1"
     )
     assert [record.getMessage() for record in caplog.records].count(

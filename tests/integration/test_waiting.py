@@ -91,4 +91,4 @@ def test_name_of_a_running_cluster_alone_is_not_a_task() -> None:
             named = run("scaler", command, "test-waiting")
             assert named.returncode == 0, named.stderr
         task = run("scaler", "explain", "simulate", "test-waiting")
-        assert "no known task has an id starting with 'simulate'" in task.stderr
+        assert "no known task has an id that starts with 'simulate'" in task.stderr

@@ -51,7 +51,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "_retry",
         "if errors.losses >= limit:",
         "if errors.losses > limit:",
-        "more losses than it may have|may start once",
+        "more losses than allowed|may start once",
     ),
     "a worker's load is not reduced when a task leaves it": (
         Worker,
@@ -65,7 +65,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "_end_dependents",
         "if not state.missing:",
         "if state.missing <= 1:",
-        "^b['\"]|counted as waiting|beyond waiting|is not once in its queue|counts 0 uses",
+        "^b['\"]|counted as waiting|no longer waiting|does not appear exactly once in its queue|counts 0 uses",
     ),
     "a value is kept after its last use": (
         Tasks,
@@ -79,14 +79,14 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "_drop_retained",
         "if retained.uses or retained.unacknowledged:",
         "if retained.unacknowledged:",
-        "^b['\"]|nothing is lost|has .* uses|misses",
+        "^b['\"]|no object is lost|has .* uses|lacks",
     ),
     "a cancelled task that comes back from its worker runs again": (
         Tasks,
         "_take_back",
         "if type(task.state) is Recalled and task.state.cancel:",
         "if False:",
-        "and runs again",
+        "but runs again",
     ),
     "an outcome is told twice": (
         Tasks,
@@ -121,7 +121,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "_expire",
         "elif silent > config.worker_timeout_seconds:",
         "elif silent < 0:",
-        "tasks still wait",
+        "tasks are still waiting",
     ),
     "a recalled task is not marked, and is recalled again and again": (
         Worker,
@@ -163,7 +163,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "client_left",
         "self._cancel(task)",
         "pass",
-        "a task of a terminated client is not asked back to run again",
+        "a task of a terminated client is not recalled to run again",
     ),
 }
 

@@ -29,10 +29,10 @@ FAULTS: dict[str, Fault] = {
         "disconnect",
         "self._in_flight.extend(self._waiting)",
         "self._in_flight = deque(self._waiting)",
-        "cannot go on|wait|in the world",
+        "cannot continue|wait|in the world",
     ),
     "a resumed session drops what the other side does not have": Fault(
-        Session, "resume", "and self._waiting[0].sequence <= acknowledged", "", "cannot go on|wait|in the world"
+        Session, "resume", "and self._waiting[0].sequence <= acknowledged", "", "cannot continue|wait|in the world"
     ),
     "an agent forgets what it has taken back from a processor": Fault(
         ProcessorPool, "_reclaimed", "self.queue.put_back(back)", "pass", "in the world"
@@ -72,10 +72,10 @@ FAULTS: dict[str, Fault] = {
         "_settle",
         "if entry.pins or entry.uses:",
         "if entry.pins:",
-        "^b|inputs|is kept until|nothing is lost|is there while",
+        "^b|inputs|is kept until|no object is lost|is there while",
     ),
     "the scheduler keeps what no task uses any more": Fault(
-        ObjectTable, "unuse", "self._settle(identifier, entry)", "pass", "is kept for nothing"
+        ObjectTable, "unuse", "self._settle(identifier, entry)", "pass", "is kept unnecessarily"
     ),
     "the scheduler forgets what a client has not released": Fault(
         ObjectTable, "_settle", "if entry.pins or entry.uses:", "if entry.uses:", " counts "

@@ -78,9 +78,9 @@ def test_limits_and_resources_are_a_dict_or_names(given: object, amounts: dict[s
         ({"limits": 3}, "limits is 3, but must be a dict"),
         ({"limits": {"db": 0}}, "limits['db'] is 0, but must be a number from 0.001"),
         ({"limits": {"db": True}}, "limits['db'] is True"),
-        ({"limits": {"d b": 1}}, "limits has 'd b': a name has letters"),
-        ({"limits": [1]}, "limits has 1"),
-        ({"resources": {"gpu": 1}}, "resources has 'gpu', which is an option of its own: gpu=..."),
+        ({"limits": {"d b": 1}}, "limits contains 'd b': a name consists of letters"),
+        ({"limits": [1]}, "limits contains 1"),
+        ({"resources": {"gpu": 1}}, "resources has 'gpu', which is a separate option: gpu=..."),
         ({"resources": {"fpga": float("inf")}}, "resources['fpga'] is inf"),
     ],
 )

@@ -38,7 +38,7 @@ def asked(
 
 
 class AsyncClient(AsyncExtendedQuestions, AsyncExtendedCalls, AsyncCalls):
-    """A connection to a scheduler for one event loop, with the methods and arguments of `Client`.
+    """A connection to a scheduler for one event loop, with `Client`'s methods and arguments.
 
     Methods that return a future in `Client` return at once, and all other methods are coroutines: one `await` gives the
     value. No call blocks the event loop; when a scheduler limit is reached, tasks wait in the client. `submit` pickles

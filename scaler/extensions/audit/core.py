@@ -44,7 +44,7 @@ class Audit(SchedulerPart):
         self._counted = 0
         self._keys: dict[str, Entry] = {}
         self._rows: list[AuditRow] = []
-        """Records of the present step."""
+        """Records from the current step."""
         self._kept: deque[AuditRow] = deque(maxlen=MAX_KEPT)
         self._left: dict[bytes, list[tuple[AuditRow, AuditRow]]] = {}
         """Disconnected peers. Their records are emitted after the records of their last actions."""

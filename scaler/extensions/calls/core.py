@@ -51,7 +51,7 @@ class CallRecord:
     cancelled: int = 0
     timings: dict[Timing, None] = field(default_factory=dict)
     report: CallReport | None = None
-    """Last report of the client. None for single submits and tags."""
+    """The client's last report, or None for single submits and tags."""
     is_tag: bool = False
 
     @property

@@ -1,7 +1,7 @@
-"""Compresses the frames of one connection where compression pays off. Pure. For the format, see
-`docs/design.md`. The zstd library (9 ms, 600 KiB) is imported for the first connection that may compress. An import at
-the first frame could fail for lack of file descriptors. Invariant: a frame expands to exactly the announced size or is
-rejected, and announcements above the limits for plain frames are rejected before any allocation."""
+"""Compresses the frames of one connection where compression pays off. Pure. For the format, see `docs/design.md`. The
+zstd library (9 ms, 600 KiB) is imported for the first connection that may compress. An import at the first frame could
+fail because no file descriptor is free. Invariant: a frame expands to exactly the announced size or is rejected, and
+announcements above the limits for plain frames are rejected before any allocation."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ _OPTIONS: Mapping[int, int] = {DecompressionParameter.window_log_max: 23}
 
 
 class _OfThread(threading.local):
-    """All connections of a thread share a compressor of one megabyte. A fork does not inherit a compressor in use."""
+    """All connections of a thread share a compressor of one megabyte. A forked process does not inherit a compressor in
+    use."""
 
     def __init__(self) -> None:
         self.compressor = ZstdCompressor(LEVEL)

@@ -3,7 +3,7 @@
 Units are charged by age: each report adds the difference to the previous one, so late reports lose nothing. Units in a
 queue cost nothing.
 
-Invariant: while a limit is reached, no paid unit is wanted of any worker manager that the scheduler scales. A unit
+Invariant: while a limit is reached, the scheduler requests no paid unit from any worker manager that it scales. A unit
 starts only if the budget covers its minimum charge and one minute of every existing paid unit."""
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from scaler.scheduler.core.state import Worker
 WINDOWS = {"hour": 3600.0, "day": 86400.0}
 """Length in seconds of the sliding windows. The period "run" covers the whole run."""
 WARNING_SHARE = 0.8
-"""Share of a limit at which users are warned. Once a limit was reached, paid units start again below this share."""
+"""Share of a limit at which users are warned. After a limit was reached, paid units start again once spending is below
+this share."""
 CALM_SHARE = 0.7
 """Re-arm the warning once spending falls below this share."""
 LEAST_SECONDS = 60.0
@@ -156,7 +157,11 @@ class SpendingLedger(Spending):
         if self.reached:
             period = max(self.reached, key=lambda period: self.free_in(period, now))
             seconds = self.free_in(period, now)
-            after = f"they start again in about {timed(seconds)}" if math.isfinite(seconds) else "raise it to continue"
+            after = (
+                f"they start again in about {timed(seconds)}"
+                if math.isfinite(seconds)
+                else "raise the limit to continue"
+            )
             return f"spend_limit: {self._of(period, now)} has been spent; {after}"
         period = min(self.limits, key=lambda period: self.limits[period] - self.spent(period, now))
         return f"spend_limit: {self._of(period, now)} has been spent, and another unit would exceed it"
@@ -222,7 +227,7 @@ class SpendingLedger(Spending):
         return alive
 
     def _charge_worker(self, manager: ManagerUnits, worker: Worker, now: float) -> int:
-        """Charge the tasks of a worker. Returns the number of its charged tasks that run."""
+        """Charge the tasks of a worker. Returns the number of charged tasks that it is running."""
         heartbeat, unit = worker.reports.heartbeat, worker.details.unit_id
         if heartbeat is None:
             return 0
@@ -262,7 +267,8 @@ class SpendingLedger(Spending):
     def limited(
         self, managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], now: float
     ) -> tuple[dict[str, Wanted], dict[str, str]]:
-        """Apply the limits to a policy's answer, cheapest units first. Also return why managers start no more units."""
+        """Apply the limits to a policy's answer, cheapest units first. Also return the reasons why managers start no
+        more units."""
         answer, reasons = dict(wanted), dict[str, str]()
         if not self.limits:
             return answer, reasons
@@ -326,9 +332,9 @@ def task_charge(manager: ManagerView, task_seconds: float) -> float:
 
 
 def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> float | None:
-    """Return the cost of all queued and running tasks on the current slots. None until a duration was measured. Without
-    units, slots of the cheapest manager are assumed. Managers that charge tasks are charged for the tasks that they
-    received, and for other tasks only if no other manager exists."""
+    """Return the cost of all queued and running tasks on the current slots. None until a duration has been measured.
+    Without units, slots of the cheapest manager are assumed. Managers that charge tasks are charged for the tasks that
+    they received, and for other tasks only if no other manager exists."""
     rows = list(demand)
     count = sum(row.tasks for row in rows if row.task_seconds is not None)
     if rows and not count:

@@ -70,7 +70,7 @@ class DataPlane(SchedulerPart):
 
 
 def store_rows(stores: HostStores, storage: StorageRow, most: int) -> Iterator[StoreRow]:
-    """Yield rows for the object storage and for host stores, those with most used memory first."""
+    """Yield rows for the object storage and for host stores, in descending order of used memory."""
     moved = stores.tracker.moved
 
     def row(number: int, host: str, address: str, *figures: int) -> StoreRow:
@@ -86,7 +86,7 @@ def store_rows(stores: HostStores, storage: StorageRow, most: int) -> Iterator[S
 
 
 def pair_rows(stores: HostStores, most: int) -> Iterator[PairRow]:
-    """Yield pairs of stores that cannot reach each other, then those with most moved bytes."""
+    """Yield pairs of stores that cannot reach each other, then pairs in descending order of moved bytes."""
     hosts, moved, unreachable = host_names(stores), stores.tracker.moved.pairs, stores.tracker.unreachable
     moving = nlargest(most, moved, key=moved.__getitem__)
     for store, source in islice(dict.fromkeys((*unreachable, *moving)), most):
@@ -155,5 +155,5 @@ def _row(state: ClusterState, identifier: bytes, copies: Copies) -> ObjectRow:
 
 
 def _holders(copies: Copies, hosts: dict[int, str]) -> list[str]:
-    """Return the hosts that have an object. Awaited stores have no name yet."""
+    """Return the hosts that have an object. Stores that have not reconnected have no name yet."""
     return sorted(hosts[store] for store in copies.holders if store in hosts)[:MAX_HOLDERS]

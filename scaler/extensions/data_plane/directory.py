@@ -17,7 +17,7 @@ from scaler.protocol.chunks import LARGE_BYTES
 OBJECT_STORAGE = 0
 """Number of the object storage; host stores have numbers from 1 on."""
 MAX_LOST = 50_000
-"""Lost objects whose host is remembered."""
+"""Maximum number of lost objects whose host is retained."""
 MAX_LOOKS = 30_000
 """Large objects among which the largest are found. Among more, the selection is arbitrary."""
 

@@ -1,11 +1,11 @@
 """Data locality: chooses the store near which a task should run. Pure.
 
 A store keeps the objects of one host (0: the object storage), and every worker uses one store. A task with large inputs
-prefers the store with most of their bytes, and is queued for that store. A worker takes tasks of its own store first,
-then tasks without a preference, then tasks of other stores if waiting there would take longer than moving the bytes,
-estimated by measured transfer rates and task times.
+prefers the store that has most of their bytes, and is queued for that store. A worker takes its own store's tasks
+first, then tasks without a preference, then tasks of other stores if waiting there would take longer than moving the
+bytes, estimated by measured transfer rates and task times.
 
-Better ranks go first wherever they are queued, and different clients take turns.
+Tasks with a better rank go first, wherever they are queued, and clients take turns.
 
 Invariant: at least one worker of the store that a ready task prefers fits the task. When the last such worker leaves,
 the task may run anywhere.
@@ -43,12 +43,12 @@ MAX_HOLDERS = 64
 """An object in more stores than this counts as near everywhere."""
 MAX_WORKERS_COMPARED = 16
 MAX_STORES_COMPARED = 8
-"""Stores compared per step and requirement when workers take tasks of other stores."""
+"""Maximum stores compared per step and requirement when workers take other stores' tasks."""
 MAX_SOURCES_COMPARED = 4
 MAX_AHEAD = 10_000
 PERIOD_SECONDS = 0.005
 MAX_COMPARISONS = 48
-"""Comparisons of waiting and moving per `PERIOD_SECONDS`; each takes about 10 us."""
+"""Maximum comparisons of waiting and moving per `PERIOD_SECONDS`. Each takes about 10 us."""
 MARGIN = 1.25
 """A dispatched task is recalled only if waiting takes longer than moving by this factor, because estimates vary."""
 
@@ -125,7 +125,7 @@ class Locality(Stores):
         del self.store_of[worker]
 
     def _queues(self) -> Iterable[NearQueue]:
-        return cast("Iterable[NearQueue]", self._ready.queues.values())  # made here, as `make_queue`
+        return cast("Iterable[NearQueue]", self._ready.queues.values())  # created here, as `make_queue`
 
     def place_of(self, worker: Worker) -> int:
         return self.store_of[worker]
@@ -311,7 +311,7 @@ class Locality(Stores):
         return found
 
     def end_pass(self, now: float) -> None:
-        """Keep only stores that have tasks and workers with credit as due, after all queues were offered."""
+        """Once all queues have been offered, keep only those stores due that have tasks and workers with credit."""
         self._compared.clear()
         if now >= self._period_ends_at:
             self.again_at = None

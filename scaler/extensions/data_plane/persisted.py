@@ -1,11 +1,12 @@
-"""Results that must outlive their hosts: when the object storage is asked for a copy. Pure.
+"""Results that must outlive their hosts, and when the object storage is asked to copy them. Pure.
 
 A *persisted* result has a copy in the object storage or its backend until it is forgotten. The object storage, when it
-is *asked*, fetches and keeps the result. After a refusal, for example because of full memory, it is asked again later.
+is *asked*, fetches and keeps the result. After a refusal, for example because memory is full, the object storage is
+asked again later.
 
-Invariants: a result stays persisted until it is forgotten, even while no store has it. At most MAX_ASKED results are
-asked for. A result without its copy is settled again when copies or stores change. Other objects cost nothing. A step
-settles at most MAX_SETTLED results.
+Invariants: a result stays persisted until it is forgotten, even while no store has it. At most MAX_ASKED requests are
+open. When copies or stores change, results without a copy are settled again. Other objects cost nothing. A step settles
+at most MAX_SETTLED results.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class PersistedResults:
             self._wake_by(-math.inf if self.unsettled else self.delayed[0][0])
 
     def gone(self, store: int) -> None:
-        """Note that a store disconnected or dropped its requests. The caller calls `lost` for each of its objects."""
+        """Record that a store disconnected or dropped its requests. The caller calls `lost` for each of its objects."""
         if store != OBJECT_STORAGE:
             self.places.discard(store)
             return
@@ -119,7 +120,7 @@ class PersistedResults:
             self._wake_by(self.delayed[0][0])
         for identifier in list(islice(self.unsettled, MAX_SETTLED)):
             copies = self._directory.find(identifier)
-            # Without an entry, no copy exists until the result is made or put again.
+            # Without an entry, no copy exists until the result is computed or stored again.
             if copies is not None and not copies.holders & self.places and identifier not in self.asked:
                 if len(self.asked) >= MAX_ASKED:
                     return  # until the object storage has answered

@@ -16,8 +16,8 @@ MAX_MOVED = 16
 
 
 class OrderedQueue(ReadyQueue):
-    """A queue whose last task can be seen. had_turn: whether a store's queue had the last turn, rather than
-    another client's task that prefers no store."""
+    """A queue whose last task is visible. had_turn: whether a store's queue had the last turn, rather than another
+    client's task without a preference."""
 
     had_turn = False
 

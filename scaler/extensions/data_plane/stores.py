@@ -2,7 +2,7 @@
 
 Each store gets a unique number from 1 on; the object storage is number 0. If a worker names a store that has not
 connected, the store gets its number at once and is *awaited* for one lease. A store that returns after it was given up
-gets a new number, and its workers with it.
+gets a new number, as do its workers.
 
 Invariants: nothing here has a cost until the first host store connects or a worker names one. A store's messages are
 accepted only while it is connected.
@@ -58,7 +58,7 @@ class HostStores(Locality):
     _state: ClusterState
     _outbox: Outbox
     _lease_seconds: float
-    """How long a store named by a worker is awaited."""
+    """Maximum wait for a store that a worker has named."""
     _opens_at: float
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class HostStores(Locality):
         self._opens_at = state.now + RECOVERY_SECONDS
         self.tracker.persisted.keeps_all = bool(config.state_directory)
 
-    # -- stores and workers come and go
+    # -- arrivals and departures
 
     def joined(
         self, peer: bytes, name: str, details: StoreDetails, now: float, gone: Iterable[bytes], *, is_back: bool
@@ -163,7 +163,7 @@ class HostStores(Locality):
                 self.tracker.held(holder, identifier, size_bytes)
 
     def _number(self, peer: bytes, now: float) -> int:
-        """Return the number of a store. A new store is awaited from now on."""
+        """Return the number of a store. A store that has not connected is awaited from then on."""
         number = self._numbers.get(peer)
         if number is None:
             self._last_number += 1
@@ -284,7 +284,7 @@ class HostStores(Locality):
             return f"{size} from {listed(list(dict.fromkeys(sources)), MAX_NAMED)}, {part} % there"
         if transfer.pushed_by is not None:
             pushing = hosts[transfer.pushed_by]
-            return f"{size}, through the object storage, as it cannot reach {pushing}"
+            return f"{size}, through the object storage, because it cannot reach {pushing}"
         return f"{size}, until a store that has it is free or reconnects"
 
 

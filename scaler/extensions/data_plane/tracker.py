@@ -2,12 +2,12 @@
 
 A *transfer* is an object that stores fetch. A store's *fetch* gets *runs* of chunks, one after another, from sources:
 complete holders, and other fetchers, which pass on received chunks. A lone fetcher gets few long runs. Among several
-fetchers, each run is one chunk, one of the rarest at its source. A fetch without an available source waits; a source
-with room then serves waiting fetches round robin, over objects and over fetchers.
+fetchers, each run is one chunk, one of the rarest at its source. A fetch without an available source waits. A source
+with free capacity serves waiting fetches round robin, over objects and over fetchers.
 
 Invariants: the received, requested, and missing chunks of a fetch are disjoint. A run's source is connected. The limits
 below hold. A fetch without a run waits for a source, an awaited store, or a push into the object storage. A choice
-considers at most MAX_LOOKS sources or fetches, so that its cost is independent of the cluster's size.
+considers at most MAX_LOOKS sources or fetches, so its cost does not depend on the cluster's size.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_FAILURES = 8
 SWEEP_SECONDS = 0.25
 """Interval of the sweep that serves fetches which bounded looks have missed."""
 UNREACHABLE_SECONDS = 60.0
-"""Seconds for which a store is not told again to fetch from an unreachable one."""
+"""Seconds for which a store is not assigned a source that it could not reach."""
 
 
 class Tracker:
@@ -62,7 +62,7 @@ class Tracker:
         self.awaited: set[int] = set()
         """Numbers of stores that workers use but that have not connected yet."""
         self.unknown_from = -math.inf
-        """Until then, objects without an entry wait, because stores report their objects after a restart."""
+        """Until this time, objects without an entry wait, because stores report their objects after a restart."""
         self.unreachable: dict[tuple[int, int], float] = {}
         """Expiry of known missing connections, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}
@@ -100,12 +100,12 @@ class Tracker:
             fetch = self.links[store].fetches.get(identifier)
             if fetch is not None:
                 if store == OBJECT_STORAGE and fetch.transfer.pushed_by == self.backend:
-                    fetch.transfer.is_out_of_reach = True  # the backend has no room to pass the object on
+                    fetch.transfer.is_out_of_reach = True  # the backend cannot forward a partial object
                 self._drop(fetch)
             self.persisted.refused(store, identifier, self.timer.now)
 
     def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
-        """Record a stored task result. A small one in the object storage needs no entry."""
+        """Record a stored task result. A small result in the object storage needs no entry."""
         is_known = store in self.links or store in self.awaited
         is_small = store == OBJECT_STORAGE and size_bytes < LARGE_BYTES
         if is_known and not is_small:
@@ -168,11 +168,12 @@ class Tracker:
         self._offer(source)
 
     def restored(self, identifier: bytes) -> None:
-        """Record that a client put an object into the object storage again, since other recorded holders were wrong."""
+        """Record that a client stored an object in the object storage again, because other recorded holders were
+        wrong."""
         if identifier in self.transfers or self.directory.find(identifier) is not None:
             self.held(OBJECT_STORAGE, identifier, 0)
 
-    # -- stores come and go
+    # -- arrivals and departures
 
     def came(self, store: int, *, is_backend: bool = False) -> None:
         self.links[store] = Traffic(is_backend=is_backend)
@@ -302,7 +303,7 @@ class Tracker:
             self._add_source(transfer, OBJECT_STORAGE)
 
     def _some(self, copies: Copies) -> list[int]:
-        """Return connected holders; of many, a rotating selection."""
+        """Return connected holders, or a rotating selection if there are many."""
         here = sorted(copies.holders & self.links.keys())
         if len(here) > MAX_LOOKS:
             self._turn += 1
@@ -345,7 +346,7 @@ class Tracker:
             self.directory.add(transfer.id, transfer.size_bytes, store)
             self.persisted.held(transfer.id, store)
             self._leave(fetch)
-        for source in freed:  # before the fetch itself: fetches that waited longer go first, so that chunks spread
+        for source in freed:  # before this fetch: fetches that have waited longer go first, so that chunks spread
             self._offer(source)
         if transfer.waiting:
             self._offer(store)
@@ -440,7 +441,7 @@ class Tracker:
             link = self.links[source]
             if not link.may_serve[kind]:
                 continue
-            runs = 1 if link.is_backend else len(link.serves)  # only an idle store of a host is better
+            runs = 1 if link.is_backend else len(link.serves)  # only an idle host store is better
             if runs < fewest and self._useful(fetch, source, missing):
                 best, fewest = source, runs
                 if not runs:

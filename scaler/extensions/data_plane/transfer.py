@@ -1,5 +1,5 @@
-"""Objects in transfer: transfers, fetches, and runs; the traffic and the measured rates of each store; messages to
-stores. Pure."""
+"""Objects in transfer: transfers, fetches, and runs; each store's traffic and measured rates; messages to stores.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
 from scaler.protocol.messages import Message, split
 
 MAX_RUNS_OF_FETCH = 2
-"""Runs in flight per fetch: the next is requested while one arrives."""
+"""Runs in flight per fetch: the next one is requested while one arrives."""
 MAX_RUNS_OF_SOURCE = 4
 """Runs of large objects that one store serves at a time."""
 MAX_SHARED_RUNS = 2
@@ -44,7 +44,7 @@ class FetchRun:
     first: int
     chunks: int
     size_bytes: int
-    """Size of all its chunks; 0 if the object's size is unknown."""
+    """Total size of its chunks; 0 if the object's size is unknown."""
     kind: Kind
     began_at: float
 
@@ -75,7 +75,7 @@ class Transfer:
         self.sources: list[int] = []
         """Stores with chunks: fetchers, and some holders."""
         self.waiting: OrderedDict[Fetch, None] = OrderedDict()
-        """Fetches that could have another run but found no source with room."""
+        """Fetches that could start another run but found no source with free capacity."""
         self.assumes_storage = False
         """The object storage is a source by assumption, because no holder is known."""
         self.pushed_by: int | None = None
@@ -123,7 +123,7 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """Runs that a connected store serves and gets. is_backend: serves any number of runs."""
+    """Runs that a connected store serves and receives. is_backend: serves any number of runs."""
 
     is_backend: bool = False
     serves: dict[FetchRun, None] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class _Flow:
 class Moved:
     """Total bytes fetched: overall, by fetcher, by source, and by pair (fetcher, source).
 
-    Also bytes per second of each store in both directions, during transfers.
+    Also each store's bytes per second in both directions, during transfers.
     """
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ class StoreMail:
         self.messages: dict[int, list[Message]] = {}
 
     def add(self, kind: type[Message], store: int, *row: bytes | int) -> None:
-        """Add a row to the columns of a store's last message, or to a new one if that is of another type."""
+        """Add a row to the columns of a store's last message, or to a new message if the last one has another type."""
         messages = self.messages.setdefault(store, [])
         if not messages or type(messages[-1]) is not kind:
             messages.append(kind(*([] for _ in row)))

@@ -25,7 +25,7 @@ from scaler.serialization import Serializer
 from scaler.serialization.arguments import dump_arguments
 
 LOOK_UP_SECONDS = 2.0
-"""Time (seconds) after which a look-up without an answer counts as a miss."""
+"""Time (seconds) after which an unanswered look-up counts as a miss."""
 
 StoredParts = list[memoryview]
 
@@ -36,8 +36,8 @@ class CachedCalls(TaskCalls):
         """Call `fn(*args, **kwargs)`, or return the result of an equal call that a client of this key has cached.
 
         The object storage keeps the result, up to its `cache_limit_bytes`, even after this client disconnects. Calls
-        are equal if the values of the arguments, the code of the function, and all code it refers to outside of
-        installed packages are equal. The function must depend on nothing else. Exceptions are not cached.
+        are equal if they have equal argument values and equal code: the function's code and all code that it refers to
+        outside installed packages. The result must not depend on anything else. Exceptions are not cached.
 
         Returns:
             The future of the call.
@@ -52,7 +52,7 @@ class CachedCalls(TaskCalls):
         if self._is_nested:
             raise UsageError("a client inside a task cannot cache: cache the call that submits the task")
         template = self._templates.template(fn, options, b"")
-        if self._is_in_process:  # no storage keeps results
+        if self._is_in_process:  # the cluster has no object storage, so results cannot be cached
             return [self._futures.submit(template, *call) for call in calls]
         return CachedResults(self._loop).submit(template, fn, calls)
 
@@ -139,5 +139,5 @@ class CachedResults:
         return parts if bytes(first) == digest else None
 
     async def _put(self, digest: bytes, parts: StoredParts) -> None:
-        with contextlib.suppress(ScalerError):  # such as no space; the call runs again next time
+        with contextlib.suppress(ScalerError):  # for example, no space; the call runs again next time
             await self._transfers.storage().put(cached_id(self._owner, digest), [digest, *parts])

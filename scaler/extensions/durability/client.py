@@ -1,4 +1,4 @@
-"""Client side of durable sessions: keys and tags of tasks, and futures of tasks of earlier programs."""
+"""Client side of durable sessions: keys and tags of tasks, and futures for earlier programs' tasks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ class SessionCalls(TaskCalls):
             key: only the task with this key.
             tag: only tasks with this tag.
 
-        Returns:
-            Futures in the order of submission. This client's serializer loads their results. Inner nodes of this
+        Returns: Futures in submission order. This client's serializer loads their results. Inner nodes of this
             program's graphs are included once they have ended.
 
         Raises:
@@ -95,7 +94,7 @@ class NamedSession:
         return [self.submit(template, *call, key, None) for call, key in zip(calls, keys, strict=True)]
 
     def find(self, name: str | None, key: str | None, tag: str | None) -> list[ScalerFuture]:
-        """Return the futures of the session's tasks, in the order of submission."""
+        """Return the futures of the session's tasks, in submission order."""
         self._futures.step()
         rows = [
             row
@@ -109,7 +108,7 @@ class NamedSession:
             for row in rows:
                 future = self._known.get(row.task) or pending.get(row.task)
                 if isinstance(future, TaskFuture) and not future.delivers:
-                    continue  # an unfinished inner node of a graph, whose value this program does not get
+                    continue  # an unfinished inner node of a graph, whose value is not sent to this program
                 if not isinstance(future, TaskFuture):
                     template = TaskTemplate(Spec(bytes(ID_BYTES), name=row.function), (), self._serializer)
                     future = self._known[row.task] = TaskFuture(self._futures, row.task, template, b"")

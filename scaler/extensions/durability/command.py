@@ -31,9 +31,9 @@ def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, s
     verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel, and remove durable sessions.")
     if verb != "list":
         parser.add_argument("name", metavar="NAME", help="of the session")
-    text = "of the scheduler, or the name of a cluster [default: this user's only running cluster]"
+    text = "scheduler address, or name of a cluster [default: this user's only running cluster]"
     parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
-    text = f"the credential file of this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
+    text = f"this client's credential file [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
     parser.add_argument("--credentials", metavar="FILE", help=text)
     given = parser.parse_intermixed_args(arguments[1:])
     address = given.address or environment.get("SCALER_ADDRESS") or find_only().address

@@ -59,7 +59,7 @@ class DurabilityCore(Recovery, Sessions):
     # -- the journal
 
     def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
-        """Return one record, merging consecutive Dropped changes. `steps` writes it."""
+        """Return one record, in which consecutive Dropped changes are merged. `steps` writes it."""
         record: list[Journaled] = []
         dropped: list[bytes] | None = None
         for change in changes:
@@ -139,7 +139,7 @@ class DurabilityCore(Recovery, Sessions):
         client.received(now)
         self._state.accounts.opened(peer, identity, now)
         self._core.came_back(client)
-        for message in client.unacknowledged:  # may not have arrived before
+        for message in client.unacknowledged:  # may not have arrived earlier
             self._outbox.send_to_client(client, message)
         self._state.changes.pass_on(peer_incident("joined", client))
         return True

@@ -1,7 +1,7 @@
-"""Encoding of journaled changes, and the state that they add up to. Pure.
+"""Encoding of journaled changes, and the state that results from them. Pure.
 
-A journal record has the changes of one step. Each change has a type, the id of its subject, the size of its content,
-and its content, with messages encoded as on the wire.
+A journal record contains the changes of one step. Each change has a type, the id of its subject, the size of its
+content, and its content, with messages encoded as on the wire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from scaler.scheduler.core.changes import (
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
-"""Departed clients that are remembered, to repeat to the storage that their objects are unused."""
+"""Maximum number of departed clients retained, so that the storage can again be told to drop their objects."""
 _MAX_ROWS = 1024
 _MAX_LABELS = 4096
 M = TypeVar("M", bound=m.Message)
@@ -64,7 +64,7 @@ Journaled = (
 
 
 class JournalChanged(NamedTuple):
-    """New tasks cannot be journaled and are rejected for this reason; empty: they can again.
+    """Reason why new tasks cannot be journaled and are rejected; empty: they can again.
 
     is_stuck: nothing can be journaled, so all work waits.
     """
@@ -74,7 +74,7 @@ class JournalChanged(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """One client from the journal. results: of ended tasks. submit: unfinished tasks.
+    """One client from the journal. results: outcomes of ended tasks. submit: unfinished tasks.
 
     values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. labels: labels
     of a durable session, in order of submission.
@@ -245,7 +245,7 @@ class _Client:
             while some := list(islice(rows, _MAX_ROWS)):
                 ids, columns = map(list, zip(*some, strict=True))
                 _, payloads, references, calls = map(list, zip(*columns, strict=True))
-                # All tasks of a spec have a number of calls, or none.
+                # Either all tasks of a spec have a number of calls, or none has.
                 yield m.TaskGroup(spec, ids, payloads, references, calls=calls if any(calls) else [])
 
     def finished(self) -> list[m.Finished]:
@@ -270,7 +270,7 @@ class Ledger:
                 self.apply(change)
 
     def apply(self, change: Journaled) -> None:
-        """Apply the next change. Changes of unknown clients and tasks are ignored."""
+        """Apply the next change. Changes to unknown clients and tasks are ignored."""
         match change:
             case ClientJoined(client):
                 self._clients[client] = _Client(change)
@@ -312,7 +312,7 @@ class Ledger:
         return ClientsGone([client for client in self._left if client not in self._clients])
 
     def snapshot(self) -> Iterator[list[Journaled]]:
-        """Yield changes, in lists of moderate size, that add up to the present state."""
+        """Yield changes, in lists of moderate size, that add up to the current state."""
         yield [ClientLeft(client) for client in self._left]
         for name, client in self._clients.items():
             yield [client.joined]

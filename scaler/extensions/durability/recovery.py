@@ -1,16 +1,17 @@
 """Recovery of a restarted scheduler from the reports of its peers, including its journal. Pure.
 
 Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. The journal does
-both: it resubmits the tasks of its clients, and reports which retries=0 tasks were sent to which worker. A resubmitted
-task is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has
-not been resubmitted yet is a *claim*. Once task and claim are both here, the scheduler adopts the task: it is assigned
-to that worker in that attempt, or gets its result. A dropped client also leaves claims, in case it returns.
+both: it resubmits its clients' tasks, and reports which retries=0 tasks were sent to which worker. A resubmitted task
+is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has not
+been resubmitted yet is a *claim*. Once the task and its claim have arrived, the scheduler adopts the task: it is
+assigned to that worker with that attempt, or ends with the reported result. A dropped client also leaves claims, in
+case it returns.
 
 Held tasks are released after RECOVERY_SECONDS, with two exceptions:
 
-- A task with retries=0 that may have been sent to a worker that has not reported waits for this worker. A worker that
-  does not report within its lease has killed such tasks itself, so they end as lost then. Without a journal, this
-  applies to all such tasks.
+- A task with retries=0 that may have been sent to a worker that has not reported waits for this worker.
+  A worker that does not report within its lease has killed such tasks itself, so they then end as lost. Without a
+  journal, this applies to all such tasks.
 - A task whose value only other tasks need stays held until one of them waits for the value.
 """
 
@@ -55,7 +56,7 @@ class Recovery(Durability):
 
     claims: dict[bytes, Claim]
     held: dict[Task, float]
-    """Release time by task, in order of dependency."""
+    """Release time by task, in dependency order."""
 
     def __init__(self) -> None:
         self.claims = {}
@@ -66,7 +67,7 @@ class Recovery(Durability):
         """Clients that are in the journal or were dropped, until they leave. Their claims are kept. The value: whether
         it is known which of their tasks with retries=0 may have run."""
         self._sent: dict[bytes, bytes] = {}
-        """Worker by journaled retries=0 task that was sent to it."""
+        """Worker by journaled retries=0 task that was sent to the worker."""
         self._reported: set[bytes] = set()
         """Workers that reconnected from an earlier scheduler within their lease."""
 
@@ -142,7 +143,7 @@ class Recovery(Durability):
 
     def _reported_all(self, worker: Worker, message: WorkerReport, now: float) -> None:
         worker.reports.came()
-        if now < self._fenced_at:  # later, no task waits for a worker
+        if now < self._fenced_at:  # later, tasks do not wait for a worker
             self._reported.add(worker.id)
         devices = message.devices or [()] * len(message.ids)
         answer, unstarted = Recall([], [], True), Recall([], [], False)
@@ -243,12 +244,12 @@ class Recovery(Durability):
             self.next_at = min(self.next_at, self._fenced_at)
 
     def _open(self, tasks: list[Task], now: float) -> float:
-        """Release held tasks that are needed and may run. tasks: in order of dependency. Returns when to try again."""
+        """Release held tasks that are needed and may run. tasks: in dependency order. Returns when to try again."""
         opened: list[Task] = []
         again_at = math.inf
         for task in reversed(tasks):
             self.held[task] = _LATER
-            if type(task.state) is not Waiting:  # an input has failed, or it was cancelled
+            if type(task.state) is not Waiting:  # an input has failed, or the task was cancelled
                 del self.held[task]
             elif self._may_run(task):
                 if now >= self._fenced_at:
@@ -300,7 +301,7 @@ class Recovery(Durability):
         if claim.suspended:
             worker.block(task, is_blocked=True)
         if result is not None:
-            assert claim.batch is not None, "the result came with a Done"
+            assert claim.batch is not None, "the result arrived in a Done"
             self._tasks.done(worker, result, now, claim.batch)
         for relay in self._take_relays(task.id):
             self._core.relayed(worker, relay, now)

@@ -1,8 +1,8 @@
 """Durable sessions: clients whose tasks and results outlive their connection. Pure.
 
 A durable session is a `ClientRecord` that stays, absent, when its client leaves: its tasks continue, and their results
-are retained. A client with the same peer id, which is derived from the names of session and key, continues the
-session. That client has futures for the tasks that it resubmits or requests.
+are retained. A client with the same peer id, which is derived from the names of its session and key, continues the
+session. The client has futures for the tasks that it resubmits or requests.
 
 Invariants: a task's result is retained until its session is removed or expires. A successful task never runs again.
 Every task of a session has a label, which counts in the account of its key. Requested results are sent in portions of
@@ -111,7 +111,7 @@ class Sessions(Durability):
     """How long an unused session is kept."""
     sessions: dict[bytes, DurableSession]
 
-    # -- clients come and go
+    # -- arrivals and departures of clients
 
     def refusal(
         self, peer: bytes, name: str, identity: Identity, now: float, is_its_own: bool
@@ -124,7 +124,7 @@ class Sessions(Durability):
             if len(name.encode()) > MAX_LABEL_BYTES:
                 return Refused(RefusalReason.LIMIT, f"the name of a session has at most {MAX_LABEL_BYTES} bytes")
             if len(names) >= MAX_SESSIONS:
-                text = f"MAX_SESSIONS is {MAX_SESSIONS}, and key {identity.key} has that many: remove some"
+                text = f"MAX_SESSIONS is {MAX_SESSIONS}, and key {identity.key} has reached it: remove some"
                 return Refused(RefusalReason.LIMIT, text)
             if name in names:
                 return Refused(RefusalReason.DUPLICATE, f"session {name!r} exists with another peer id")
@@ -136,7 +136,7 @@ class Sessions(Durability):
             return None
         if record.defends_its_name(now):
             return Refused(RefusalReason.DUPLICATE, used_by)
-        # The user may have left while this process was suspended. A live user sends a message every two seconds.
+        # The client may have left while this process was suspended. A live client sends a message every two seconds.
         return TryAgain(used_by)
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
@@ -274,7 +274,7 @@ class Sessions(Durability):
             return ""
         return f"session {session.name!r} is in use by {session.client}: stop that client first"
 
-    # -- tasks that come again, and their results
+    # -- resubmitted tasks, and their results
 
     def make_way(self, client: ClientRecord, message: Submit) -> str:
         """Drop failed results of tasks whose keys are submitted again, so that they rerun. Call before the message is
@@ -294,7 +294,7 @@ class Sessions(Durability):
                 if task in unasked:
                     unasked.discard(task)
                     if any(task in ids for ids in coming):
-                        continue  # it failed just now, and its future takes the result already sent
+                        continue  # the task failed just now, and its future takes the result already sent
                 if not label or result is None or message.again or result.outcome == Outcome.SUCCESS or result.uses:
                     continue
                 if not is_full and label[0] and not self._collision(client, task, label[0]):
@@ -355,7 +355,7 @@ class Sessions(Durability):
             while session.owed and size < SPLIT_BATCH_BYTES:
                 task, _ = session.owed.popitem(last=False)
                 result = client.retained.get(task)
-                if result is not None:  # else the task runs again
+                if result is not None:  # otherwise, the task runs again
                     _add(message, task, result)
                     size += len(result.payload) + _ROW_BYTES
             if message.ids:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # compaction does without
     from scaler.scheduler.server import SchedulerServer
 
 _AT_ONCE = SendAnswer, AskPolicy
-"""Commands that reveal nothing to a peer that the journal must have first."""
+"""Commands that reveal nothing to peers that the journal must contain first."""
 HANG_SECONDS = 5.0
 """Seconds without confirmation after which the disk is reported as hanging."""
 _log = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class DurableSteps:
     ) -> None:
         """Lock the journal's directory. Raises UsageError if that fails.
 
-        perform: performs commands. on_failure: called with the reason why the disk takes no new tasks (empty: it does
-        again), and whether it takes nothing at all.
+        perform: performs commands. on_failure: called with the reason why the disk accepts no new tasks (empty: it
+        accepts them again), and whether it accepts nothing at all.
         """
         self.journal = self.make_journal(
             path, "scaler.extensions.durability.steps", self._on_change, content=PROTOCOL_VERSION

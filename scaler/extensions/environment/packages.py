@@ -65,7 +65,7 @@ def version_of(name: str) -> str:
 
 @functools.lru_cache(4)
 def _installed(folders: Sequence[str]) -> list[dict[str, str]]:
-    """Return the versions of packages by folder. Merging would copy the memory of all names after a fork."""
+    """Return the versions of packages by folder. Merging would copy the memory of all names in forked processes."""
     found: list[dict[str, str]] = []
     for folder in folders:
         with contextlib.suppress(OSError):

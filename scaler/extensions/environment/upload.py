@@ -13,11 +13,11 @@ from scaler.extensions.environment.uploaded import roots_of
 from scaler.paths import local_path
 
 MAX_UPLOAD_BYTES = 256 * 1024 * 1024
-"""Limit of all files together, in bytes, because each processor keeps them in memory."""
+"""Limit (bytes) for all files together, because each processor keeps them in memory."""
 _COMPILED = (".so", ".pyd", ".dylib")
 _LEFT_OUT = ("__pycache__",)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Modification time of all files, so that equal contents give equal archives."""
+"""Modification time of all files, so that equal contents yield equal archives."""
 _OURS = frozenset({"scaler", "cloudpickle"})
 
 Files = Mapping[str, bytes]
@@ -55,7 +55,7 @@ def merged(before: Files, files: Files) -> Files:
 
 
 def packed(files: Files) -> bytes:
-    """Return the archive of files, with deterministic bytes. Raises UsageError if they are too large."""
+    """Return an archive that contains the files, with deterministic bytes. Raises UsageError if they are too large."""
     _check_size("the uploaded files", sum(map(len, files.values())))
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:

@@ -99,7 +99,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
 
 
 def roots_of(names: frozenset[str]) -> frozenset[str]:
-    """Return the names of the top-level modules and packages of an archive with these files."""
+    """Return the names of the top-level modules and packages in an archive with these files."""
     tops = {name.partition("/")[0] if "/" in name else name.removesuffix(".py") for name in names}
     return frozenset(top for top in tops if top.isidentifier())
 

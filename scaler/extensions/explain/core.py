@@ -162,7 +162,7 @@ def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
 
 
 def _prefetched_below(task: Task, workers: Iterable[Worker]) -> int:
-    """Return how many tasks of lower priority are queued on workers, which run tasks in order of arrival."""
+    """Return how many tasks of lower priority are queued on workers, which run tasks in arrival order."""
     priority = task.group.spec.priority
     waiting = 0
     for worker in workers:
@@ -195,7 +195,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
 
 
 def _why_not_yet(state: ClusterState, task: Task, willing: Sequence[Worker], now: float) -> Iterator[str]:
-    """Yield what a ready task waits for, and empty texts. willing: the workers that may take it."""
+    """Yield what a ready task waits for, and empty texts. willing: workers that may take the task."""
     needs, rooms, queue = task.needs, state.rooms, state.ready.of(task.needs)
     before = queue.before(task, MAX_COUNTED)
     least = "at least " if before >= MAX_COUNTED else "about " if state.ready.turns.is_shared else ""
@@ -244,12 +244,12 @@ def _last_error(task: Task) -> str:
 
 
 def _line(text: str) -> str:
-    # Further lines have the output of a crashed interpreter.
+    # Further lines contain the output of a crashed interpreter.
     return text.partition("\n")[0]
 
 
 def outlook(state: ClusterState, needs: Needs, task: Task | None = None) -> str:
-    """Return a text on what ready tasks with these needs wait for. O(workers). task: the one to explain, or None."""
+    """Describe what ready tasks with these needs wait for. O(workers). task: the one to explain, or None."""
     limit = state.rooms.resources.limited(state.ready.of(needs), task) if needs.is_limited else ""
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
@@ -265,7 +265,8 @@ def outlook(state: ClusterState, needs: Needs, task: Task | None = None) -> str:
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:
-    """Return a warning for clients whose tasks no worker or manager can run now; empty if one can, or none is here."""
+    """Return a warning for clients whose tasks no worker or manager can run now. Empty if one can, or if none is
+    connected."""
     here = _offers(state)
     if not here or any(map(needs.fits, here)):
         return ""
@@ -275,7 +276,7 @@ def unservable(state: ClusterState, needs: Needs) -> str:
     options = options or ["capabilities=..."]
     return (
         f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Offered are: {known}. "
-        f"Ask for less in {listed(options, len(options))}, or start workers with --per-worker-capabilities "
+        f"Request less in {listed(options, len(options))}, or start workers with --per-worker-capabilities "
         f"{needs.capabilities}"
     )
 

@@ -164,7 +164,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
                 raise UsageError(f"{text}: replay it with the version of scaler that wrote it")
 
             def parts(name: str) -> Parts:
-                # A bytearray makes arrays in it writable, as on a worker.
+                # Arrays in a bytearray are writable, as on a worker.
                 return [*parts_of(bytearray(archive.read(name)))]
 
             has_serializer, has_code = bool(manifest["has_serializer"]), bool(manifest.get("has_code"))
@@ -248,7 +248,7 @@ class FailureCalls(TaskCalls):
 
         Raises:
             UsageError: The scheduler no longer has the task, or the file cannot be written.
-            ObjectLostError: An input is gone; the text names it.
+            ObjectLostError: An input is gone. The message names it.
         """
         self._check_open()
         return write_bundle(self._loop, task, path)
@@ -257,8 +257,8 @@ class FailureCalls(TaskCalls):
         """Run a failed task in this process, with its inputs. For `map`, runs the chunk up to the failing item.
 
         Args:
-            task: a future, or the id of a task as bytes or hexadecimal text. It may belong to another client, even to a
-                disconnected one. The scheduler keeps the last 1,000 failed tasks.
+            task: a future, or the id of a task as bytes or hexadecimal text. The task may belong to
+                another client, even a disconnected one. The scheduler keeps the last 1,000 failed tasks.
             pdb: open the debugger where the exception is raised.
 
         Returns:

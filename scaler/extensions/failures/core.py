@@ -24,9 +24,9 @@ from scaler.scheduler.core.state import ClientRecord
 
 MAX_FAILURES = 1_000
 MAX_FAILURE_BYTES = 64 * 1024 * 1024
-"""Bytes of exceptions, functions, arguments, and inputs, over all failures."""
+"""Maximum total bytes of exceptions, functions, arguments, and inputs."""
 MAX_HELD_BYTES = 256 * 1024 * 1024
-"""Bytes of held objects."""
+"""Maximum total bytes of held objects."""
 _RECORD_BYTES = 1024
 
 

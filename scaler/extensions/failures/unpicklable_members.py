@@ -42,7 +42,7 @@ def find_culprit(value: object, error: Exception) -> Culprit:
 
 
 def _search(whole: Culprit, seen: dict[int, object], depth: int = MAX_DEPTH) -> Culprit | None:
-    """Return the unpicklable part of a value; None if all such parts were seen before."""
+    """Return the unpicklable part of a value; None if all such parts have been visited."""
     if not depth:
         return whole
     seen[id(whole.value)] = whole.value

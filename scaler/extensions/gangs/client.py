@@ -23,7 +23,7 @@ from scaler.serialization.exceptions import annotate
 
 MAX_SIZE = 10_000
 _LOST = (errors.WorkerLostError, errors.ProcessorDiedError)
-"""Failures after which a gang starts again. A member's exception may follow from the loss of another one."""
+"""Failures after which a gang starts again. A member's exception may be caused by another member's loss."""
 
 
 @hiding_frames_of_methods()
@@ -137,7 +137,7 @@ class GangFuture(TaskFuture):
             is_last = len(self._ended_members) == len(self._members)
         if not is_last or self._state is not PENDING:
             if isinstance(member._exception, errors.TaskRejectedError):
-                self._stop()  # the scheduler never gets all members
+                self._stop()  # the scheduler never receives all members
             return
         failures = [each for each in map(self._failure_of, self._ended_members) if each is not None]
         lost = [each for each in failures if isinstance(each, _LOST)]
@@ -159,7 +159,7 @@ class GangFuture(TaskFuture):
         if member.cancelled():
             return CancelledError()
         if type(member._result) is Unloaded and not member._has_stayed:
-            member._load()  # the gang must know whether that fails
+            member._load()  # the gang's outcome depends on whether that fails
         if member._exception is not None and len(self._members) > 1:
             annotate(member._exception, f"rank {self._members.index(member)} of a gang of {self._size} failed")
         return member._exception

@@ -67,7 +67,7 @@ class Gangs(SchedulerPart, GangRules):
         self._gangs: dict[Group, LiveGang] = {}
         """Exactly the gangs with live members, at the end of a step."""
         self._stopping: dict[Group, None] = {}
-        """Gangs with members on workers out of contact, whose loss may be the reason of the failure."""
+        """Gangs with members on workers out of contact, whose loss may be the cause of the failure."""
         self.kept: tuple[Worker, ...] = ()
         self._kept_for: ReadyQueue | None = None
         self._until = self._again_at = -math.inf
@@ -177,7 +177,7 @@ class Gangs(SchedulerPart, GangRules):
         return worker.is_willing and self.cluster.workers.get(worker.id) is worker
 
     def _reserve(self, queue: ReadyQueue, seconds: float) -> bool:
-        """Reserve workers with enough slots, the least loaded first. Returns whether the present ones suffice."""
+        """Reserve workers with enough slots, the least loaded first. Returns whether the present workers suffice."""
         needs, left, at_host = queue.needs, queue.needs.gang_size, Counter[str]()
         found: list[Worker] = []
         for worker in sorted(self.cluster.workers.values(), key=lambda worker: worker.load / worker.slots):
@@ -251,7 +251,8 @@ class Gangs(SchedulerPart, GangRules):
             self._subscribe()
 
     def _stop(self, group: Group, why: bytes = b"") -> None:
-        """Cancel all members; end queued ones as lost if `why` is given. A worker out of contact gets its end first."""
+        """Cancel all members; end queued ones as lost if `why` is given. A worker out of contact receives its end
+        first."""
         self._stopping.pop(group, None)
         for task in [task for task in group.client.tasks.values() if task.group is group]:
             worker = None if task.is_queued else task.state.worker  # type: ignore[union-attr]
@@ -268,7 +269,7 @@ class Gangs(SchedulerPart, GangRules):
         task = state.living_task(message.task)
         gang = None if task is None else self._gangs.get(task.group)
         if task is None or gang is None or peer.via is None or peer.via.tasks.get(task.id) is not task:
-            return sent_to(peer, Unanswered("the task is no member of a gang", number=message.number))
+            return sent_to(peer, Unanswered("the task is not a member of a gang", number=message.number))
         gang.ready[task.id] = peer, message
         if len(gang.ready) < task.needs.gang_size:
             return ()
@@ -295,15 +296,15 @@ class Gangs(SchedulerPart, GangRules):
         per_host = f" with at most {_per_host(needs)} on a host" if _per_host(needs) < size else ""
         here = f"{counted(most, 'slot')}{per_host}"
         if size > most + self._addable(needs):
-            return f"its gang of {size} is larger than the cluster can be, which has {here}"
+            return f"its gang of {size} is too large for the cluster, whose workers offer {here}"
         if size > most:
-            return f"its gang of {size} waits for more workers: the present ones have {here}"
+            return f"its gang of {size} waits for more workers: the current workers offer {here}"
         kept = ""
         if self._kept_for is not None:
             whose = "it" if self._kept_for is queue else "another gang"
-            kept = f"; slots of {counted(len(self.kept), 'worker')} are kept for {whose}"
+            kept = f"; slots of {counted(len(self.kept), 'worker')} are reserved for {whose}"
         free = min(size, len(self._candidates(queue)))
-        return f"its gang of {size} waits until as many of {here} are free at once; {free} are{kept}"
+        return f"its gang of {size} waits until {size} of {here} are free at once; now {free} are{kept}"
 
     def _addable(self, needs: Needs) -> float:
         """Return how many members further units of all managers could run."""

@@ -44,7 +44,9 @@ def current_gang() -> Gang:
         UsageError: This code does not run inside a member of a gang.
     """
     if not _running:
-        raise UsageError("current_gang() works inside the function of client.gang(fn, n), and this is no member of one")
+        raise UsageError(
+            "current_gang() works inside the function of client.gang(fn, n), and this code is not inside one"
+        )
     return _running[-1]
 
 

@@ -1,4 +1,4 @@
-"""Graphs: `get` of clients, also for Dask.
+"""Graphs: the clients' method `get`, also for Dask.
 
 calls.py -> plan.py: validated nodes in order -> chunks.py: groups of small nodes -> run.py: tasks
          -> program.py: a chunk in a processor

@@ -1,8 +1,8 @@
 """Groups small nodes of a large graph into chunks that run as one task each. Pure.
 
-A chunk takes nodes level by level, so that chunks run in parallel. A node stays single if its value is wanted, if it
-has options, or if it has lists or computations among its arguments. Without a size from the user, samples run first,
-and only functions whose calls cost less than a task are chunked.
+A chunk takes nodes level by level, so that chunks run in parallel. A node stays single if its value is requested, if it
+has options, or if its arguments include lists or computations. Without a size from the user, samples run first, and
+only functions whose calls cost less than a task are chunked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from scaler.median import median
 MAX_NODES = 256
 """Maximum measured size of a chunk: up to 10 ms of work, with a value small enough for a message."""
 MAX_NODE_SECONDS = 40e-6
-"""Cost of a node as a task, seconds. Chunking longer nodes saves nothing and delays levels with few nodes."""
+"""Cost (seconds) of a node that is a separate task. Chunking longer nodes saves nothing and delays levels with few
+nodes."""
 MAX_CHAINED_SECONDS = 200e-6
 """The same for graphs with few nodes per level: as tasks, each level waits for messages, and the next is not
 prefetched."""
@@ -156,7 +157,7 @@ class GraphCut:
         self._positions = array("I", bytes(4 * len(numbers)))
         self._needed_by = array("I", bytes(4 * len(numbers)))
         self._slots = array("i", bytes(4 * len(numbers)))
-        """Slot of the node in the chunk that needed it last, whose number is in `_needed_by`, by node number."""
+        """By node number: the node's slot in the chunk that needed it last (`_needed_by`)."""
         self._count = 0
         self._open: list[int] = []
         for level, singles in levels.steps:
@@ -268,7 +269,7 @@ def is_large(plan: Plan, unwanted: int) -> bool:
 
 
 def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, int]:
-    """Return sample nodes of each function, with their levels. own: nodes with options of their own.
+    """Return sample nodes of each function, with their levels. own: nodes with separate options.
 
     Samples depend only on samples.
     """
@@ -304,7 +305,7 @@ class Measured:
 
     @property
     def size(self) -> int:
-        """The size of chunks. In a narrow graph one waits for the other, so that fewer and longer ones are better."""
+        """The size of chunks. In a narrow graph, chunks wait for each other, so fewer and longer chunks are better."""
         if not self._is_narrow:
             return MAX_NODES
         longest = max(1e-6, *map(median, self._seconds.values()))

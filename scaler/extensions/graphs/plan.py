@@ -25,7 +25,7 @@ _Entered = tuple[Key, Computation | None, Iterable[Key], Iterator[Key]]
 """A key, its computation, its inputs, and an iterator over the unvisited inputs."""
 _STRINGS = frozenset({str})
 KEY_TYPES = frozenset({str, bytes, int, float, tuple})
-"""Types of values that may be another key, as in Dask."""
+"""Types of values that may be keys, as in Dask."""
 _ON_PATH = -1
 _NODES = "dask._task_spec"
 
@@ -224,7 +224,7 @@ def _cycle(path: list[Key], again: Key) -> UsageError:
     return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
 
 
-# -- nodes of Dask, on a worker
+# -- Dask nodes, on a worker
 
 
 class NodeCall:

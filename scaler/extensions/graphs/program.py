@@ -1,6 +1,6 @@
 """Worker side of graph chunks: runs the nodes of a chunk.
 
-The value of a chunk is the list of its nodes' values. A failed node ends its chunk, and so the graph.
+The value of a chunk is the list of its nodes' values. A failed node ends its chunk, and therefore the graph.
 """
 
 from __future__ import annotations

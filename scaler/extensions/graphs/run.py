@@ -29,7 +29,7 @@ _SMALL = (type(None), bool, int, float, complex)
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would repeatedly traverse a growing graph in vain."""
+    """Pause the garbage collector, which would repeatedly traverse the growing graph without freeing anything."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -49,9 +49,9 @@ def nodes_with_options(
     common: OptionKeywords,
     checked: Callable[[OptionKeywords], Options],
 ) -> dict[Key, Options]:
-    """Return the options of nodes that have their own, merged over the common options. Raises UsageError."""
+    """Return the options of nodes with separate options, merged over the common options. Raises UsageError."""
     if not isinstance(given, Mapping):
-        raise UsageError(f"node_options is {given!r}, and must map keys to dicts of options")
+        raise UsageError(f"node_options is {given!r}, but must map keys to dicts of options")
     found: dict[Key, Options] = {}
     for key, own in given.items():
         if not isinstance(own, Mapping):
@@ -100,7 +100,7 @@ class GraphRun:
             raise
 
     def show(self) -> None:
-        """Show a bar until all tasks have ended, or one with a wanted value has failed."""
+        """Show a bar until all tasks have ended, or a task with a requested value has failed."""
         wanted = set(self.futures.values())
         bar = Progress("get", sum(self._sizes.get(task, 1) for task in self._tasks))
         try:
@@ -251,7 +251,8 @@ class GraphRun:
 
 
 def _measure(sample: TaskFuture) -> tuple[float, int]:
-    """Return seconds and value size of a task; infinite seconds if it failed, runs, or returned a user's class."""
+    """Return a task's duration (seconds) and value size. The duration is infinite if the task failed, is running, or
+    returned a user's class."""
     is_here = sample.done() and not (type(sample._result) is Unloaded or sample.is_stored or sample.cancelled())
     if not is_here or sample.exception() is not None:
         return math.inf, 0

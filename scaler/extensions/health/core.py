@@ -1,6 +1,6 @@
 """Adds worker health and connections to the status. Pure.
 
-Workers are judged by six figures each, compared with other workers of the same functions. A figure is None if too few
+Six figures judge each worker, compared with other workers that run the same functions. A figure is None if too few
 other workers ran the function, or if the machine does not report the figure."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LAG_SECONDS = 0.05
 LAG_RATIO = 3.0
 """Tolerated round trip relative to other workers."""
 VERY_LATE = 8.0
-"""Multiple of the tolerated round trip that gets the worst score."""
+"""Multiple of the tolerated round trip at which the score is worst."""
 FULL, VERY_FULL = 80.0, 97.0
 """Percent of memory in use."""
 WITHHELD, MUCH_WITHHELD = 5.0, 50.0
@@ -56,8 +56,8 @@ MIN_ROUND_TRIPS = 3
 
 class WorkerFigures(NamedTuple):
     """Inputs for judging one worker. failures_in_row: share of the consecutive failures that ban a worker.
-    memory_percent: used memory. granted_percent: share of
-    CPU time not withheld by a quota or hypervisor. Both and disk_bytes are 0 if unknown."""
+    memory_percent: used memory. granted_percent: share of CPU time not withheld by a quota or hypervisor. Both and
+    disk_bytes are 0 if unknown."""
 
     paces: Mapping[Timing, Pace]
     failures_in_row: float = 0.0
@@ -237,7 +237,7 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
 
 LINKS_BYTES = 16 * 1024
 MAX_LINKS = 100
-"""Connections with the longest round trips."""
+"""Number of connections listed, longest round trip first."""
 
 
 class WorkerHealth(SchedulerPart):

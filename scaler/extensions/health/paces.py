@@ -11,7 +11,7 @@ from scaler.scheduler.core.state import Timing
 MOST_PACED = 128
 """Tasks in a pace after which all counts are halved."""
 MAX_PACES = 32
-"""Functions per worker whose pace is kept: the most recently started ones."""
+"""Maximum functions per worker whose pace is kept, most recently started first."""
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Pace:
     failed: float = 0
     ran_us: float = 0
     usual_us: float = 0
-    """Time that the completed attempts would have taken by the mean of all workers."""
+    """Time that the completed attempts would have taken at the mean of all workers."""
 
     @property
     def ratio(self) -> float:

@@ -36,7 +36,7 @@ SCHEDULER = "scheduler"
 class MinuteRow(NamedTuple):
     """One minute from `at` on. done, failed, cancelled, cost: in that minute. Other figures: maximum. running: busy
     slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers. In a sample, `at` and
-    `seconds` are 0, the first four count from the start of the run, and lag_seconds is a maximum."""
+    `seconds` are 0, the next four fields count from the start of the run, and lag_seconds is a maximum."""
 
     at: float
     seconds: float

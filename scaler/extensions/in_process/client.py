@@ -105,7 +105,7 @@ class InProcessLoop(ClientLoop):
 
     def _run_task(self, future: TaskFuture) -> None:
         template = future.template
-        assert template is not None, "it was just created"
+        assert template is not None, "the future was just created"
         inputs = [each for each in future.references if isinstance(each, TaskFuture)]
         failure = next(filter(None, map(error_of, inputs)), None)
         profile: Profile = 0
@@ -139,7 +139,7 @@ class InProcessLoop(ClientLoop):
                 value = _finish(function(*args, **kwargs))
             payload = to_payload(dump_value(value, serializer))
             future.keep(payload, serializer)
-            value, error = load_value(parts_of(bytearray(payload)), serializer), None  # with arrays that are writable
+            value, error = load_value(parts_of(bytearray(payload)), serializer), None  # with writable arrays
         except (KeyboardInterrupt, BdbQuit):  # meant for the program
             raise
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)

@@ -131,7 +131,7 @@ class StateRestorer(ProcessGuard):
         for key in [*timers, *(key for key in reversed(undo) if key not in timers)]:
             with contextlib.suppress(Exception):
                 undo[key]()
-        self._undo.clear()  # restoring itself called wrapped functions
+        self._undo.clear()  # the restoration itself called wrapped functions
         self.is_changed = False
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = self.streams[number]

@@ -59,7 +59,7 @@ def read(payload: Buffer) -> Any:
     if tag == PayloadTag.NAMED:
         return _find(str(payload[2:], "utf-8", "replace"))
     if tag != PayloadTag.JSON:
-        raise SerializationError(f"a value begins with tag {tag}: it is not of another language")
+        raise SerializationError(f"a value begins with tag {tag}, so it does not come from another language")
     try:
         return json.loads(bytes(payload[1:]), parse_constant=_refuse)
     except Exception as error:

@@ -16,7 +16,7 @@ EXTENSION = Extension(
     found=(
         FoundTable(
             "logs",
-            "Recent records of the workers' own logs, at level warning or above",
+            "Recent records from the workers' own logs, at level WARNING or above",
             "scaler.extensions.logs.rows:LogRow",
             most=1_000,
             parameter=("worker", "A worker's name or id."),

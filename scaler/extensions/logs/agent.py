@@ -1,4 +1,4 @@
-"""Sends warnings and errors of a worker, including its processors' records outside of tasks."""
+"""Sends a worker's warnings and errors, including its processors' records outside tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OwnLog(logging.Handler):
         self._waiting.append(line)
 
     def take(self) -> WorkerLogged | None:
-        assert self.lock is not None, "a handler has a lock from its start"
+        assert self.lock is not None, "a handler has a lock from the start"
         with self.lock:
             lines = list(self._waiting)
             self._waiting.clear()
@@ -54,7 +54,7 @@ def send_logs(agent: Agent) -> None:
         level, _, rest = note.text.decode("utf-8", "replace").partition("\n")
         name, _, message = rest.partition("\n")
         if level not in _LEVELS:
-            raise ProtocolError(f"a datagram has a record of level {level!r}")
+            raise ProtocolError(f"a datagram contains a record of level {level!r}")
         own.handle(logging.LogRecord(name, _LEVELS[level], "", 0, message, None, None))
 
     def send(_heartbeat: WorkerHeartbeat | None = None) -> None:

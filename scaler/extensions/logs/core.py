@@ -21,7 +21,7 @@ from scaler.scheduler.core.state import ClientRecord, PeerRecord
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 16 * 1024
-"""Bytes per stream: 64 KiB per task."""
+"""Bytes per head or tail of a stream: 64 KiB per task."""
 MAX_LOG_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 512
 

@@ -12,7 +12,7 @@ from scaler.worker.frames import Note, ToAgent
 from scaler.worker.processor.capture import HEAD_BYTES, TAIL_BYTES
 
 GATHER_SECONDS = 0.1
-"""Maximum seconds that printed output waits while its task runs."""
+"""Maximum seconds for which printed output waits while its task runs."""
 MESSAGE_BYTES = 256 * 1024
 
 

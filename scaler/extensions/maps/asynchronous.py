@@ -94,7 +94,7 @@ class AsyncResults(AsyncIterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """Like `aclose`, but also callable outside of the event loop."""
+        """Like `aclose`, but also callable outside the event loop."""
         self._outcomes.clear()
         self._made.add_done_callback(partial(take_late, ResultIterator.close))
         self._thread.shutdown(wait=False)

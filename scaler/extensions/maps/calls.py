@@ -117,7 +117,7 @@ class MapCalls(TaskCalls):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> ResultIterator:
-        """Like `imap`, with results in the order of completion. A failed item's exception has its `item_index`."""
+        """Like `imap`, with results in completion order. A failed item's exception has an `item_index`."""
         verb, carried = "imap_unordered", self._options_of(options, "imap_unordered")
         return iterate(self, verb, fn, iterables, chunk_size, window, carried, return_exceptions, progress)._start()
 
@@ -129,7 +129,7 @@ class MapCalls(TaskCalls):
             options: options of each call, as in `submit_verbose`.
         """
         given: OptionKeywords = {**self._given, **options}
-        # Imported here because it registers a function for the end of the program.
+        # Imported here because the module registers a function for the end of the program.
         from scaler.extensions.maps.executor import ScalerExecutor  # noqa: PLC0415
 
         return ScalerExecutor(cast("Client", self._whole), max_workers=max_workers, task_options=given)

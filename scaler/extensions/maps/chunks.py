@@ -57,7 +57,7 @@ class ChunkResults(Sequence[Any], ManyCalls):
 
     def add(self, value: Any) -> None:
         """Pack the current value of the next item; a value that cannot be pickled becomes a failure."""
-        assert isinstance(self.values, ValuePacker), "it is being made"
+        assert isinstance(self.values, ValuePacker), "the value is being created"
         try:
             self.values.add(value)
         except Exception as error:  # noqa: BLE001 (pickling runs user code)
@@ -161,7 +161,8 @@ class MapFunction(PickledFunction, ManyCallsFunction):
         return [finish(each(*arguments)) for each, arguments in calls]
 
     def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""
+        """Return unshared copies of the function and the arguments for one call. Raises SerializationError,
+        ObjectLostError."""
         try:
             with loading:
                 function = self.fresh.get()
@@ -195,7 +196,7 @@ class MapFunction(PickledFunction, ManyCallsFunction):
 
 
 def map_function(function: Callable[..., Any], spread: bool) -> MapFunction:
-    """Return the function of the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
+    """Return the function for the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
     made = MapFunction(serialization.dump_function(function), serialization.name_of(function), spread)
     made.functions.append(function)
     return made

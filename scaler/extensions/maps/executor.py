@@ -25,7 +25,8 @@ from scaler.serialization.exceptions import hide_frames, hiding_frames
 
 
 class _Owner:
-    """Marks the tasks of an executor. Not the executor itself, which the client must not keep alive."""
+    """Marks the tasks of an executor. Separate from the executor, because the client must not keep the executor
+    alive."""
 
     is_awaited = True
 

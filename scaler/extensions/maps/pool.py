@@ -30,7 +30,7 @@ _RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
 
 
 class AsyncResult:
-    """The result of a call of a pool."""
+    """The result of a call by a pool."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
@@ -79,7 +79,7 @@ class PoolIterator(Iterator[Any]):
         except Empty:
             raise multiprocessing.TimeoutError(f"no result within {timeout} s") from None
         if outcome is None:
-            self._outcomes.put(None)  # for the next call, perhaps of another thread
+            self._outcomes.put(None)  # for the next call, perhaps by another thread
             raise StopIteration
         has_succeeded, value = outcome
         if has_succeeded:
@@ -141,7 +141,7 @@ class Pool:
             check_integer(name, number, 1)
             if client is not None or address is not None:
                 raise UsageError(
-                    f"{name} applies only to the pool's own cluster: leave it out, or leave out client and address"
+                    f"{name} applies only to the pool's own cluster: leave out {name}, or leave out client and address"
                 )
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer is {initializer!r}, but must be callable")
@@ -348,7 +348,9 @@ class Pool:
                 outcomes.put(None)
 
         def cancel() -> None:
-            is_unfinished = _settle(ended, None, CancelledError())  # first: or the thread ends it with values so far
+            is_unfinished = _settle(
+                ended, None, CancelledError()
+            )  # first; otherwise, the thread would end it with the values so far
             results.close()
             if is_unfinished and outcomes is not None:
                 outcomes.put((False, CancelledError()))

@@ -31,7 +31,7 @@ from scaler.serialization.exceptions import hide_frames, locate
 from scaler.texts import shown
 
 STEP_ITEMS = 16
-"""Number of items taken from a quick iterable between looks at the clock."""
+"""Number of items taken from a fast iterable between clock readings."""
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
@@ -60,7 +60,7 @@ def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool
         error = error_of(future)
         if error is not None:
             locate(error, f"item {index} of map over {name}")
-            with contextlib.suppress(AttributeError):  # the class has its own item_index
+            with contextlib.suppress(AttributeError):  # the exception's class defines its own item_index
                 assign(error, "item_index", index)
             if not return_exceptions:
                 raise error
@@ -109,7 +109,8 @@ class ResultIterator(Iterator[Any]):
         self._waiting: deque[Chunk] = deque()
         self._ready: deque[tuple[list[Any], bool]] = deque()
         self._batch: Any = iter(())
-        """Results of one chunk, which `next` returns without the lock. They count as ahead until the last is taken."""
+        """Results of one chunk, which `next` returns without the lock. They count as ahead until the last one is
+        taken."""
         self._batch_count = 0
         self._error: Exception | None = None
         """The error that ended the iterable, raised after the results of earlier items."""
@@ -166,7 +167,7 @@ class ResultIterator(Iterator[Any]):
     def _submit_all(self) -> None:
         """Send all items, which then run even if the iterator is dropped. Raises the error of the first unsent item."""
         items, size = self._items, self._runner.chunk_size
-        assert items is not None, "nothing was sent before"
+        assert items is not None, "nothing has been sent"
         self._items, self._cancels_when_dropped = None, False
         try:
             while chunk := list(itertools.islice(items, size)):
@@ -186,7 +187,8 @@ class ResultIterator(Iterator[Any]):
         self._close_progress()
 
     def _next_batch(self) -> None:
-        """Move to the results of the next chunk, unless another thread just did. Raises StopIteration at the end."""
+        """Move to the results of the next chunk, unless another thread has just done so. Raises StopIteration at the
+        end."""
         with self._lock:
             if self._is_closed:
                 raise StopIteration
@@ -223,7 +225,7 @@ class ResultIterator(Iterator[Any]):
             self._progress.close()
 
     def __del__(self) -> None:
-        # Also if it is closed: a second Ctrl-C may have interrupted `close`.
+        # Also if the iterator is closed, because a second Ctrl-C may have interrupted `close`.
         if self._cancels_when_dropped and (self._running or not self._is_closed):
             self._call_later(0.0, self._runner.cancel)
 
@@ -330,7 +332,7 @@ class ResultIterator(Iterator[Any]):
         waiting = self._waiting
         while waiting and (waiting[0].has_ended or waiting[0].parts):
             chunk = waiting.popleft()
-            if chunk.parts:  # they replace the chunk
+            if chunk.parts:  # these items replace the chunk
                 waiting.extendleft(reversed(chunk.parts))
             else:
                 self._ready.append(self._runner.outcomes(chunk))

@@ -1,7 +1,7 @@
 """Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
 If a whole chunk fails (lost worker or process, memory limit, missing argument), its items are resent one by one, so
-that only the faulty item fails. A chunk takes half of the attempts that its items may have, and leaves them the rest.
+that only the faulty item fails. A chunk may use half of its items' attempts, so the other half remains for the items.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def why_one(options: Options, serializer: object) -> str:
 
 
 class ItemSender:
-    """Submits the items of a map together, as a task of a chunk, or as a single call.
+    """Submits items of a map together in one task, or as a single call.
 
     function: function of chunks; None if each task is a single call. is_spread: each item is a tuple of arguments.
     chunk_attempts: number of starts of a chunk whose processes die.
@@ -243,7 +243,7 @@ class ChunkRunner:
         if position in results.failures:
             exception = load_exception(results.failures[position])
             trace = remote_traceback(exception)
-            assert trace is not None, "it came from a worker"
+            assert trace is not None, "the error came from a worker"
             shown, _, trace.text = trace.text.partition("\n")
             return self._failed(exception, chunk, position, is_own=True, shown=shown.removeprefix("item: "))
         try:
@@ -260,7 +260,9 @@ class ChunkRunner:
             where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
         locate(exception, f"{where} of {self.progress.verb} over {self.progress.name}{shown and f': {shown}'}")
         if chunk.earlier and isinstance(exception, _OF_ONE_ITEM):
-            annotate(exception, f"{counted(chunk.earlier, 'earlier attempt')} ended with a chunk that had other items")
+            annotate(
+                exception, f"{counted(chunk.earlier, 'earlier attempt')} ended with a chunk that contained other items"
+            )
         with contextlib.suppress(AttributeError):  # the class has its own item_index
             assign(exception, "item_index", index)
         return FailedItem(exception, index)

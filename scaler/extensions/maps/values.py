@@ -1,7 +1,7 @@
 """Payloads of independent values: the items of a chunk, and its results.
 
 Atoms and tuples of atoms share one pickle. Any other value has its own pickle, created when the value is added, so that
-no call changes the value of another one. Classes pickled by value, and shared buffers, are sent once for all values.
+no call changes another call's value. Classes pickled by value, and shared buffers, are sent once for all values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ValuePacker:
 
     def __init__(self) -> None:
         self.plain: list[Any] = []
-        """Atoms, tuples of atoms, and None in place of each other value."""
+        """Atoms, tuples of atoms, and None in place of any other value."""
         self._rows = array("Q")
         """For each other value: position, pickle size, number of buffers, and buffer numbers."""
         self._pickles: list[bytes] = []

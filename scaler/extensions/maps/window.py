@@ -1,7 +1,7 @@
 """Sizes of the chunks of a `map` or `imap`, and of the window of items ahead of the results taken. Pure.
 
-A chunk of automatic size runs for about `TARGET_SECONDS`, but has at most `GROWTH` times a proven size. Few chunks are
-in flight while the size is unproven; more if no result arrives for a while.
+A chunk of automatic size runs for about `TARGET_SECONDS`, but contains at most `GROWTH` times as many items as a proven
+size. Few chunks are in flight while the size is unproven; more if no result arrives for a while.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_CHUNK_ITEMS = 4096
 """Maximum items per chunk. More rarely fit in a message, and would need the slower object storage."""
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8
-"""A chunk has at most 1/CHUNKS_OF_WINDOW of the window, so that several workers have items."""
+"""A chunk contains at most 1/CHUNKS_OF_WINDOW of the window, so that several workers get items."""
 MAX_ITEMS = CHUNKS_OF_WINDOW * MAX_CHUNK_ITEMS
 UNBOUNDED = sys.maxsize
 QUICK_SECONDS = 0.001
@@ -53,7 +53,7 @@ class Chunking:
         self._in_flight += 1
 
     def ended(self, items: int, seconds: float | None, now: float) -> None:
-        """seconds: run time on the chunk's worker, None if it failed as a whole."""
+        """seconds: run time on the worker; None if the whole chunk failed."""
         self._in_flight -= 1
         self.wake_at = now + PROBE_TIMEOUT_SECONDS
         if seconds is None:

@@ -3,4 +3,4 @@
 from scaler.plugins import Extension
 
 EXTENSION = Extension("near", scheduler="scaler.extensions.near.core:Names")
-"""Tasks with a name go to workers that have run the name, unless another worker is sooner done."""
+"""Tasks with a name go to workers that have run the name, unless another worker would finish sooner."""

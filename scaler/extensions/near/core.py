@@ -1,8 +1,9 @@
 """Places tasks with the option `near` on workers that have run their name. Pure.
 
 A name's *gain* is how much longer the first task on a processor takes than later ones. A ready task waits for a worker
-with its name, although another worker is idle, if it should start there within the gain. Until then, no task of
-the name is prefetched. Other tasks of the name, and all of them after the gain, are placed on any workers.
+with its name, although another worker is idle, if it is expected to start there within the gain. Until then, no task
+with the name is prefetched. Other tasks with the name, and all such tasks once they have waited for the gain, may run
+on any worker.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Names(SchedulerPart, Nearness):
     def __init__(self, _settings: Any = None) -> None:
         self.changes = ()  # type: ignore[assignment,misc]  # until the first name
         self.names: dict[str, Name] = {}
-        """Names that a worker has."""
+        """Names that a worker has run."""
         self.lanes: dict[str, OrderedDict[str, set[int]]] = {}
         """Processors that ended a task, by worker and name. A worker's names are in the order of their last use."""
         self._since: dict[ReadyQueue, float] = {}
@@ -150,7 +151,7 @@ class Names(SchedulerPart, Nearness):
         return placed
 
     def _note_claims(self, now: float) -> None:
-        """Note which workers have ready tasks of their names, once per placement."""
+        """Record which workers have ready tasks with their names, once per placement."""
         if now != self._claimed_at:
             self._claimed_at = now
             self._claims.clear()

@@ -193,7 +193,7 @@ class SlotWatch:
         while self._has_unfinished():
             time.sleep(POLL_SECONDS)
             self._resumed.clear()
-            if self._slot.is_waiting:  # for a future, which already lends the slot
+            if self._slot.is_waiting:  # a wait for a future, which already lends the slot
                 self._resumed.wait()
                 used, at = _cpu_seconds(), time.monotonic()
                 continue

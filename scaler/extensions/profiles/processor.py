@@ -3,7 +3,7 @@ the previous one, so a C call that holds the GIL is fully charged to its Python 
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` makes an enumeration member of each signal
+import _signal  # type: ignore[import-not-found]  # `signal` creates an enumeration member for each signal
 import _thread
 import contextlib
 import gc
@@ -153,7 +153,8 @@ class Sampler:
             sys.setswitchinterval(wanted)
 
     def _leave_task(self) -> None:
-        """Report the last task's samples separately if it was long, else add them to its function's."""
+        """Report the last task's samples separately if the task was long; otherwise, add them to its function's
+        samples."""
         counts, self._of_task = self._of_task, {}
         is_long, self._is_long = self._is_long, False
         if not counts:
@@ -202,7 +203,7 @@ def main_frame(thread: int) -> FrameType | None:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        # The result includes this frame; assigned to a variable, it would be a cycle that keeps tasks' values alive.
+        # The result includes this frame. Assigned to a variable, it would form a cycle that keeps tasks' values alive.
         return sys._current_frames().get(thread)  # noqa: SLF001 (the only way to see another thread's frame)
     finally:
         if was_enabled:

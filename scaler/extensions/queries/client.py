@@ -89,7 +89,7 @@ class Queries(TaskCalls):
         return [Holder(host, each.size_bytes) for each in _large_objects(self, [identifier], 1) for host in each.hosts]
 
     def objects(self, limit: int = 100) -> list[LargeObject]:
-        """Return the largest objects of this client's key, largest first; with an admin's key, of every key.
+        """Return the largest objects that belong to this client's key, or to any key for an admin, largest first.
 
         Args:
             limit: maximum number of rows, up to 1,000.
@@ -157,7 +157,7 @@ class Queries(TaskCalls):
             The number of cancelled tasks.
 
         Raises:
-            UsageError: Both arguments are given, or none.
+            UsageError: Both arguments are given, or neither.
         """
         self._check_open()
         if (name is None) == (tag is None):
@@ -186,12 +186,12 @@ class Queries(TaskCalls):
         Args:
             fn: the function.
             args: arguments of the function.
-            workers: ids of the workers to call it on (the rows of `cluster().workers` have them). Default: all.
+            workers: ids of the workers that call the function, as in `cluster().workers`. Default: all.
             timeout: seconds for all calls together.
             kwargs: keyword arguments of the function.
 
         Returns:
-            A value or an exception for each worker, by its id. A worker that is late has a TimeoutError.
+            A value or an exception for each worker, by its id. For a late worker, the value is a TimeoutError.
 
         Raises:
             UsageError: A worker is not connected.
@@ -201,7 +201,7 @@ class Queries(TaskCalls):
         here = [row.id for row in self.cluster().workers if row.connected and not row.draining]
         wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))
         if unknown := [repr(each) for each in wanted if each not in here]:
-            text = "pass ids of rows of client.cluster().workers"
+            text = "pass ids from client.cluster().workers"
             raise UsageError(f"no worker {listed(unknown, MAX_NAMED)} is connected: {text}")
         options = self._options._replace(retries=0, priority=FIRST)
         futures: dict[str, ScalerFuture] = {}
@@ -219,7 +219,7 @@ class Queries(TaskCalls):
         """Stop workers. Their managers start new ones if they are needed.
 
         Args:
-            workers: ids of the workers (the rows of `cluster().workers` have them). Default: all.
+            workers: ids of the workers, as in `cluster().workers`. Default: all.
             graceful: running tasks finish first, and queued tasks move to other workers. If False, running tasks are
                 lost and retried as their options allow.
 
@@ -250,7 +250,8 @@ class Queries(TaskCalls):
             timeout: maximum wait in seconds.
 
         Raises:
-            TimeoutError: Too few workers are connected. The text has their number, and the reason if there are none.
+            TimeoutError: Too few workers are connected. The message contains their number, and the reason if there are
+                none.
         """
         if not self._is_in_process:
             ask(self, queries.workers, count, timeout)
@@ -270,6 +271,6 @@ def _large_objects(client: TaskCalls, named: list[bytes], most: int) -> list[Lar
 
 def _outcome(future: ScalerFuture, is_late: bool) -> Any:
     if is_late and future.cancel():
-        return TimeoutError("it did not end in time on this worker")
+        return TimeoutError("the call did not end in time on this worker")
     error = error_of(future)
     return future.result() if error is None else error

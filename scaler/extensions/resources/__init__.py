@@ -27,8 +27,8 @@ class LimitSettings(SettingsModel):
         taken_by(partial(amounts, "limits")),
         Setting(default_text="none", metavar="LIMITS"),
     ] = field(default_factory=dict)
-    """Resources outside of the cluster with the amounts that its tasks may use at once, such as db=10,licence=4. The
-    option limits of a task names its use."""
+    """Amounts of resources outside the cluster that tasks may use at once, such as db=10,licence=4. A task's option
+    limits names the amounts that it uses."""
 
 
 EXTENSION = Extension(

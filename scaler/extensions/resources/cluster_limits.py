@@ -1,6 +1,7 @@
-"""Limits of the cluster: how much of a database or of licenses tasks use at once, on all workers together. Pure.
+"""Limits of the cluster: how much of a resource, such as a database or licenses, tasks on all workers may use at once.
+Pure.
 
-A limit is a `LimitStock` among the claims of every worker, so that it is claimed and released with the tasks there.
+A limit is a `LimitStock` among each worker's claims, so it is claimed and released with the worker's tasks.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ MAX_NAMED = 3
 
 
 class Limits(SchedulerPart, ResourceRules):
-    """Counts what tasks use of limits. All limits are closed until workers had time to report tasks that an earlier
-    scheduler sent them."""
+    """Counts the amounts that tasks use of each limit. All limits are closed until workers have had time to report
+    tasks from an earlier scheduler."""
 
     def __init__(self, config: LimitSettings | None = None) -> None:
         given = {LIMIT + name: amount for name, amount in config.limits.items()} if config is not None else {}
@@ -97,7 +98,7 @@ class Limits(SchedulerPart, ResourceRules):
             users = self._users(name, keys.__contains__)
             text = f"it waits for {part}{title}: {_text(stock.used)} of {_text(stock.total)} are used by {users}"
             if stock.kept_for is not None and stock.is_kept_from(queue):
-                text += f", and the next are kept for tasks that need {stock.kept_for.needs}"
+                text += f", and freed amounts are reserved for tasks that need {stock.kept_for.needs}"
             return "; ".join(filter(None, [text, self.deadlock(task) if task is not None else ""]))
         return ""
 
@@ -115,7 +116,7 @@ class Limits(SchedulerPart, ResourceRules):
         return ""
 
     def _users(self, name: str, sees: Callable[[str], bool]) -> str:
-        """Return a text on the tasks that use a limit. sees: returns whether the reader sees functions of a key."""
+        """Describe the tasks that use a limit. sees: returns whether the reader sees functions of a key."""
         users = Counter[str]()
         for worker in self.cluster.workers.values():
             for identifier, (needs, _) in worker.claims.by_task.items():

@@ -29,18 +29,18 @@ class Reservation(NamedTuple):
 
 @dataclass(slots=True)
 class Shortage:
-    """since: time since which the first task of a queue has found no room. seconds: duration of its reservation."""
+    """since: time since which the first task of a queue has found no capacity. seconds: duration of its reservation."""
 
     since: float
     seconds: float = FIRST_SECONDS
 
 
 class Counted(Limits):
-    """Counts resources, and reserves room for large tasks, so that a stream of smaller tasks cannot starve them.
+    """Counts resources, and reserves capacity for large tasks, so that a stream of smaller tasks cannot starve them.
 
     If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, or for its usual duration, the queue
     reserves room on one worker, which no task of the same or a lower rank may use. A reservation ends when a task of
-    the queue is placed, or at a time limit, because reserved room is idle. The limit doubles each time, until it
+    the queue is placed, or at a time limit, because reserved capacity is idle. The limit doubles each time, until it
     exceeds the duration of any task in the way. Between reservations, other tasks get as much time. A queue that waits
     for a limit of the cluster, or for room in its key's maximum, reserves no other resources. If it waits only for a
     slot, it reserves one at once, because its tasks are not prefetched.
@@ -124,7 +124,7 @@ class Counted(Limits):
                 self._short.pop(queue, None)
             elif now >= until or not worker.is_willing:
                 self._release(queue)
-                # Other tasks get as much time as the reservation had.
+                # Other tasks get as much time as the reservation lasted.
                 short = self._short[queue]
                 short.since = now + short.seconds - _patience(queue)
                 short.seconds *= 2
@@ -165,7 +165,7 @@ class Counted(Limits):
                 f"it waits for {amount_text(CPUS, needs.cpus)}; "
                 f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"
             )
-        return "it waits until one worker has everything that it needs free at once"
+        return "it waits until everything that it needs is free on one worker at once"
 
 
 def _patience(queue: ReadyQueue) -> float:
@@ -178,4 +178,4 @@ def _kept(reserved: ReadyQueue | None, queue: ReadyQueue) -> str:
     if reserved is None:
         return ""
     whose = "it" if reserved is queue else f"tasks that need {reserved.needs}"
-    return f", and capacity that becomes free there is kept for {whose}"
+    return f", and freed capacity there is reserved for {whose}"

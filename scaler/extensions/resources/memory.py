@@ -108,7 +108,8 @@ class KernelKills:
 
 
 def counted_bytes(pid: int) -> int:
-    """Return the private bytes of a process and its descendants, counting shared pages repeatedly; 0 if exited."""
+    """Return the private bytes of a process and its descendants, counting shared pages repeatedly; 0 if the process has
+    exited."""
     return sum(map(_private_bytes, _with_descendants(pid)))
 
 
@@ -139,7 +140,7 @@ def _with_descendants(pid: int) -> Iterator[int]:
     pids = [pid]
     for each in pids:
         yield each
-        with contextlib.suppress(OSError):  # exited, or the kernel does not list children
+        with contextlib.suppress(OSError):  # the process has exited, or the kernel does not list children
             for thread in Path("/proc", str(each), "task").iterdir():
                 with contextlib.suppress(OSError):
                     pids += map(int, (thread / "children").read_bytes().split())

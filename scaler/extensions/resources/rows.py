@@ -13,5 +13,5 @@ class LimitRow(NamedTuple):
     limit: Annotated[str, Column("Limit")] = ""
     used: Annotated[float, Column("Used")] = 0.0
     total: Annotated[float, Column("Total")] = 0.0
-    ready: Annotated[int, Column("Ready", "count", help="Tasks that wait for it or for a slot")] = 0
+    ready: Annotated[int, Column("Ready", "count", help="Tasks that wait for the limit or for a slot")] = 0
     used_by: Annotated[str, Column("Used by", help="Number of tasks by function")] = ""

@@ -40,7 +40,7 @@ class Stock:
         return max(0, self.total - self.used) // amount
 
     def room(self, amount: int, queue: ReadyQueue | None) -> int:
-        """Return how many tasks of a queue find this amount, outside of reservations for other queues."""
+        """Return how many tasks of a queue find this amount, excluding reservations for other queues."""
         return 0 if self.is_kept_from(queue) else self.count(amount)
 
     def is_kept_from(self, queue: ReadyQueue | None) -> bool:
@@ -74,7 +74,7 @@ class GpuStock(Stock):
         return self.left.count(UNITS_PER_ONE) // -(-amount // UNITS_PER_ONE)
 
     def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Claim the fullest device that has room for a part, or the first free devices."""
+        """Claim the fullest device with capacity for a part, or the first free devices."""
         if reported is not None:
             devices = tuple(index for index in reported if index < len(self.left))
         elif amount < UNITS_PER_ONE:
@@ -98,7 +98,7 @@ class GpuStock(Stock):
 
 @dataclass(slots=True, eq=False)
 class LimitStock(Stock):
-    """A limit of the cluster. A reservation keeps only what one task of the queue uses. is_open: tasks may start."""
+    """A limit of the cluster. A reservation covers only what one task of the queue uses. is_open: tasks may start."""
 
     name: str = ""
     is_open: bool = False
@@ -157,7 +157,7 @@ class MemoryPools:
         self._stocks: dict[tuple[str, str], Stock] = {}
 
     def join(self, host: str, details: WorkerDetails) -> Stock | None:
-        """Return the memory that a new worker shares with other workers of its host; None if it shares none."""
+        """Return the memory that a new worker shares with other workers on its host, or None."""
         if MEMORY in details.capabilities or not details.memory_bytes or not details.memory_pool:
             return None
         stock = self._stocks.setdefault((host, details.memory_pool), Stock(0))

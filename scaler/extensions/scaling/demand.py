@@ -19,7 +19,7 @@ MOST_TASKS = 100_000
 
 @dataclass(slots=True, eq=False)
 class TaskTimes:
-    """Durations of all tasks of the cluster: the assumption for functions that have not run yet."""
+    """Durations of all tasks in the cluster, assumed for functions that have not run yet."""
 
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
 
@@ -39,9 +39,9 @@ class TaskTimes:
 
 
 class _Running(NamedTuple):
-    """Tasks at workers that are not late. started_share: share of the assigned tasks that have started.
+    """Tasks on workers that are not late. started_share: share of the assigned tasks that have started.
 
-    elapsed: by function, seconds since the start and number of such running tasks.
+    elapsed: by function, pairs of run time (seconds) and number of running tasks with that time.
     """
 
     started_share: float
@@ -103,7 +103,7 @@ class DemandMeter:
         groups = [group for group in groups if not (group.client.terminated or group.needs.pin)]
         ready = sum(map(wanted, groups))
         sent = sum(group.assigned for group in groups)
-        # Only the time of an ended task since the last view counts.
+        # For an ended task, only the time since the last view counts.
         ended_seconds = ended.wall_us * 1e-6
         rate, busy = (ended.tasks / seconds, min(ended.tasks, ended_seconds / seconds)) if seconds else (0.0, 0.0)
         if not (ready or sent or rate):
@@ -141,7 +141,7 @@ def _running(workers: Iterable[Worker], now: float) -> _Running:
     for worker in workers:
         assigned += len(worker.tasks)
         if not worker.progress.has_begun:
-            continue  # may be starting, without running tasks
+            continue  # the worker may be starting, without running tasks
         begun = min(worker.busy, worker.slots)
         started += begun + len(worker.blocked)
         if begun > 0:
@@ -156,9 +156,9 @@ def forecast(
 ) -> tuple[float | None, float, float | None]:
     """Return task_seconds, longest_seconds, and running_seconds of a function, as in `Demand`.
 
-    elapsed: pairs of seconds since the start and number of such running tasks. recent: mean of recently ended tasks,
-    used if no timing was measured. Tasks running for more than twice the mean count as if ended, because short tasks of
-    a mixture end first.
+    elapsed: pairs of run time (seconds) and number of running tasks with that time. recent: mean of recently ended
+    tasks, used if no timing was measured. Tasks running for more than twice the mean count as if ended, because short
+    tasks of a mixture end first.
     """
     longest = max((seconds for seconds, _ in elapsed), default=0.0)
     timing = max((each for each in timings if each.measured), default=None, key=attrgetter("seconds"))

@@ -4,8 +4,8 @@ Only the scheduler knows which units have work, so only the scheduler names unit
 joined, which get no work if it joins later, or units whose worker is drained and empty. `Desired.drained` lists them,
 so that scaling down neither loses nor repeats work. A manager stops other units only after ten minutes of surplus.
 
-The policy is asked by command and answers by input. A slow policy therefore stalls nothing, and its last answer stays
-in force.
+A command queries the policy, and its answer is an input. A slow policy therefore stalls nothing, and its last answer
+stays in force.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scaler.scheduler.core.state import ManagerRecord, Worker
 
 PLAN_SECONDS = 0.5
 QUICK_PLAN_SECONDS = 0.1
-"""Minimum seconds between two plans if tasks arrive for which no worker has room."""
+"""Minimum seconds between two plans if tasks arrive for which no worker has capacity."""
 SLOW_POLICY_SECONDS = 1.0
 """Seconds without an answer after which the policy is reported as slow."""
 REPORT_AGAIN_SECONDS = 60.0
@@ -56,12 +56,12 @@ class Elastic(Scaling):
         self.demand = DemandMeter()
         self._planned_at = self._began_at = 0.0
         self._view: ClusterView | None = None
-        """Last view shown to the policy; None while it has seen no managers."""
+        """Last view shown to the policy; None while it has received no view with managers."""
         self._asked_at: float | None = None
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
         self._away_since: dict[str, float] = {}
-        """Managers of connected workers that are away."""
+        """Managers that are away, although their workers are connected."""
 
     def bound(self, state: ClusterState, placement: Placement, outbox: Outbox) -> None:
         self._state, self._placement, self._outbox = state, placement, outbox
@@ -110,7 +110,7 @@ class Elastic(Scaling):
         manager.measure(worker, now)
         self._note_late(worker, manager)
         if worker.details.unit_id in manager.unwanted:
-            self._placement.drain(worker, "it is no longer needed")
+            self._placement.drain(worker, "the worker is no longer needed")
 
     def worker_given_up(self, worker: Worker) -> None:
         manager = self._manager_of(worker)
@@ -249,7 +249,7 @@ class Elastic(Scaling):
             return
         shown = self._view.managers if self._view is not None else ()
         seen = next((each for each in shown if each.manager_id == manager.name), None)
-        if seen is None:  # the manager joined after the question
+        if seen is None:  # the manager joined after the query
             return
         draining = sum(worker.draining for worker in manager.running.values()) + len(manager.unwanted)
         reason, inputs = wanted.reason, _inputs(seen, _rows_for(seen, self._view))
@@ -276,7 +276,7 @@ def _rows_for(manager: ManagerUnits | ManagerView, view: ClusterView | None) -> 
 
 
 def _inputs(manager: ManagerView, rows: Collection[Demand]) -> dict[str, Any]:
-    """Return the inputs of a decision about one manager. rows: demand that fits it.
+    """Return the inputs of a decision about one manager. rows: demand that the manager's workers can run.
 
     unmeasured: tasks of functions without an ended task. backlog_seconds: time of the measured tasks on one slot, with
     running ones counted half.

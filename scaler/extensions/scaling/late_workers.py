@@ -1,8 +1,8 @@
 """Late workers: workers whose tasks run elsewhere and begin after a delay.
 
-Each answer of the policy is followed by a plan, which sets the limit of each late worker, so that placement needs no
-special case. Without a plan a late worker gets no tasks. A plan is used up by dispatched tasks, not by ended ones;
-otherwise a free slot would take a task that other workers would finish sooner.
+After each answer of the policy, a plan sets each late worker's limit, so placement needs no special case. Without a
+plan a late worker gets no tasks. A plan is used up by dispatched tasks, not by ended ones; otherwise a free slot would
+take a task that other workers would finish sooner.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LateWorkers:
         """Plan which queued tasks of a view late workers get. wanted: the policy's answer to the view."""
         managers = {} if view is None else {each.manager_id: each for each in view.managers}
         for worker in list(self.until):
-            # A worker without its manager is treated as a usual one, so that it does not starve.
+            # A worker without its manager is treated as a normal worker, so that it does not starve.
             manager = managers.get(worker.details.manager_id)
             self.note(worker, is_late=manager is not None and self.is_planned(manager.is_late, manager.charges_tasks))
         if view is None or not self.until:

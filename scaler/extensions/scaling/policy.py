@@ -1,4 +1,4 @@
-"""Asks the scaling policy, which may be a user's."""
+"""Queries the scaling policy, which may be a user's."""
 
 from __future__ import annotations
 

@@ -17,13 +17,15 @@ from scaler.scheduler.core.state import ManagerRecord, Worker
 STARTUP_WEIGHT = 0.3
 """Weight of a new measurement in the moving averages of start-up and queue times."""
 MAX_UNITS_NAMED = 1000
-"""Units listed per field of one Desired; later messages list the remaining ones."""
+"""Maximum units per field of one Desired. Later messages list the remaining units."""
 MIN_LEFT_SECONDS = 30.0
 """Minimum seconds between draining a worker and the end of its unit."""
 END_TOLERANCE_SECONDS = 5.0
-"""A unit that ends this close to its time limit has reached the limit; both are known as of a heartbeat."""
+"""A unit that ends this close to its time limit counts as having reached the limit, because both times are known only
+per heartbeat."""
 LONGEST_TASKS = 2.0
-"""Drain before the end by this multiple of the longest mean duration among tasks that fit."""
+"""Time before a unit's end at which its worker drains, as a multiple of the longest mean duration among suitable
+tasks."""
 MAX_TEXT = 200
 ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 
@@ -45,7 +47,7 @@ class UnitEnds(dict[str, UnitEnd]):
     """
 
     def report(self, units: Iterable[UnitStatus], queued: Mapping[str, float], now: float) -> None:
-        """Replace the ends with the reported ones. queued: queueing times, which limits exclude."""
+        """Replace the ends with the reported ends. queued: queueing times, which limits exclude."""
         before = self.copy()
         self.clear()
         for unit in units:
@@ -80,14 +82,15 @@ class ManagerUnits(ManagerRecord):
     desired: tuple[int, tuple[str, ...], int, int] | None = None
     """Last Desired: units, drained units, number of other draining units, and number of units that start together."""
     wanted: Wanted | None = None
-    """The policy's last answer; None before the first, or if the policy does not manage it."""
+    """The policy's last answer for the manager; None before the first answer, or if the policy does not control the
+    manager."""
     wanted_for_tasks: bool = False
     """The policy's last view had queued tasks that fit the manager."""
     limited: str = ""
-    """Why the spend limit prevents more units; empty if it does not."""
+    """Why the spend limit prevents more units, or empty."""
     decision: ScalingDecided | None = None
     startup_seconds: float | None = None
-    """Moving average of the time from a unit's start to its worker, without queueing."""
+    """Moving average of the time from a unit's start until its worker connects, excluding queue time."""
     measured_dispatch_seconds: float = 0.0
     """Delay before dispatched tasks begin, as last measured by its workers; 0: not measured."""
     queue_seconds: float | None = None
@@ -97,7 +100,7 @@ class ManagerUnits(ManagerRecord):
     """Connected workers by unit."""
     ends: UnitEnds = field(default_factory=UnitEnds)
     joined: set[str] = field(default_factory=set)
-    """Units whose worker has joined, not reported to the manager yet."""
+    """Units whose worker has joined, but which have not been reported to the manager."""
     connected: set[str] = field(default_factory=set)
     """Units with a connected worker, as of the last Desired."""
     left: set[str] = field(default_factory=set)
@@ -192,7 +195,7 @@ class ManagerUnits(ManagerRecord):
         return [unit.unit_id for unit in pending[:count]], staying[: max(0, count - len(pending))]
 
     def desire(self, wanted: Wanted) -> Desired | None:
-        """Return a message with news for the manager, or None."""
+        """Return a message with changes for the manager, or None."""
         # A leaving agent ends its unit itself. Listing the unit would make a failure look like a requested stop.
         draining = {
             unit: not (worker.tasks or worker.is_leaving) for unit, worker in self.running.items() if worker.draining
@@ -261,7 +264,7 @@ def _ended_since_heartbeat(worker: Worker) -> int:
 
 
 class Spending:
-    """Default without costs and limits, which an extension may replace."""
+    """Default, without costs or limits. An extension may replace it."""
 
     is_limited = False
 

@@ -14,7 +14,7 @@ EXTENSION = Extension(
             "Shares of the slots",
             "scaler.extensions.sharing.rows:ShareRow",
             most=2_000,
-            parameter=("search", "Text to search for in the name of the group, key, or client."),
+            parameter=("search", "Text to search for in the group's, key's, or client's name."),
             page="clients",
             key="s",
         ),

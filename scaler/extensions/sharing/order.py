@@ -25,18 +25,18 @@ from scaler.scheduler.core.state import Assigned, ClientRecord, Group, Task, Wor
 from scaler.security.keys import NO_SHARE, Entry, Share
 
 UPDATE_SECONDS = 0.005
-"""Seconds between two updates of the standings. In between, they count the tasks sent."""
+"""Seconds between two updates of the standings. In between, standings count the tasks sent."""
 FORGET_SECONDS = 1.0
 NEGLIGIBLE_SECONDS = 0.01
 COST_SECONDS = 5.0
 """Interval between divisions of the units' costs among the clients that used slots."""
 GROUP = "group "
-"""Prefix of groups' names, which no key's name has."""
+"""Prefix of groups' names. Names of keys never begin with it."""
 UNNAMED = (LOCAL.key, ANYONE.key)
-"""Keys of peers without a key of their own."""
+"""Pseudo-keys for peers without keys."""
 FULL = (math.inf,)
 MAX_COMPARED = 2048
-"""Tasks on workers that are compared at a time, for recalls."""
+"""Maximum tasks on workers that are compared at a time, for recalls."""
 
 
 class FairTurns(SchedulerPart, Turns):
@@ -46,7 +46,7 @@ class FairTurns(SchedulerPart, Turns):
 
     def __init__(self, _settings: Any = None) -> None:
         self._users: dict[str | bytes, User] = {}
-        """By key, and by id of an owner."""
+        """By key, and by an owner's id."""
         self._contenders: Counter[tuple[bytes, int]] = Counter()
         """Live groups by owner and priority."""
         self._running: dict[bytes, LongTask] = {}
@@ -140,7 +140,7 @@ class FairTurns(SchedulerPart, Turns):
         if self._has_limits:
             self._is_limited = any(user.groups for user in self._limited)
             if sum([user.count_slots() for user in self._limited]):
-                self._heaps.clear()  # their keys only grow otherwise
+                self._heaps.clear()  # otherwise, their keys only increase
             resources, self._kept_for = self.cluster.rooms.resources, {}
             for queue in resources.reservations:
                 if (task := queue.first()) is not None and resources.room(queue):
@@ -213,7 +213,7 @@ class FairTurns(SchedulerPart, Turns):
     def _own_order(self, name: str | bytes) -> float:
         user = self._users.get(name)
         if user is None:
-            return -math.inf  # all its tasks have ended: `take` removes it
+            return -math.inf  # all tasks of this member have ended: `take` removes it
         is_full = self._has_limits and 0 < user.share.max_slots <= user.taken
         return math.inf if is_full else user.standing
 
@@ -320,9 +320,9 @@ class FairTurns(SchedulerPart, Turns):
         return self._users[task.group.owner.id].is_long
 
     def holds_back(self, group: Group, worker: Worker, chosen: Sequence[Task]) -> bool:
-        """Hold long tasks back if all slots are for long ones: they would wait there while slots elsewhere get free.
-        Hold short tasks back if tasks there may be stopped for them. While users with limits have tasks, neither long
-        nor limited ones wait for a long one, because limits count waiting tasks."""
+        """Hold long tasks back if all slots are taken by long tasks: they would wait there while slots elsewhere become
+        free. Hold short tasks back if tasks there may be stopped for them. While users with limits have tasks, neither
+        long nor limited tasks wait behind a long task, because limits count waiting tasks."""
         owner = self._users[group.owner.id]
         is_limited = self._is_limited and any(user.share.max_slots for user in owner.line())
         if not owner.is_long and not is_limited:
@@ -331,14 +331,14 @@ class FairTurns(SchedulerPart, Turns):
         return long >= (1 if self._is_limited else worker.slots)
 
     def to_recall(self, overloaded: Sequence[Worker]) -> Iterator[tuple[Worker, Sequence[Task]]]:
-        """Yield workers, each with its tasks of lower priority than a ready one, and its long ones that wait for other
-        long ones."""
+        """Yield workers, each with its tasks of lower priority than a ready task, and its long tasks that wait for
+        other long tasks."""
         has_long = any(user.is_owner and user.is_long for user in self._active())
         if not has_long and len({priority for _, priority in self._contenders}) == 1:
             return
         has_room = self.cluster.rooms.resources.room
         waiting = [(queue.first_rank[0], queue) for queue in self.cluster.ready.waiting() if has_room(queue)]
-        # Slots with short tasks are soon free: a few workers are enough.
+        # Slots with short tasks soon become free, so a few workers are enough.
         wanted = sum(min(queue.total, len(overloaded)) for _, queue in waiting)
         left = MAX_COMPARED
         for worker in overloaded:

@@ -1,11 +1,12 @@
 """Which started tasks are stopped for ready ones. Pure.
 
 A preemptible task is stopped for the next task to start, if that has a higher priority, or if its owner has less than
-its share of the slots. These rules keep work from being lost in vain:
+its share of the slots. These rules prevent unnecessary losses:
 
-- The ready task needs no more than the stopped one frees, and no slot is soon free without a stop.
-- A stop for a share saves at least as much waiting as it loses work, and the owner that loses the slot keeps its share.
-- A slot that an owner got in turn, while the other was waiting, is not taken from it for a while.
+- The ready task needs no more than the stopped task frees, and no slot becomes free soon without a stop.
+- A stop for a share saves at least as much waiting time as it loses work, and the owner that loses the slot keeps its
+  share.
+- A slot that an owner got in turn, while the other was waiting, is not taken away for a while.
 - A task runs for `LEAST_SECONDS` first, doubled after each stop, so that it finally ends.
 """
 
@@ -23,7 +24,7 @@ from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.state import Assigned, Group, Recalled, Task, Worker
 
 PERIOD_SECONDS, SECONDS_PER_TASK = 0.1, 1e-4
-"""Interval of the checks: the sum for the preemptible tasks that run, but at least the period."""
+"""Interval between checks: this time per running preemptible task, but at least the period."""
 MAX_STOPPED = 16
 """Tasks stopped per check and queue."""
 MAX_IDLE_COMPARED = 64
@@ -33,7 +34,7 @@ PATIENCE_SECONDS, SOON_SECONDS = 0.05, 1.0
 SHARE_PATIENCE_SECONDS, SHARE_SOON_SECONDS = 1.0, 5.0
 """The same for a task whose owner has less than its share."""
 IN_TURN_SECONDS = 30.0
-"""Both, if the other owner got a slot in turn."""
+"""Both times if the other owner got its slot in turn."""
 ROUNDING = 1e-6
 LEAD_SECONDS = 1.0
 
@@ -53,7 +54,7 @@ class Candidate:
     @property
     def worker(self) -> Worker:
         state = self.task.state
-        assert isinstance(state, Assigned | Recalled), "others do not run"
+        assert isinstance(state, Assigned | Recalled), "other tasks are not running"
         return state.worker
 
     @property
@@ -74,11 +75,11 @@ class Preemption:
         self._slots_of: Callable[[User], float]
         self.candidates: dict[bytes, Candidate] = {}
         self.stops: Counter[bytes] = Counter()
-        """How often each task was stopped."""
+        """Number of stops of each task."""
         self._since: dict[Reason, float] = {}
         self._slots: defaultdict[User, float] = defaultdict(float)
         self._standings: defaultdict[User, float] = defaultdict(float)
-        """Changes by the stops under way."""
+        """Changes from stops in progress."""
         self._surplus: dict[User, float] = {}
 
     @property
@@ -144,8 +145,8 @@ class Preemption:
             earlier.append(queue)
 
     def _running(self, stopping: Counter[Group], now: float) -> list[Candidate]:
-        """Return the tasks that may be stopped, in order of preference. stopping: counts stops under way, by the group
-        for which they are."""
+        """Return the tasks that may be stopped, in order of preference. stopping: number of stops in progress, by the
+        group for which they are made."""
         running: list[Candidate] = []
         for counts in (self._surplus, self._slots, self._standings):
             counts.clear()
@@ -199,7 +200,7 @@ class Preemption:
         return newest
 
     def _is_owed(self, gains: list[User], loses: list[User], group: Group, candidate: Candidate) -> bool:
-        """Return whether a stop gives users at most their shares, and leaves the losing ones at least theirs."""
+        """Return whether a stop gives users at most their shares and leaves the losing users at least theirs."""
         gained, lost = width_of(group), candidate.width
         return bool(gains and loses) and (
             all(self._beyond(user) + gained <= ROUNDING for user in gains)
@@ -214,7 +215,7 @@ class Preemption:
         return self._surplus[user] + self._slots[user]
 
     def _give(self, gainer: User, loser: User, candidate: Candidate, now: float) -> None:
-        """Reduce a user's counted use until the freed slot goes to it in turn."""
+        """Reduce a user's counted use until the user is next in turn for the freed slot."""
         rest = self._rest(candidate, now) / loser.share.weight
         lead = gainer.standing + self._standings[gainer] - (loser.standing + self._standings[loser] - rest)
         if lead > -LEAD_SECONDS:
@@ -227,7 +228,7 @@ class Preemption:
         return max(0.0, mean - (now - candidate.began_at)) * candidate.width
 
     def _count(self, candidate: Candidate, group: Group, now: float) -> None:
-        """Count a stop under way as done."""
+        """Count a stop in progress as completed."""
         rest, gained = self._rest(candidate, now), width_of(group)
         for user in self._user_of(candidate.task.group).line():
             self._slots[user] -= candidate.width
@@ -244,14 +245,14 @@ def _patience(*, in_turn: bool) -> tuple[float, float]:
 
 
 def _apart(gainer: User, loser: User) -> tuple[list[User], list[User]]:
-    """Return two owners with their keys and groups, as far as they are not the same."""
+    """Return two owners with those of their keys and groups that differ."""
     gains, loses = [*gainer.line()], [*loser.line()]
     return [each for each in gains if each not in loses], [each for each in loses if each not in gains]
 
 
 def _may_stop(candidate: Candidate) -> bool:
     worker = candidate.worker
-    # If a task is queued behind it, that would start instead.
+    # A task queued behind the stopped task would start instead.
     return worker.is_willing and worker.busy <= worker.slots and candidate.task.id not in worker.blocked
 
 

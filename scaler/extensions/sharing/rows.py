@@ -11,11 +11,13 @@ from typing import Annotated, NamedTuple
 from scaler.extensions.sharing.use import User, width_of
 from scaler.monitor.columns import Column
 
-_USED = Column("Used", "seconds", 3, "Slot-seconds of recent tasks, of which half are forgotten every two minutes")
+_USED = Column("Used", "seconds", 3, "Slot-seconds of recent tasks, halved every two minutes")
 _TOTAL = Column(
     "Total", "seconds", 2, "Slot-seconds used since the scheduler started.", metric="share_slot_seconds_total"
 )
-_STOPPED = Column("Stopped", "count", 3, "Its tasks that were stopped for others.", metric="share_stopped_total")
+_STOPPED = Column(
+    "Stopped", "count", 3, "Number of its tasks that were stopped for other tasks.", metric="share_stopped_total"
+)
 _COST = Column("Cost", "money", 3, "Cost of units, divided by use.", metric="share_cost_total", zero_is_none=True)
 
 
@@ -41,7 +43,7 @@ def share_rows(
     users: Iterable[User], listed: Iterable[User], slots_of: Callable[[User], float], now: float
 ) -> Iterator[ShareRow]:
     """Yield the rows of the listed users, with keys after their group and clients after their key. slots_of: returns
-    the slots that a user with tasks may count on, without its limit."""
+    the slots that a user with tasks may count on, before its limit."""
     running = defaultdict[User, float](float)
     for owner in users:
         for user in owner.line() if owner.is_owner else ():

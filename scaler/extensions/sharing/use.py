@@ -20,7 +20,7 @@ OWED_SECONDS = 10.0
 LONG_SECONDS = PREFETCH_SECONDS / 2
 """Mean duration from which tasks are long."""
 MOST_MEASURED = 64
-"""Tasks in the mean duration after which older ones lose weight."""
+"""Number of tasks in the mean duration after which older tasks lose weight."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,13 +69,13 @@ class User:
     parent: User | None = None
     share: Share = NO_SHARE
     taken: float = 0.0
-    """Slots that its tasks have, if they are limited."""
+    """Slots that its tasks occupy, if the user is limited."""
     used_seconds: float = 0.0
     standing: float = 0.0
     is_long: bool = True
-    """Its tasks are long, or of unknown length."""
+    """Whether its tasks are long, or of unknown length."""
     is_owner: bool = False
-    """Tasks are its own: it is a client outside of tasks."""
+    """Whether it is a client outside tasks, which owns its tasks."""
     groups: dict[Group, None] = field(default_factory=dict)
     """Its live task groups, including its clients' groups."""
     stopped: int = 0
@@ -106,7 +106,7 @@ class User:
         return max(UNKNOWN_DURATION_SECONDS, 2 * (now - self.sent_at))
 
     def ran(self, tasks: int, seconds: float, charged_seconds: float) -> None:
-        """Count ended tasks, which took so long together, and charge them."""
+        """Count and charge ended tasks with this total duration."""
         for user in self.line():
             user.used_seconds += charged_seconds
             user.total_seconds += charged_seconds
@@ -140,7 +140,8 @@ class User:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key among the owners of a key, or among keys: by group first, where a key without one stands alone."""
+        """Sort key among the owners of a key, or among keys: by group first. A key without a group counts as a separate
+        group."""
         if self.parent is None or self.is_owner:
             return self.standing, self.standing
         return self.parent.standing, self.standing
@@ -155,7 +156,7 @@ class User:
 
     @property
     def path(self) -> str:
-        """Its group, key, and client, as far as it has them."""
+        """Its group, key, and client, if any."""
         return " ".join([user.title for user in self.line()][::-1])
 
     @property
@@ -172,7 +173,10 @@ class User:
         return any(0 < user.share.max_slots <= user.taken for user in self.line())
 
     def count_slots(self) -> bool:
-        """Count the slots that its tasks have. Blocked tasks lend theirs. Returns whether it is full no more."""
+        """Count the slots that its tasks occupy, without those that blocked tasks lend.
+
+        Returns whether the user is no longer at its limit.
+        """
         was_full = self.taken >= self.share.max_slots
         if self.share.max_slots:
             self.taken = sum(group.assigned * width_of(group) for group in self.groups) - self.lent
@@ -192,7 +196,7 @@ class User:
         return others * mean + max(self.running * mean, self.running * now - self.sum_began)
 
     def part(self, weights: Weights) -> float:
-        """Return the part of all slots that it may count on while all other users with tasks want more."""
+        """Return the share of all slots that it may count on while all other users with tasks want more."""
         return math.prod(each.share.weight / weights[each.parent, each.is_owner] for each in self.line())
 
     def begin(self, task: LongTask, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Streams: the values of a generator, taken while its task runs.
+"""Streams: values from a generator, consumed while its task runs.
 
 calls.py: a task -> producer.py: StreamValue -> core.py -> results.py: values -> StreamTaken -> core.py -> producer.py
 """

@@ -54,7 +54,7 @@ class AsyncStream(AsyncIterator[Any]):
         return next(self._made.result(), _END)
 
     def close(self) -> None:
-        """Stop the task, and end the iteration. Idempotent, and callable outside of the event loop."""
+        """Stop the task, and end the iteration. Idempotent, and callable outside the event loop."""
         self._made.add_done_callback(partial(take_late, Stream.close))
         self._thread.shutdown(wait=False)
 

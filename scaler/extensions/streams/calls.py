@@ -39,8 +39,8 @@ class StreamCalls(TaskCalls):
         Args:
             fn: a generator function, or a function that returns another iterable.
             args: arguments of the function, as in `submit`. Pass keyword arguments with `functools.partial`.
-            window: maximum number of values ahead of the ones taken so far. Beyond it, the task waits, and lends its
-                slot to other tasks. The values ahead take at most 32 MiB, or one value.
+            window: maximum number of values ahead of those consumed so far. Beyond this number, the task
+                waits and lends its slot to other tasks. These values take at most 32 MiB, or consist of one value.
             restart: if the worker is lost, run the generator again, and skip the values that have arrived. For
                 generators that yield the same values each time. Otherwise the loss is an error.
             options: options of the task, as in `submit_verbose`. `retry_on` and `preemptible` need `restart`.

@@ -1,4 +1,4 @@
-"""Messages between the task of a stream and its client. The scheduler passes them on."""
+"""Messages between a stream's task and its client, which the scheduler forwards."""
 
 from scaler.protocol import fields as f
 from scaler.protocol.messages import CLIENTS, Message, message
@@ -21,7 +21,7 @@ class StreamValue(Message):
 
 @message(107, to_scheduler=CLIENTS, from_scheduler=CLIENTS)
 class StreamTaken(Message):
-    """Numbers of values that the client has received and that its program has taken."""
+    """Numbers of the last values that the client has received and that its program has consumed."""
 
     task: f.Id
     received: f.Count64

@@ -1,7 +1,7 @@
 """Runs a generator as a task, and sends its values to the client while it runs.
 
 The task keeps each value until the client has received it, and sends it again after a restart of the scheduler. It
-continues while at most `window` values, or 32 MiB, are not taken. While it waits, it lends its slot to other tasks.
+continues while at most `window` values, or 32 MiB, are unconsumed. While it waits, it lends its slot to other tasks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from scaler.worker import frames
 from scaler.worker.processor.context import ProcessorContext, current
 
 MAX_AHEAD_BYTES = 32 * 1024 * 1024
-"""Bytes of values that the program has not taken, beyond which the task waits."""
-_WAITS = "waits until its values are taken"
+"""Bytes of unconsumed values beyond which the task waits."""
+_WAITS = "waits until its values are consumed"
 
 
 class Producer:
@@ -42,7 +42,7 @@ class Producer:
         with ValueSender(context, stream, self._window) as sender:
             try:
                 return self._send(sender, values_of(self._function, self._function(*args)))
-            finally:  # an exception follows the values before it
+            finally:  # an exception follows the earlier values
                 sender.end()
 
     def _send(self, sender: ValueSender, values: Iterator[Any]) -> Any:
@@ -76,9 +76,9 @@ class ValueSender(AbstractContextManager["ValueSender"]):
         self._run = new_peer_id()
         self._channel = context.open_channel(self._run)
         self._kept: deque[tuple[int, list[bytes]]] = deque()
-        """Numbers and encoded messages of values that have not been received, and of the last one."""
+        """Numbers and encoded messages of values that have not been received, and of the last value."""
         self._ahead: deque[tuple[int, int]] = deque()
-        """Numbers and sizes of values that have not been taken."""
+        """Numbers and sizes of unconsumed values."""
         self._ahead_bytes = 0
         self._number = self._received = 0
 
@@ -86,7 +86,7 @@ class ValueSender(AbstractContextManager["ValueSender"]):
         self._channel.close()
 
     def send(self, payload: bytes) -> None:
-        """Send a value, after a wait for the client if it is behind."""
+        """Send a value, after waiting for the client if it is behind."""
         self._wait(lambda: len(self._ahead) < self._window and self._ahead_bytes < MAX_AHEAD_BYTES)
         pieces = [payload[at : at + MAX_PIECE_BYTES] for at in range(0, len(payload), MAX_PIECE_BYTES)]
         self._send(pieces)
@@ -134,7 +134,7 @@ class ValueSender(AbstractContextManager["ValueSender"]):
         if not body:
             raise ClientClosedError("the channel of this stream has closed")
         message = decode(body)
-        if isinstance(message, Goodbye):  # such as a scheduler without this extension
+        if isinstance(message, Goodbye):  # for example, the scheduler lacks this extension
             raise ClientClosedError(f"the channel of this stream has closed: {message.text}")
         if isinstance(message, StreamTaken):
             self._received = max(self._received, message.received)
@@ -144,7 +144,7 @@ class ValueSender(AbstractContextManager["ValueSender"]):
                 self._ahead_bytes -= self._ahead.popleft()[1]
         elif isinstance(message, Welcome):  # the scheduler has restarted, and may have lost messages in transit
             self._transmit(encode(Acknowledge()))
-            for _, messages in self._kept:  # at least the last value, so that the client answers
+            for _, messages in self._kept:  # resend at least the last value, so that the client answers
                 for each in messages:
                     self._transmit(each)
         return True

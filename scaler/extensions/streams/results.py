@@ -18,7 +18,7 @@ from scaler.serialization import Serializer, dump_value, load_value, parts_of, t
 from scaler.serialization.exceptions import hide_frames
 
 ANSWER_BYTES = 8 * 1024 * 1024
-"""Size of taken values after which the task learns about them."""
+"""Size of consumed values after which the task is notified."""
 _CHECK_SECONDS = 60.0
 _VALUE = "a value of the stream"
 _AGAIN = "the task of the stream started again; with restart=True, the stream continues"
@@ -62,8 +62,8 @@ class Stream(Iterator[Any]):
 
         Raises:
             StopIteration: The generator has ended, or the stream is closed.
-            Exception: The exception of the generator, after all values before it.
-            TaskError: The task was lost or did not run to its end, after all values received before.
+            Exception: The generator's exception, after all earlier values.
+            TaskError: The task was lost or did not complete; raised after all values received earlier.
         """
         futures = self._loop.futures
         futures.check_waitable()
@@ -115,7 +115,7 @@ class Stream(Iterator[Any]):
         return self.future.done() and (self._has_ended or error_of(self.future) is not None)
 
     def _take(self, message: StreamValue) -> None:
-        """Take a message of the task. Called in the thread of the client."""
+        """Process a message from the task. Called in the thread of the client."""
         with self._condition:
             is_again = self._run not in (b"", message.run)
             if is_again and not self._restarts:
@@ -168,7 +168,7 @@ class _Streams:
 
 
 class LocalStream(Stream):
-    """A stream with `processes=False`: each value is made when it is taken."""
+    """A stream with `processes=False`: each value is created when it is requested."""
 
     def __init__(
         self,

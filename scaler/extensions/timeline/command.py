@@ -20,7 +20,7 @@ from scaler.monitor.commands import STDOUT, ask, asked, save, split_subject, wri
 from scaler.monitor.connection import MonitorConnection
 
 HINT = "; scaler trace FILE ADDRESS writes to FILE"
-NO_TASK = "no task is running or has ended; --seconds 30 waits for some"
+NO_TASK = "no task is running or has ended; --seconds 30 waits for tasks"
 
 
 def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:

@@ -20,7 +20,7 @@ LaneKey = tuple[str, int]
 
 
 class Bar(NamedTuple):
-    """A task, from start to end (unix seconds). A running task ends now."""
+    """A task, from start to end (unix seconds). The end of a running task is the current time."""
 
     start: float
     end: float
@@ -35,7 +35,7 @@ class Bar(NamedTuple):
 
 
 def lanes(model: Model, since: float = -inf, until: float = inf) -> dict[LaneKey, list[Bar]]:
-    """Return the model's tasks that ran between two times, by start. Includes the idle lanes of workers."""
+    """Return the model's tasks that ran between two times, by start. Includes idle lanes."""
     now = model.now
     found: dict[LaneKey, list[Bar]] = {
         (worker.name, lane): [] for worker in model.status.workers for lane in range(1, worker.slots + 1)
@@ -130,7 +130,7 @@ def timeline_view(model: Model, seconds: float, since: float, until: float) -> V
     states: dict[str, int] = {}
 
     def shown(bar: Bar) -> list[object]:
-        """Return the values, with places in the lists instead of names."""
+        """Return the values, with indexes in the lists instead of names."""
         function = functions.setdefault(bar.function, len(functions))
         values = (*bar[:3], function, states.setdefault(bar.state, len(states)), *bar[5:])
         return [round(value, 6) if isinstance(value, float) else value for value in values]

@@ -18,18 +18,18 @@ from scaler.needs import GPU
 
 ANSWER_SECONDS = 2.0
 ATTEMPTS = 5
-"""A container's endpoint may not be available right after its start."""
+"""A container's endpoint may not be available immediately after the start."""
 PAUSE_SECONDS = 0.5
 
 
 def with_unit(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
-    """Return the settings of a worker with its unit id and GPUs. Raises ConfigError."""
+    """Return a worker's settings, including its unit id and GPUs. Raises ConfigError."""
     gpus = claim_gpus(config.per_worker_capabilities, environment)
     return replace(config, unit_id=learn_unit_id(config, environment), gpus=gpus)
 
 
 def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
-    """Return the worker's unit id. May block for seconds. Raises ConfigError if it cannot be determined."""
+    """Return the worker's unit id. May block for seconds. Raises ConfigError if the id cannot be determined."""
     if config.unit_id_from == "unit_id":
         if not config.unit_id:
             raise ConfigError("unit_id is empty, and unit_id_from does not say how to determine it")
@@ -42,7 +42,7 @@ def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
 
 
 def _ecs_task_id(base: str) -> str:
-    # Imported late: they include the email package (1 MB) and few workers need them.
+    # Imported late: these modules import the email package (1 MB), and few workers need them.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.error import HTTPError  # noqa: PLC0415
     from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415

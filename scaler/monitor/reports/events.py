@@ -51,7 +51,7 @@ MAX_PAST_TASKS = 1_000
 MAX_NOTES = 500
 """Decisions, and incidents, for the tables of these names."""
 MAX_SHOWN = 10_000
-"""Live tasks that monitors show and whose ends must be reported; equal to the capacity of a monitor."""
+"""Maximum live tasks that monitors show and whose ends must be reported; equal to a monitor's capacity."""
 TASKS_BYTES = 640 * 1024
 MAX_FAILURE_TEXT = 1_000
 MAX_TRACEBACK = 16 * 1024
@@ -293,7 +293,7 @@ def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
 
 
 def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
-    """Return rows as JSON in order of position, and the number of ended tasks. Drops tracebacks first if too large."""
+    """Return rows as JSON, ordered by position, and the number of ended tasks. Drops tracebacks first if too large."""
     text = json.dumps([row for _, row in sorted(rows, key=itemgetter(0))])
     if len(text) <= TASKS_BYTES:
         return text, sum(row.state not in LIVE for _, row in rows)

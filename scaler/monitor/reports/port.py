@@ -93,7 +93,7 @@ class Monitors:
                     self._opened(peer)
                 case Opened(peer, _, identity):
                     self._askers[peer] = self._asker(peer, identity)
-                case Broken(peer):  # it reconnects as a new peer
+                case Broken(peer):  # the monitor reconnects as a new peer
                     self._listener.forget(peer)
                     self._forget(peer)
                     self._frame.observe([Closed(peer, "lost its connection", is_orderly=False)])
@@ -102,7 +102,8 @@ class Monitors:
                 case Received(peer, m.Inquiry() as question) if peer in self._askers:
                     self._answers.add(self._askers[peer], question)
                 case Received(peer, message) if peer in self._askers and peer not in self._missed:
-                    # For example, a client in another language that mistook this for the scheduler's address.
+                    # For example, a client in another language that connected to this address instead of the
+                    # scheduler's.
                     kind = type(message).__name__
                     text = f"this address is for monitors and does not accept {kind}: use the scheduler's address"
                     self._listener.forget(peer, m.Refused(m.RefusalReason.ROLE, text))
@@ -141,7 +142,7 @@ class Monitors:
         return MonitorStatus(status(self._frame.state, self._server_status(is_report)))
 
     def _server_status(self, is_report: bool) -> ServerStatus:
-        """Return the part of a report to monitors that the core does not have."""
+        """Return the part of a monitor report that the core does not provide."""
         config, vitals = self._frame.config, self._frame.vitals
         own = self._meter.measure().get(os.getpid(), Load())
         scheduler = SchedulerRow(

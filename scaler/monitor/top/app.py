@@ -78,7 +78,7 @@ class TopApp(App[None]):
         self.source = source
         self.sorting = Sorting()
         self.frozen: Frozen | None = None
-        # Attributes instead of queries, because a redraw while the screen is being removed would find nothing.
+        # Attributes instead of queries, which would find nothing in a redraw while the screen is being removed.
         self._panels_part, self._keys_part, self._totals_part = _texts("panels", "keys", "totals")
         self._head_part, self._side_part, self._strip_part, self._state_part = _texts("head", "side", "strip", "state")
         self._workers_part = Lines(id="workers")
@@ -175,7 +175,7 @@ class TopApp(App[None]):
             return
         width, height = self.size
         above = self._draw_panels(width, height)
-        # Totals, table head, and state take a line each. Workers get the rest.
+        # Totals, the table head, and the state take one line each. Workers get the rest.
         self._draw_counts(width, height, height - above - 3 - len(self.status.workers))
         self._draw_workers(width - SIDE_WIDTH - 3 if width >= SIDE_FROM else width)
         self._draw_state(width)

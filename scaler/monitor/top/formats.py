@@ -14,7 +14,7 @@ from scaler.monitor.data_rows import CallRow
 from scaler.texts import escaped
 
 MARK = "+"
-"""End of a text that was cut."""
+"""End of a truncated text."""
 
 _UNITS = ("", "k", "m", "g", "t", "p")
 _MINUTE = 60
@@ -96,7 +96,7 @@ def _width(character: str) -> int:
 
 def safe(text: str) -> str:
     """Return a text with unprintable characters escaped and emoji variation selectors removed."""
-    return escaped(text.replace("\ufe0f", ""))  # terminals disagree about the width that it gives a symbol
+    return escaped(text.replace("\ufe0f", ""))  # terminals disagree about the width of a symbol with it
 
 
 def cut(text: str, width: int | None) -> str:
@@ -117,7 +117,7 @@ def right(text: str, width: int) -> str:
 
 
 def spread(least: Iterable[int], wanted: Iterable[int], space: int) -> list[int]:
-    """Return the minimum widths, with the space distributed to the first columns that want more."""
+    """Return the minimum widths, with the remaining space distributed to the first columns that need more."""
     widths = []
     for width, most in zip(least, wanted, strict=True):
         more = max(0, min(space, most - width))

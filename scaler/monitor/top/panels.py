@@ -75,7 +75,7 @@ def height_of(found: Sequence[Panel], most: int) -> int:
 
 
 def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
-    """Return one line of totals and of the table's contents. listed: rows that the scheduler sent."""
+    """Return one line about the totals and the table's contents. listed: rows that the scheduler sent."""
     total = status.totals
     workers = max(total.workers, listed)
     parts = [

@@ -44,7 +44,7 @@ BY_KEY: Mapping[str, TableColumn] = {column.top.key: column for column in COLUMN
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """The sorted column. reverse: against its usual order."""
+    """The sorted column. reverse: whether its usual order is reversed."""
 
     column: TableColumn = BY_TITLE["cpu"]
     reverse: bool = False
@@ -123,7 +123,7 @@ def _searched(row: WorkerRow) -> str:
 _GAP = "  "
 MAX_OBJECTS = MAX_FUNCTIONS = 20
 MAX_LAST_CELLS = 40
-"""Width of the last column that columns of higher ranks leave."""
+"""Width that columns with higher ranks leave for the last column."""
 _TIMES = ("seconds_total", "p50_seconds", "p95_seconds", "max_seconds", "trend_percent")
 FUNCTION_COLUMNS = ("name", *_TIMES, "memory_peak_bytes", "memory_mean_bytes")
 

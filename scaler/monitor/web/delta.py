@@ -23,7 +23,7 @@ Update = tuple[Literal["snapshot", "delta"], View]
 
 
 class DeltaEncoder:
-    """Encodes updates that are shared by all browsers."""
+    """Encodes updates that all browsers share."""
 
     def __init__(self, model: Model, connection: Callable[[], ConnectionRow], task_rows: int) -> None:
         """connection: returns the state of the connection to the scheduler. task_rows: latest tasks in a snapshot."""

@@ -141,7 +141,7 @@ def _samples(sums: Mapping[tuple[str, ...], Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _family(kind: type[Any], name: str, text: str, labels: str, samples: Iterable[tuple[Any, ...]]) -> Any:
-    """Return a metric. A sample has the label values, then the figures."""
+    """Return a metric. A sample contains the label values, then the figures."""
     names = labels.split()
     family = kind(name, text, labels=names)
     for sample in samples:

@@ -96,7 +96,7 @@ def load_token(path: str | None, token: str = "") -> tuple[str, Path]:
         try:
             with contextlib.suppress(FileExistsError):  # created by another server
                 write_private(file, f"{token}\n")
-                return token, file  # which a cleaner may have removed by now
+                return token, file  # a cleaner may have removed the file by now
         except OSError as error:
             raise UsageError(f"cannot write {file}: {error.strerror}; set web_token_file") from None
     token = read_private(file).strip()

@@ -3,8 +3,9 @@
 Web pages can make browsers send requests to this machine, and read the answers through DNS rebinding. Therefore only
 known names and addresses of this server are accepted as `Host`, and no other page's `Origin`.
 
-The server's own user on this machine needs no token, as the kernel reports the user; all other readers do. The token
-arrives in the header `Authorization: Bearer`, or in the link `/?token=...` or the form, which set a signed cookie."""
+The server's own user on this machine needs no token, because the kernel reports the user. All other readers need it.
+The token arrives in the header `Authorization: Bearer`, or in the link `/?token=...` or the form, which set a signed
+cookie."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ class Login(Admission):
 
 def is_same_user(peer: tuple[str, int], own: tuple[str, int]) -> bool:
     """Return whether the other end of a loopback connection is a process of this user, according to the kernel. peer,
-    own: address and port of both ends. True on systems that cannot tell."""
+    own: address and port of both ends. True on systems that cannot report the user."""
     wanted = [_as_in_table(address.partition("%")[0].removeprefix("::ffff:"), port) for address, port in (peer, own)]
     try:
         with Path("/proc/net/tcp6" if len(wanted[0]) > len("7F000001:0000") else "/proc/net/tcp").open() as lines:

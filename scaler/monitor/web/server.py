@@ -44,7 +44,7 @@ from scaler.protocol.messages import Role
 
 STATIC = Path(__file__).parent / "static"
 CONTENT_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
-"""Fixed, because browsers reject modules of another type and the machine's own tables may be wrong."""
+"""Fixed, because browsers reject modules with another type, and the machine's own tables may be wrong."""
 for suffix, content_type in CONTENT_TYPES.items():
     mimetypes.add_type(content_type, suffix)
 

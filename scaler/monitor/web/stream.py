@@ -20,7 +20,7 @@ from scaler.monitor.web.security import LIMIT
 
 MAX_STREAMS = 100
 MAX_WAITING_EVENTS = 60
-"""Events that may wait for a browser. All browsers share the bytes of an event."""
+"""Maximum events queued for a browser. All browsers share the bytes of an event."""
 QUIET_SECONDS = 5.0
 """Maximum time between two events."""
 GATHER_SECONDS = 0.02
@@ -85,7 +85,7 @@ class Broadcast:
         state.get(LIMIT, lambda _seconds: None)(None)
         reader = _Reader(state.get(ABORT, lambda: None))
         if self.readers:
-            self._update()  # they get the data of the snapshot
+            self._update()  # they get the snapshot's data
         first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
         reader.events.put_nowait(first + _encoded(("snapshot", self._encoder.snapshot())))
         self.readers.add(reader)

@@ -122,7 +122,7 @@ class S3Folder:
         except e.ClientError as error:
             code, message = str(error.response["Error"]["Code"]), error.response["Error"].get("Message", "")
             if code in _MISSING and action == "s3:GetObject":
-                raise ObjectLostError(f"{self._url} does not have it") from None
+                raise ObjectLostError(f"it is not at {self._url}") from None
             advice = {
                 "NoSuchBucket": f"create the bucket {self._bucket}, or choose another",
                 "AccessDenied": f"allow {action} for these credentials",
@@ -152,7 +152,7 @@ class _Content(io.RawIOBase):
 
 
 class FilesystemFolder:
-    """A folder of any fsspec filesystem, such as a shared directory or another cloud's object store. fsspec takes
+    """A folder of any fsspec filesystem, such as a shared directory or another cloud's object store. fsspec reads
     credentials from the environment and its own configuration."""
 
     def __init__(self, url: str) -> None:

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class BackendClient:
-    """Puts objects and gets chunks. url: folder of a run. Raises ObjectLostError (missing or damaged),
+    """Stores objects and fetches chunks. url: folder of a run. Raises ObjectLostError (missing or damaged),
     UnreachableError (no connection or permission), or UsageError (a library is missing)."""
 
     connected = True
@@ -117,11 +117,11 @@ class BackendClient:
 
 MAX_WRITES = 2
 RETRY_SECONDS = 15.0
-"""Pause of all writes after a failed write."""
+"""Pause (seconds) in all writes after a failed write."""
 ALIVE_SECONDS = 300.0
 """Interval of heartbeats and of the search for stale runs."""
 STALE_SECONDS = 3600.0
-"""Age of the last heartbeat at which a run counts as ended. Must exceed clock differences between hosts."""
+"""Age of the last heartbeat from which a run counts as ended. Must exceed clock differences between hosts."""
 DELETES_AT_ONCE = 1000
 END_SECONDS = 10.0
 """Maximum time to remove the folder at the end of a run; the next run removes the rest."""

@@ -1,8 +1,8 @@
-"""Accounts of what each key uses of the scheduler, and their limits. Pure.
+"""Accounts of each key's use of the scheduler, and their limits. Pure.
 
 An account belongs to a key, not to a session, so a peer gains nothing by reconnecting or connecting often. All
 processes of the scheduler's own user share one account. So do all peers of a scheduler without authentication, which
-cannot be told apart: there the limits protect the scheduler, not peers from each other.
+cannot distinguish them. There, the limits protect the scheduler, but not peers from each other.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAX_PEERS_OF_KEY = 20_000
 MAX_SESSIONS_PER_HOUR = 100_000
 """Sessions that one key may open per hour. Reconnecting within the lease does not count."""
 MAX_OWNERS = 65_536
-"""Peer ids whose keys are remembered: connected peers, and the most recent other ones."""
+"""Maximum peer ids whose keys are retained: connected peers, and the most recent other peers."""
 ENTRY_BYTES = 256
 """Bytes charged per object, function, or group of tasks, in addition to its own bytes."""
 REFERENCE_BYTES = 64
-"""Bytes charged per reference of a task."""
+"""Bytes charged per reference in a task."""
 DELAY_BYTES = 24
 
 
@@ -55,7 +55,7 @@ class Rules(Protocol):
 
 @dataclass(slots=True, eq=False)
 class KeyAccount:
-    """Present use by one key. opened: sessions since `hour_began_at`."""
+    """Current use by one key. opened: sessions since `hour_began_at`."""
 
     key: str
     sessions: int = 0
@@ -138,7 +138,7 @@ class KeyAccounts:
         return min(left, own - account.size_bytes) if own >= 0 else left
 
     def tasks_limit(self, account: KeyAccount) -> str:
-        return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and key {account.key} has that many"
+        return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and key {account.key} has reached it"
 
     def bytes_limit(self, account: KeyAccount) -> str:
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)

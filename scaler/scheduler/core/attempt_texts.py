@@ -1,4 +1,5 @@
-"""Texts about failed attempts (equal ones are merged, the last cause is first), and attempts that the cluster ended."""
+"""Texts about failed attempts (equal texts are merged, and the last cause is first), and attempts that the cluster
+ended."""
 
 from __future__ import annotations
 
@@ -62,9 +63,10 @@ def _named(place: _Place) -> str:
 
 
 MAX_AT_TIME_LIMIT = 3
-"""Attempts ended by a unit's time limit after which the task fails."""
+"""Number of attempts ended by a unit's time limit after which the task fails."""
 MAX_INTERRUPTED = 10
-"""Attempts ended by the cluster for any reason after which the task fails. A higher `losses` raises both limits."""
+"""Number of attempts ended by the cluster, for any reason, after which the task fails. A higher `losses` raises both
+limits."""
 MINUTE_SECONDS = 60.0
 
 
@@ -73,7 +75,7 @@ def interrupt(
 ) -> tuple[str, str]:
     """Record that the cluster ended an attempt: a unit's time limit, a spot notice, or an administrator.
 
-    Such attempts are not charged. A task that takes longer than units live would restart forever, so it fails after a
+    Such attempts are not charged. A task that takes longer than units run would restart forever, so it fails after a
     few attempts. The error states the time that it needed and got.
 
     Returns the attempt's error, and why the task fails (empty: retry).
@@ -92,7 +94,7 @@ def interrupt(
     ended = f"the cluster ended {counted(count, 'attempt')} at the task"
     needs = f"the task runs for more than {max(errors.longest_seconds, spec.expected_seconds):.0f} s"
     if not limit_seconds:
-        return error, f"{ended}, and {needs}: run it where units live longer, or split it"
+        return error, f"{ended}, and {needs}: run it where units run longer, or split it"
     limit = time_limit_text(limit_seconds)
     advice = "raise the time limit of units (slurm_time_minutes), or split the task"
     return error, f"{ended} at the time limit of its unit ({limit}), and {needs}: {advice}"

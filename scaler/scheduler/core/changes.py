@@ -1,4 +1,4 @@
-"""Changes of the cluster, for subscribers. Pure.
+"""Changes to the cluster, for subscribers. Pure.
 
 The journal, the log, monitors, and extensions subscribe to types of changes (`rooms.py`). Changes without subscribers
 are not built. A batch of tasks is one change.
@@ -53,8 +53,8 @@ _FIRST_ATTEMPT = FailureRecord(1, b"", [])
 class TasksEnded:
     """Tasks that ended in one step, in columns without results.
 
-    Group and worker are stored per run of equal ones, because neighbors mostly share them. Tasks are not stored: each
-    would be an object for the garbage collector to visit. The columns are filled by their owner.
+    Group and worker are stored once for consecutive equal tasks, because neighbors mostly share them. Tasks are not
+    stored: each would be an object for the garbage collector to visit. The columns are filled by their owner.
     """
 
     ids: list[bytes]
@@ -321,8 +321,8 @@ Change = (
     | Dispatched
     | GivenBack
 )
-"""The last ones are for a journal: effects, not inputs, so that a restarted scheduler needs no rules to read them.
-Clients inside tasks are omitted there, because they return with their workers."""
+"""The last changes below are for a journal. They are effects instead of inputs, so a restarted scheduler needs no rules
+to read them. It omits clients inside tasks, because they return with their workers."""
 
 OF_TASKS = frozenset((TasksStarted, TasksEnded, TaskRetried))
 

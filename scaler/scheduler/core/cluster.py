@@ -1,5 +1,5 @@
-"""State of the whole cluster, changed by the core's rules and read by views, checks, and explanations. Also the
-interfaces of the parts that move objects and scale the cluster, which the shell passes to the core. Pure.
+"""State of the whole cluster, which the core's rules change, and which views, checks, and explanations read. Also
+contains the interfaces of the parts that move objects and scale the cluster, which the shell passes to the core. Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scaling:
     next_at = math.inf
     """Time of the next `plan`."""
     prefers_least_capable = False
-    """Among workers that fit a task, prefer the ones with the fewest capabilities that the task does not need."""
+    """Among workers that fit a task, prefer those with the fewest capabilities that the task does not need."""
     limited: Collection[Worker] = ()
     """Workers with limits that change whenever tasks end."""
     managers: Mapping[str, Any] = MappingProxyType({})
@@ -77,7 +77,7 @@ class Scaling:
         """Limit the workers in `limited` before a placement."""
 
     def hurry(self) -> None:
-        """Plan soon, because tasks arrived for which no worker has room."""
+        """Plan soon, because tasks arrived for which no worker has capacity."""
 
     def plan(self, now: float) -> None: ...
 
@@ -116,10 +116,10 @@ class ObjectTable:
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
         self.missing: dict[bytes, list[Task]] = {}
-        """Objects that the storage lost and clients must put again, with the tasks waiting for each."""
+        """Objects that the storage lost and that clients must store again, with the tasks waiting for each."""
         self._held: Counter[bytes] = Counter()
         self._due: set[bytes] = set()
-        """Held objects without entry, which are forgotten once nothing holds them."""
+        """Held objects without an entry, which are forgotten once nothing holds them."""
 
     def knows(self, spec: Spec, client: bytes) -> bool:
         pins = self.pins.get(client, ())
@@ -128,7 +128,7 @@ class ObjectTable:
     def register(self, identifier: bytes, payload: bytes, client: bytes) -> bool:
         """Pin a function for a client. Returns False if the id does not match the payload, or does not name a function.
 
-        Otherwise a client could register another pickle under the id of another client's function, and have it run.
+        Otherwise, a client could register a different pickle under the id of another client's function and have it run.
         """
         known = self.functions.get(identifier)
         is_new = known is None and identifier not in self.stored and is_function_id(identifier, payload)
@@ -287,7 +287,7 @@ class ClusterState:
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         self.departed: dict[ClientRecord, None] = {}
-        """Clients that left while tasks were recalled. A client that returns may leave again and be here twice."""
+        """Clients that left while tasks were recalled. A client that returns may leave again and appear here twice."""
         self.objects = ObjectTable(rooms.changes)
         self.ready = ReadyQueues()
         self.counts = Counts()
@@ -324,7 +324,7 @@ class ClusterState:
     def may_see(self, client: ClientRecord, task: bytes) -> bool:
         """Return whether a client may see a task: its own, one of its key, or any task for an admin.
 
-        All access checks use this rule. A hidden task is answered like a nonexistent one.
+        All access checks use this rule. The answer for a hidden task is the same as for a nonexistent one.
         """
         owner = owner_of(task)
         return owner == client.id or client.identity.may_see(self.accounts.owners.get(owner, ""))

@@ -53,7 +53,7 @@ class StorageConnected(NamedTuple):
 
 
 class StorageSaid(NamedTuple):
-    """A message of the object storage about objects."""
+    """A message from the object storage about objects."""
 
     message: Message
 
@@ -85,7 +85,7 @@ Input = ListenerEvent | ShellInput
 
 @dataclass(slots=True)
 class Send:
-    """Send a message to a peer. Not a NamedTuple because one is made per message, and this is faster."""
+    """Send a message to a peer. Not a NamedTuple, because one is created per message, and this class is faster."""
 
     peer: bytes
     message: Message
@@ -111,7 +111,7 @@ class SendToStorage(NamedTuple):
 
 
 class AskPolicy(NamedTuple):
-    """Ask the scaling policy, which answers with PolicyAnswered after any time. Not repeated before the answer.
+    """Query the scaling policy, which eventually answers with PolicyAnswered. Not repeated before the answer.
 
     view: a `scaler.policy.view.ClusterView`.
     """
@@ -129,10 +129,8 @@ class Perform(NamedTuple):
 
 
 class HoldObjects(NamedTuple):
-    """From an extension: keep stored objects, also ones that this step would forget, and let others go.
-
-    A held object goes with its owner all the same.
-    """
+    """From an extension: keep stored objects, even objects that this step would forget, and release others. A held
+    object is still dropped with its owner."""
 
     held: list[bytes]
     released: list[bytes]

@@ -2,7 +2,7 @@
 
 `SchedulerCore.step(inputs, now)` applies the inputs in order, runs timers, places ready tasks, balances, asks the
 scaling policy, and returns commands. Peers cannot make `step` raise: protocol errors are dropped and published. An
-AssertionError is a bug of the scheduler, after which the shell writes the black box and stops.
+AssertionError is a bug in the scheduler, after which the shell writes the black box and stops.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXPIRY_SECONDS = 0.5
 MAX_NESTED_CLIENTS = 100_000
 INSIDE_TASK = "a client inside a task can query only tasks: pass the scheduler's address"
 MAX_GONE = 1_000
-"""Departed clients that are remembered, to repeat the notice to a restarted storage."""
+"""Maximum number of departed clients retained, to repeat the notice to a restarted storage."""
 MAX_NUMBERS = 100_000
 MAX_RELEASING = 500
 """Workers per expiry pass that get ReleaseResults; in a large cluster, the remaining ones wait."""
@@ -71,7 +71,7 @@ class SchedulerCore:
         self._next_expiry = now
         self._has_more = False
         self._wrong: dict[bytes, tuple[float, int, str]] = {}
-        """Peers with recent mistakes: when the counting ends, number, and last text."""
+        """By peer with recent mistakes: end of the counting interval, number of mistakes, and last text."""
         self._retained_until: dict[bytes, float] = {}
         """Expiry of the objects of dropped clients."""
         self._gone: dict[bytes, None] = {}
@@ -157,9 +157,9 @@ class SchedulerCore:
             if record is not None and record.id != peer and (record.broken_at is None or is_other):
                 text = f"worker manager id {hello.details.manager_id!r} is in use by another worker manager"
                 if is_other or record.defends_its_name(self.state.own_time(now)):
-                    text = f"{text} of this scheduler: give this one another worker_manager_id"
+                    text = f"{text} of this scheduler: give this manager another worker_manager_id"
                     return Refused(messages.RefusalReason.DUPLICATE, text)
-                return TryAgain(f"{text}, unless the other one stays silent until its lease ends")
+                return TryAgain(f"{text}, unless the other manager is silent until its lease ends")
         return None
 
     def _changed(self, item: Input, now: float) -> None:
@@ -279,7 +279,7 @@ class SchedulerCore:
         worker = self.state.workers.get(peer)
         if worker is not None:
             self._scaling.worker_given_up(worker)
-        if peer in self.state.clients:  # may return and learn the state of its tasks
+        if peer in self.state.clients:  # the client may return and learn the state of its tasks
             self.outbox.expel(peer, messages.Goodbye(why))
         else:
             self.expel(peer, why)
@@ -521,7 +521,7 @@ class SchedulerCore:
                 "started with protected=False"
             )
             self.outbox.send_to_client(client, messages.ShutdownReply(False, text, number=asked.number))
-            self.act("refused", client, "to shut the cluster down: it is protected")
+            self.act("refused", client, "to shut down the cluster, which is protected")
             return
         text = f"client {client.name} shut the cluster down"
         self.act("shut down", client, "the cluster")
@@ -592,7 +592,7 @@ class SchedulerCore:
     def _answer(self, client: ClientRecord, question: messages.Inquiry) -> messages.Reply:
         answerer = self.outbox.rooms.answerers.get(type(question))
         found = None if answerer is None else answerer(question, client, self.state)
-        if not isinstance(found, messages.Reply):  # the shell reads files for clients with a connection
+        if not isinstance(found, messages.Reply):  # for clients with a connection, the shell reads files
             is_missing = answerer is None and question.extension
             text = f"this scheduler lacks the extension {question.extension!r}" if is_missing else INSIDE_TASK
             return messages.Unanswered(text, number=question.number)
@@ -648,7 +648,7 @@ class SchedulerCore:
         self.protocol_error(peer, f"sent {type(message).__name__}, which is not allowed")
 
     def protocol_error(self, peer: bytes, text: str) -> None:
-        """Publish a peer's mistake: the first at once, later ones as a count every REPEAT_SECONDS."""
+        """Publish a peer's mistake: the first one at once, later ones as a count every REPEAT_SECONDS."""
         until, count, _ = self._wrong.get(peer, (self.state.now, 0, ""))
         if self.state.now < until:
             self._wrong[peer] = until, count + 1, text

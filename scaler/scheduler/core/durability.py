@@ -28,7 +28,7 @@ RECOVERY_SECONDS = 1.5
 """Seconds after the start in which workers and stores may report before resubmitted tasks are placed."""
 ATTEMPTS_BETWEEN_SESSIONS = 1024
 MAX_SESSIONS = 60
-"""Attempts of tasks resubmitted for the n-th time begin at n % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS.
+"""Attempt numbers of tasks resubmitted for the n-th time begin at n % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS.
 
 Their result ids therefore differ from results of attempts that earlier schedulers dispatched.
 """
@@ -37,7 +37,7 @@ UNREPORTED = (
     "the task may have run"
 )
 REMEDY = "; set [scheduler] state_directory, so that a restarted scheduler knows which tasks it had sent to workers"
-_NO_SESSIONS = "this scheduler has no durable sessions: its extension durability is switched off"
+_NO_SESSIONS = "this scheduler has no durable sessions: its extension durability is disabled"
 
 
 class Durability:
@@ -49,7 +49,7 @@ class Durability:
     """
 
     changes: Collection[type] = ()
-    """Types of changes that `on_changes` receives. Its commands are the last ones of a step."""
+    """Types of changes that `on_changes` receives. Its commands are the last commands of a step."""
     messages: Collection[type[Message]] = ()
     """Messages of clients that `on_message` receives."""
     inputs: Collection[type] = ()
@@ -82,7 +82,7 @@ class Durability:
         return ()
 
     def said(self, item: Any, now: float) -> None:
-        """Process what the shell of the extension says."""
+        """Process an item from the extension's shell."""
 
     # -- resubmitted tasks and reported attempts
 

@@ -9,8 +9,8 @@ from scaler.scheduler.core.state import Task, Worker
 
 
 class Nearness:
-    """Which workers tasks with a `near` term prefer: here, none. It is asked only about such tasks. Times are core
-    time."""
+    """Workers preferred by tasks with a `near` term: by default, none. The core queries it only for such tasks. Times
+    are core time."""
 
     again_at: float | None = None
     """Time of the next placement of tasks that wait for a preferred worker. Each placement resets it."""
@@ -29,5 +29,5 @@ class Nearness:
         """Forget a worker."""
 
     def why_waits(self, _task: Task, /) -> str:
-        """Return a text on a ready task's preference and its reason, or an empty string."""
+        """Describe a ready task's preference and its reason, or return an empty string."""
         return ""

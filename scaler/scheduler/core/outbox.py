@@ -188,7 +188,7 @@ class Outbox:
                 of_group.pop(worker, None)
 
     def recall(self, worker: Worker, task: Task, *, kill: bool = False, preempt: bool = False) -> None:
-        """Add one attempt to the worker's next Recall. A Run of this step that names the attempt is sent before."""
+        """Add one attempt to the worker's next Recall. A Run from this step that names the attempt is sent first."""
         recall = self._recalls.get((worker, kill, preempt))
         if recall is None:
             recall = self._recalls[worker, kill, preempt] = Recall([], [], kill, preempt)

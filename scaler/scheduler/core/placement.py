@@ -3,8 +3,8 @@
 A worker's credit is its slots plus a prefetch. The prefetch is worth `PREFETCH_SECONDS` of measured task time or 1.5
 round trips to the worker, whichever is more; at least one task per slot, and at most the worker's queue size. Free
 slots are filled first, breadth first, then prefetches in equal shares. A task with retries=0 is never prefetched: if
-its worker is lost, the scheduler must know whether the task ran. Nor is a task that uses a limit of the cluster, nor a
-long task while owners or priorities contend.
+its worker is lost, the scheduler must know whether the task ran. Neither is a task that uses a limit of the cluster,
+nor a long task while owners or priorities contend.
 
 Balancing recalls queued tasks in three cases. If a worker is idle and no ready task fits it, tasks that will not start
 soon are recalled at once from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, each
@@ -12,8 +12,8 @@ soon are recalled at once from overloaded workers. If a worker finishes nothing 
 should start before queued ones, those are recalled.
 
 Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
-not prefetch behind a task that uses several slots. If the first such task of a queue finds no room for a while,
-the `resources` extension reserves room for it.
+not prefetch behind a task that uses several slots. If the first such task of a queue finds no capacity for a while, the
+`resources` extension reserves capacity for it.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ MAX_PLACED_PER_STEP = 4096
 """Bounds the duration of a step; the shell starts the next step at once."""
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64
-"""Workers per pass that may take nothing before the pass gives up."""
+"""Maximum workers per pass that take nothing before the pass ends."""
 MAX_HELD_BACK = 4
-"""Such workers per pass that do not prefetch the first task."""
+"""The same for workers that do not prefetch the first task."""
 MAX_AVOIDING = 64
-"""Tasks that avoid a worker which one step passes over for it."""
+"""Maximum tasks that avoid a worker and are skipped for it in one step."""
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
-"""Idle and overloaded workers compared per step: bounds a step in a large cluster."""
+"""Maximum idle and overloaded workers compared per step, which bounds a step in a large cluster."""
 MAX_TASKS_COMPARED, MAX_TRIED = 512, 256
 POLL_AGAIN_SECONDS = 0.005
 MAX_FITTING = 1024
-"""Needs whose fitting pools are kept."""
+"""Maximum needs whose fitting pools are kept."""
 WORTH_MOVING_SECONDS = 0.003
 """A task that starts sooner than this is not moved: moving takes that time."""
 
@@ -133,7 +133,8 @@ class Placement:
             self.update(worker)
 
     def drain(self, worker: Worker, reason: str, *, quarantined: bool = False, leaving: bool = False) -> None:
-        """Stop dispatching to a worker, and send it a Drain. leaving: its agent asked, and terminates itself."""
+        """Stop dispatching to a worker, and send it a Drain. leaving: its agent requested the drain and terminates
+        itself."""
         worker.drain(quarantined=quarantined, leaving=leaving)
         self.update(worker)
         self._outbox.send(worker.id, Drain(reason))
@@ -182,7 +183,7 @@ class Placement:
         heapify(left)
         while left and budget > 0:
             turn, place, queue = left[0]
-            if take_turns and (present := queue.next_turn()) > turn:  # keys only grow, unless a task is put back
+            if take_turns and (present := queue.next_turn()) > turn:  # keys only increase, unless a task is put back
                 heapreplace(left, (present, place, queue))
                 continue
             count = self._fill(queue, 1 if take_turns else budget, now)
@@ -332,7 +333,7 @@ class Placement:
         if reserved is not None and reserved is not queue:
             if not queue.may_pass(reserved):
                 return 0
-            share = 1  # the task behind the first may be of a rank that may not pass
+            share = 1  # the task behind the first may have a rank that may not pass
         if queue.needs.is_counted:
             share = min(share, worker.count(queue.needs, queue))
         return share
@@ -347,7 +348,8 @@ class Placement:
     # -- balancing
 
     def balance(self, now: float) -> None:
-        """Recall tasks from stalled workers, from overloaded workers for idle ones, and for tasks that precede them."""
+        """Recall tasks from stalled workers, from overloaded workers for idle workers, and to make way for tasks that
+        precede them."""
         self.poll_again_at = None
         if now >= self.next_check:
             self._relieve_stalled(now)
@@ -389,7 +391,7 @@ class Placement:
                 self._overloaded.move_to_end(worker)  # the next step compares other workers
 
     def preempt(self, now: float) -> None:
-        """Stop started tasks for ready ones."""
+        """Stop started tasks for ready tasks."""
         for worker, task, ahead in self._ready.turns.to_preempt(now):
             self._tasks.preempt(worker, task, ahead)
 
@@ -438,7 +440,7 @@ class Placement:
                 if task.needs.is_counted:
                     if not idle.count(task.needs):
                         continue
-                    wanted = 0  # only one of them: the remaining room is unknown
+                    wanted = 0  # only one of them, because the remaining capacity is unknown
             if type(task.state) is Assigned:
                 chosen.append(task)
         self._tasks.recall(worker, reversed(chosen))

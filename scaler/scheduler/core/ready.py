@@ -1,10 +1,10 @@
 """Ready queues: one per requirement, so that a task that no worker can run blocks no other task.
 
 Requirements whose first tasks have equal rank (priority, then depth) go round robin. Within a requirement: by priority,
-then keys take turns, then the owners of a key, then by depth, then first in, first out. A key with many clients thus
-gets no more than a key with one. The owner of a nested task is the client outside of all tasks. Adding, taking, and
-dropping a task are O(1) per turn: a dropped task stays as a tombstone until a take or a sweep removes it. Extensions
-may subclass `ReadyQueue` to keep tasks that prefer a place apart.
+then keys take turns, then the owners of a key, then by depth, then first in, first out. A key with many clients
+therefore gets no more than a key with one client. The owner of a nested task is the client outside all tasks. Adding,
+taking, and dropping a task are O(1) per turn: a dropped task stays as a tombstone until a take or a sweep removes it.
+Extensions may subclass `ReadyQueue` to separate tasks that prefer a place.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Rank = tuple[int, int]
 Side = OrderedDict[Worker, None]
 """Workers of a pool that may take tasks: idle ones, or prefetching ones."""
 Give = Callable[[Worker, int], int]
-"""Gives up to so many tasks of a queue to a worker, and returns their number."""
+"""Gives a worker up to this many tasks from a queue, and returns their number."""
 
 NO_RANK: Final = (sys.maxsize, 0)
-"""After the ranks of all tasks."""
+"""Sorts after the ranks of all tasks."""
 _SWEEP_AT = 1024
 """Tombstones that trigger a sweep, if they also outnumber the live tasks."""
 _NONE: Final[deque[Task]] = deque(maxlen=0)
@@ -42,10 +42,11 @@ Lane = OrderedDict[str, Owners]
 
 
 class Turns:
-    """Whose turn it is among the keys and owners of a lane. Here: round robin. The `sharing` extension goes by use."""
+    """Whose turn it is among the keys and owners of a lane. Here: round robin. The `sharing` extension decides by
+    use."""
 
     is_shared = False
-    """Tasks of several owners or priorities are live, or of limited ones."""
+    """Tasks of several owners or priorities, or of limited owners, are live."""
 
     def first(self, level: OrderedDict[Any, Any]) -> Any:
         """Return the key or owner whose turn it is; None if none may have one."""
@@ -72,14 +73,14 @@ class Turns:
         return True
 
     def text(self, _group: Group, /) -> str:
-        """Return a text on the share of a group's owner, or an empty string."""
+        """Describe the share of a group's owner, or return an empty string."""
         return ""
 
     def put_back(self, task: Task) -> None:
         """Called when a taken task is put back."""
 
     def precedes(self, _group: Group, _other: Group, /) -> bool | None:
-        """Return whether the owner of a group has its turn before another one; None: they alternate."""
+        """Return whether a group's owner has its turn before another owner; None: they alternate."""
         return None
 
     def standing(self, _group: Group, /) -> tuple[float, ...]:
@@ -123,7 +124,8 @@ class ReadyQueue:
         self._priorities: list[int] = []
         """Negated, in ascending order."""
         self._sole = _NONE
-        """Shortcut to the best priority's only tasks. Never emptied, so that empty levels are removed by `take`."""
+        """Shortcut to the best priority's only tasks. Never emptied by other methods, so that `take` removes empty
+        levels."""
 
     preferred: Collection[Task] = ()
     """Tasks that prefer a place, which `count` excludes."""
@@ -148,7 +150,7 @@ class ReadyQueue:
         return NO_RANK[:1] if first is None else (first.group.rank[0], self._turns.standing(first.group))
 
     def may_pass(self, other: ReadyQueue) -> bool:
-        """Return whether tasks of this queue may use room reserved for the first task of another queue."""
+        """Return whether tasks in this queue may use capacity reserved for the first task in another queue."""
         first = None if other is self else other.first()
         return first is None or self.first_rank < first.group.rank
 
@@ -281,7 +283,7 @@ class ReadyQueue:
             self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
-        """Return how many tasks of the same preferred place go before this one, at most `limit`. O(limit)."""
+        """Return how many tasks with the same preferred place go before this task, at most `limit`. O(limit)."""
         (priority, depth), group = task.group.rank, task.group
         count = 0
         for better in self._priorities[: self._priorities.index(priority)]:
@@ -306,7 +308,7 @@ class ReadyQueue:
         return (task for task in _all_of(self._by_owner()) if task.state is READY)
 
     def add_one(self, task: Task, _place: int | None = None, *, is_first: bool) -> None:
-        """Add a task. _place: the one that it prefers. is_first: ahead of its client's other tasks."""
+        """Add a task. _place: the task's preferred place. is_first: ahead of its client's other tasks."""
         group = task.group
         group.ready += 1
         self.count += 1
@@ -364,7 +366,7 @@ class ReadyQueues:
         self.of(task.needs).remove(task)
 
     def drop(self, task: Task) -> None:
-        """Call after the state of a ready task was changed by anything but `take`."""
+        """Call after anything but `take` has changed the state of a ready task."""
         task.group.ready -= 1
         self.of(task.needs).drop(task)
 
@@ -394,8 +396,8 @@ class ReadyQueues:
     def which_wait(
         self, queues: Iterable[ReadyQueue], placed: Mapping[ReadyQueue, int]
     ) -> Iterator[tuple[ReadyQueue, bool]]:
-        """Yield queues with whether only resources keep their next task waiting: its queue has the first turn, or none
-        of its tasks was placed if queues take no turns. placed: tasks placed in this pass."""
+        """Yield queues, each with whether its next task waits only for resources: the queue has the first turn or, if
+        queues take no turns, none of its tasks was placed. placed: tasks placed in this pass."""
         waiting = self.waiting() if self.turns.is_shared else ()
         first = next((queue.next_turn() for queue in waiting if queue.total), None)
         for queue in (queue for queue in queues if not queue.needs.is_fixed):

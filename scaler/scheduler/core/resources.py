@@ -34,10 +34,11 @@ class Claims:
     reserved: Any = field(default=None, init=False)
     """The `ReadyQueue` for which freed slots are reserved."""
     may_exceed: bool = field(default=False, init=False)
-    """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
+    """Tasks may exceed the offers until some of them end: a blocked task continued, or a restarted scheduler adopted
+    tasks."""
 
     def count(self, _needs: Needs, _queue: Any, /) -> int:
-        """Return how many tasks with these needs find resources now, outside of reservations for other queues."""
+        """Return how many tasks with these needs find resources now, excluding reservations for other queues."""
         return sys.maxsize
 
     def is_kept_for(self, queue: Any) -> bool:
@@ -68,7 +69,7 @@ class Claims:
         self.extra += sign * (self.by_task[task][0].width(self.offers, self.slots) - 1)
 
     def _take(self, _needs: Needs, _reported: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Claim other resources than slots. Returns the indexes of GPUs."""
+        """Claim resources other than slots. Returns the indexes of GPUs."""
         return ()
 
     def _give_back(self, _needs: Needs, _devices: tuple[int, ...]) -> None: ...
@@ -84,7 +85,7 @@ class ResourceRules:
         return MISSING if needs.claims or needs.cpus else ""
 
     def room(self, _queue: Any, /) -> int:
-        """Return how many tasks of a queue find room in the cluster's limits now."""
+        """Return how many tasks in a queue the cluster's limits admit now."""
         return sys.maxsize
 
     def within_limits(self, wanted: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -92,11 +93,11 @@ class ResourceRules:
         return wanted
 
     def limited(self, _queue: Any, _task: Any = None, /) -> str:
-        """Return for which limit the tasks of a queue wait, or an empty string. _task: the one to explain."""
+        """Describe the limit for which a queue's tasks wait, or return an empty string. _task: the one to explain."""
         return ""
 
     def deadlock(self, _task: Any, /) -> str:
-        """Return a text if a task waits for a limit that tasks around it use, or an empty string."""
+        """Return an explanation if a task waits for a limit that its enclosing tasks use, or an empty string."""
         return ""
 
     def joined(self, worker: Any) -> Claims:

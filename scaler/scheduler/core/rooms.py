@@ -31,14 +31,14 @@ class Remembered(Protocol):
     """Ended tasks that an extension retains."""
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the last end of this task, and its index there."""
+        """Return the batch with the last end of this task, and the task's index in the batch."""
 
     def latest(self, limit: int) -> Iterable[tuple[TasksEnded, int]]:
         """Return up to `limit` last ends, oldest first."""
 
 
 class Explainer:
-    """Texts about waiting tasks, which an extension provides. Without it, they are empty."""
+    """Texts about waiting tasks, which an extension provides. Without the extension, they are empty."""
 
     def why(self, _task: bytes, /) -> str:
         """Return why a task waits, where it runs, or how it ended."""
@@ -57,7 +57,7 @@ class Paced:
     """Receives measurements of workers, for the `health` extension. The default ignores them."""
 
     def measured(self, worker: bytes, timing: Timing, tasks: float, ran_us: float, usual_us: float) -> None:
-        """Take the measurements of one batch; see `Timing.refresh`."""
+        """Process the measurements of one batch; see `Timing.refresh`."""
 
     def failed(self, worker: bytes, timing: Timing, *, has_run: bool) -> None:
         """Count a failed task. has_run: it raised an exception, so its duration is measured."""

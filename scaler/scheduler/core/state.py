@@ -42,14 +42,14 @@ UNKNOWN_DURATION_SECONDS = 0.05
 BUCKETS = 65
 """Buckets by bit length of a duration in microseconds (64 bits)."""
 MOST_WEIGHT = 512
-"""Tasks in a histogram after which all counts are halved."""
+"""Number of tasks in a histogram after which all counts are halved."""
 
 
 @dataclass(slots=True, eq=False)
 class Timing:
     """Durations of one function's tasks, in histograms with doubling buckets. seconds: the mean, or an assumption at
-    first. Call `refresh` after a batch. An update costs O(1). Old durations lose weight, so that the durations of a
-    function that changes are soon right.
+    first. Call `refresh` after a batch. An update costs O(1). Old durations lose weight, so the histogram soon reflects
+    a function's changed durations.
     """
 
     seconds: float = UNKNOWN_DURATION_SECONDS
@@ -100,7 +100,7 @@ PREFETCH_SECONDS = 0.05
 PREFETCH_ROUND_TRIPS = 1.5
 """Prefetched work in round trips to the worker: one in flight, the rest as margin."""
 ROUND_TRIPS_KEPT = 5
-"""Number of heartbeats of which the fastest counts, because a busy process answers late."""
+"""Number of heartbeats among which the fastest counts, because a busy process answers late."""
 MAX_ROUND_TRIP_SECONDS = 1.0
 """Maximum round trip, as reported by a worker, that increases its prefetch."""
 CHECK_SECONDS = 1.0
@@ -110,7 +110,7 @@ MAX_CALLS_OF_TASK = 1 << 32
 """Maximum accepted from a client, because counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
 MAX_ARRIVALS = 1_000
-"""Arrival times per group; beyond this, every second one is dropped."""
+"""Maximum arrival times per group. Above this, every second one is dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -135,8 +135,8 @@ class Function:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Live tasks of one client and spec. owner: the client outside of all tasks, for nested ones; otherwise the client.
-    rank: sort key of queues, by descending priority, then depth."""
+    """Live tasks of one client and spec. owner: the client, or for nested tasks, the client outside all tasks. rank:
+    sort key of queues, by descending priority, then depth."""
 
     client: ClientRecord
     owner: ClientRecord
@@ -173,7 +173,8 @@ class Group:
             del arrivals[1:-1:2]
 
     def oldest(self) -> tuple[float, bytes]:
-        """Return when the oldest queued task arrived, and such a task, or the last arrival. O(MAX_ARRIVALS)."""
+        """Return when the oldest queued task arrived, and a task that arrived then. Without queued tasks, return the
+        last arrival. O(MAX_ARRIVALS)."""
         return next((each for each in self.arrivals if self._has_queued(each[1])), self.arrivals[-1])
 
     @property
@@ -261,7 +262,7 @@ class Ran:
 
 @dataclass(slots=True, eq=False)
 class Terminated:
-    """worker: name, or empty. ran: of its Done. Only tombstones and the history refer to such a task."""
+    """worker: name, or empty. ran: columns of its Done. Only tombstones and the history refer to such a task."""
 
     worker: str
     ran: Ran | None = None
@@ -302,7 +303,8 @@ class AttemptErrors:
     at_time_limit: int = 0
     longest_seconds: float = 0.0
     misses: dict[bytes, int] = field(default_factory=dict)
-    """By object: attempts that could not begin because the worker did not get it from the storage."""
+    """By object: number of attempts that could not begin because the worker could not get the object from the
+    storage."""
     lost_workers: set[bytes] = field(default_factory=set)
     last_worker: Worker | None = None
     avoid_until: float = 0.0
@@ -383,9 +385,8 @@ NO_BATCH: Final = ResultBatch(None, 0)
 
 @dataclass(slots=True, eq=False)
 class KeptResults:
-    """Numbers of Done messages whose results a worker keeps.
-
-    released: numbers of results that it need not keep, not sent yet.
+    """Numbers of Done messages whose results a worker keeps. released: numbers of results that it no longer needs to
+    keep, not yet sent.
     """
 
     number: int = 0
@@ -468,13 +469,13 @@ class ClientRecord(PeerRecord):
     is_absent: bool = False
     """Without connection: messages to it are dropped. Set only by the `durability` extension."""
     is_back: bool = False
-    """It had an earlier session, with this scheduler or its predecessor."""
+    """Whether it had an earlier session, with this scheduler or its predecessor."""
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     is_durable: bool = False
     """Its tasks and results outlive its connection. Set only by the `durability` extension."""
     owner: ClientRecord | None = None
-    """For a client inside a task: the client outside of all tasks, as far as known."""
+    """For a client inside a task: the client outside all tasks, if known."""
 
     @property
     def is_detached(self) -> bool:
@@ -538,7 +539,7 @@ class WorkerProgress:
     failures_in_row: int = 0
     is_quarantined: bool = False
     has_begun: bool = False
-    """Some task has run. Until then, processors may still be starting."""
+    """Whether a task has run. Until then, processors may still be starting."""
 
     def begin(self) -> None:
         self.has_begun = True
@@ -624,7 +625,7 @@ class Worker(PeerRecord):
 
     @property
     def busy(self) -> int:
-        """Tasks that use a slot or wait for one, without blocked ones."""
+        """Tasks that use a slot or wait for one, excluding blocked tasks."""
         return len(self.tasks) - len(self.blocked)
 
     @property
@@ -635,7 +636,7 @@ class Worker(PeerRecord):
         return seconds
 
     def full_load(self, load: float, count: float) -> float:
-        """Return the load above which no task is prefetched. load, count: of its present tasks.
+        """Return the load above which no task is prefetched. load, count: of its current tasks.
 
         The view of a distant worker is one round trip old, so its running tasks are not counted.
         """

@@ -1,4 +1,4 @@
-"""Interface of the part that knows where objects are. Pure."""
+"""Interface of the part that records where objects are. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Stores:
     Places are numbers; 0: the object storage."""
 
     is_used = False
-    """Whether small objects may be elsewhere, so that `stored` must be told about all."""
+    """Whether small objects may be elsewhere, so that `stored` must be called for all objects."""
     is_spread = False
-    """Whether workers are at several places. If not, no task prefers one."""
-    refusal = "this scheduler has no stores of hosts: its extension data_plane is switched off"
+    """Whether workers are at several places. If not, no task prefers a place."""
+    refusal = "this scheduler has no host stores: its extension data_plane is disabled"
     """Why stores may not connect; empty if they may."""
     again_at: float | None = None
     """Time of the next placement of tasks that could not be compared."""
@@ -82,7 +82,7 @@ class Stores:
         """Record an object stored by a task. size_bytes: 0 if unknown."""
 
     def restored(self, identifier: bytes) -> None:
-        """Record that a client put a lost object into the object storage again."""
+        """Record that a client has stored a lost object in the object storage again."""
 
     def forget(self, identifiers: list[bytes]) -> None:
         self._to_storage.append(ForgetObjects(identifiers))
@@ -118,7 +118,7 @@ class Stores:
         return 0
 
     def came_free(self, worker: Worker) -> None:
-        """Note that a worker may take more tasks, or fewer."""
+        """Record that a worker may take more tasks, or fewer."""
 
     def end_pass(self, now: float) -> None:
         """Called after all queues were offered to workers at several places."""

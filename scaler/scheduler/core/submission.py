@@ -25,9 +25,9 @@ from scaler.scheduler.core.tasks import Tasks
 MAX_WRONG = 100
 MAX_TIMINGS = 10_000
 MAX_FUNCTIONS = 10_000
-"""Function names with task counts, in addition to the names of live tasks."""
+"""Maximum function names with task counts, in addition to the names of live tasks."""
 MAX_DEFINITIONS = 4
-"""Functions of one name whose durations are shown together: the most recently submitted ones."""
+"""Maximum functions with one name whose durations are shown together, most recently submitted first."""
 
 
 class Submission:
@@ -167,7 +167,7 @@ class Submission:
             return refusal
         if self._state.accounts.tasks_left(account) <= 0:
             return self._state.accounts.tasks_limit(account)
-        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and that many tasks are waiting already"
+        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and that many tasks are already waiting"
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
         """Reject tasks at submission. Tasks refused by a failed journal are answered at once and not retained."""

@@ -10,7 +10,7 @@
     any      -> Terminated                 end
 
 Invariants: a terminated task is in no table. Each task gets exactly one entry in a Finished, or none if its client has
-left. A result of any attempt but the current one is dropped together with its stored object.
+left. The result of any attempt except the current one is dropped together with its stored object.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ MAX_CANCELLED = 2_000
 """Tasks cancelled per step, at about 5 us each."""
 MAX_REJECTED_KEPT = 10
 MAX_MISSES = 20
-"""Retries of a task whose worker cannot get one object: about 15 s, with the backoff."""
+"""Maximum retries of a task whose worker cannot get an object: about 15 s, with the backoff."""
 
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.OBJECT_LOST)
 _FAILED = frozenset(
@@ -112,7 +112,7 @@ _CANCELLED = Outcome.CANCELLED
 _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMORY: Outcome.MEMORY_LIMIT}
 """Final outcome of a task that has reached its limit for losses, by the outcome of the last attempt."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
-"""Outcomes up to this value mean that the task's own code ran to its end."""
+"""Outcomes up to this value mean that the task's own code ran to completion."""
 _ZEROS = repeat(0)
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = RetainedResult(
@@ -193,7 +193,7 @@ class Tasks:
             store = self._stores.preferred(task, self._state.own_time(self._state.now))
         self._ready.add_one(task, store, is_first=is_first)
 
-    # -- to workers and back
+    # -- assignment to workers and return
 
     def assign(self, tasks: list[Task], worker: Worker, inputs: Mapping[bytes, tuple[bytes, ...]], now: float) -> None:
         """Send ready tasks, already taken from their queue, to a worker. inputs: see `Outbox.run`."""
@@ -257,7 +257,7 @@ class Tasks:
         if not message.ids:
             worker.account()
         rows = zip(message.ids, message.attempts, message.started, strict=True)
-        for identifier, attempt, has_started in reversed(list(rows)):  # each requeues ahead of the one before
+        for identifier, attempt, has_started in reversed(list(rows)):  # each is requeued ahead of the previous one
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != attempt:
                 continue
@@ -269,7 +269,7 @@ class Tasks:
             self._take_back(worker, task, now)
 
     def _take_back(self, worker: Worker, task: Task, now: float) -> None:
-        """Requeue a task that has not begun, ahead of its client's other tasks, or end it if it is to be cancelled."""
+        """Requeue a task that has not begun, ahead of its client's other tasks, or end it if it is being cancelled."""
         self._release(worker, task)
         if type(task.state) is Recalled and task.state.cancel:
             self.end(task, _CANCELLED, b"cancelled")
@@ -361,7 +361,8 @@ class Tasks:
         worker.progress.note(now, healthy)
 
     def _stored(self, worker: Worker, task: Task, outcome: int, payload: bytes) -> tuple[int, bytes]:
-        """Note where a result is stored. Returns the outcome and the payload, which are others for a wrong id."""
+        """Record where a result is stored. Returns the outcome and the payload, which are replaced if the id is
+        wrong."""
         if not self._is_result(task.id, task.attempt, payload):
             return Outcome.OBJECT_LOST, b"its worker stored the result under another id"
         size_bytes = stored_bytes(payload)
@@ -379,7 +380,7 @@ class Tasks:
         return task is not None and task.attempt == attempt
 
     def drop_late(self, payload: bytes, worker: Worker | None = None) -> None:
-        """Drop a result that no task awaits, with its stored object. worker: the one that stored it, if known."""
+        """Drop a result that no task awaits, with its stored object. worker: the worker that stored it, if known."""
         if is_stored(payload):
             self._forget_stored(payload[1:17], worker)
 
@@ -416,7 +417,7 @@ class Tasks:
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST | Outcome.MEMORY_LIMIT:
                 self.end(task, outcome, payload, *costs)
             case Outcome.SUCCESS | Outcome.EXCEPTION:
-                raise AssertionError("ended with a result")
+                raise AssertionError("the task ended with a result")
 
     def _note_preempted(self, worker: Worker, task: Task, ahead: str, duration_us: int) -> None:
         """Record that an attempt was stopped for another task, without charging any limit."""
@@ -614,7 +615,9 @@ class Tasks:
             task.attempt = max(task.attempt, task.group.client.attempt_base)
             delay = max(delay, self._state.rooms.durability.recovers_until - now)
         if task.attempt >= MAX_ATTEMPT:
-            self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent that many times".encode())
+            self.end(
+                task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and the task was sent that many times".encode()
+            )
         elif task.references and self._lacks_inputs(task):
             pass
         elif delay > 0:
@@ -630,7 +633,8 @@ class Tasks:
             self._state.changes.add(GivenBack, task.id)
 
     def _lacks_inputs(self, task: Task) -> bool:
-        """Make a requeued task wait for live dependencies, or fail with a failed one. False: all inputs are here."""
+        """Make a requeued task wait for live dependencies, or fail with a failed one. False: all inputs are
+        available."""
         client = task.group.client
         missing = sum(reference in client.tasks for reference in task.references)
         found = [client.retained.get(each, _NOT_RETAINED) for each in task.references if is_task(each)]
@@ -697,7 +701,7 @@ class Tasks:
                     self._enqueue(dependent)
 
     def reject(self, tasks: Sequence[Task], why: str) -> None:
-        """Reject tasks at submission. The first of them are kept as failures and stand for all."""
+        """Reject tasks at submission. The first of them are kept as failures and represent all."""
         payload = why.encode()
         for number, task in enumerate(tasks):
             self._end_one(task, Outcome.REJECTED, payload, is_kept=number < MAX_REJECTED_KEPT)
@@ -859,7 +863,8 @@ class Tasks:
     # -- cancel
 
     def cancel(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Cancel tasks; each ends in a Finished. Takes several steps for many, so that other clients do not wait."""
+        """Cancel tasks; each ends in a Finished. Cancelling many tasks takes several steps, so that other clients do
+        not wait."""
         self._cancels.append((client, iter(ids)))
 
     def _cancel(self, task: Task) -> None:

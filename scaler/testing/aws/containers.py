@@ -1,4 +1,4 @@
-"""The containers of the emulated services, as processes of this machine. Linux only.
+"""The containers of the emulated services, as processes on this machine. Linux only.
 
 A container's command runs in its own session, in an empty folder, with a clean environment in which `python` is this
 interpreter with all installed packages. When the first process ends, the rest of its process group is killed.
@@ -49,10 +49,10 @@ class Container:
         return self._exit_code
 
     def wait(self, timeout_seconds: float) -> int:
-        """Wait for the end and for `on_exit`, and return the exit code. Raises TimeoutError."""
+        """Wait for the exit and for `on_exit`, and return the exit code. Raises TimeoutError."""
         self.watcher.join(timeout_seconds)
         if self._exit_code is None:
-            raise TimeoutError(f"container {self.name} still runs after {timeout_seconds:g} s")
+            raise TimeoutError(f"container {self.name} is still running after {timeout_seconds:g} s")
         return self._exit_code
 
     def terminate(self) -> None:

@@ -90,13 +90,13 @@ class Faults:
         """Add a rule behind the existing rules.
 
         operation: a name such as `RunTask`, a qualified name such as `ecs:TagResource` if services share the name,
-        `s3:*`, or `*`. times: number of affected requests. None: all until `clear`. Raises UsageError for a Partial
-        of other operations than RunTask and CreateFleet, and for times below 1.
+        `s3:*`, or `*`. times: number of affected requests. None: all until `clear`. Raises UsageError for a Partial of
+        operations other than RunTask and CreateFleet, and for times below 1.
         """
         if isinstance(fault, Partial) and operation.rpartition(":")[2] not in ("RunTask", "CreateFleet"):
-            raise UsageError(f"Partial is a fault of RunTask and CreateFleet, and not of {operation}")
+            raise UsageError(f"Partial is a fault for RunTask and CreateFleet, not for {operation}")
         if times is not None and times < 1:
-            raise UsageError(f"times must be at least 1, or None for all requests, and is {times}")
+            raise UsageError(f"times must be at least 1, or None for all requests, but is {times}")
         rule = Rule(operation, fault, times)
         with self._lock:
             self._rules.append(rule)

@@ -1,7 +1,7 @@
 """EC2 of the emulator: moto, plus idempotent client tokens, partial starts, and a limit on user data.
 
-An instance runs its user data as a local process, and ends with the process. Its environment has the address of its
-metadata (version 2).
+An instance runs its user data as a local process, and ends with the process. Its environment contains the address of
+its metadata (version 2).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class EmulatedEc2(MotoService):
     def user_data(self, instance_id: str) -> str:
         """Return the script that an instance received. Empty without one."""
         found = self._backend().get_instance(instance_id).user_data
-        # moto stores user data of a template's first version with another type than that of later versions.
+        # moto stores the user data of a template's first version with a different type than that of later versions.
         encoded = found if isinstance(found, str) else found.as_bytes() if found else b""
         return base64.b64decode(encoded).decode()
 

@@ -41,8 +41,8 @@ class AwsEmulator:
     ECS, Batch, and Service Quotas are emulated here. moto implements S3, IAM, CloudWatch Logs, Systems Manager, STS,
     EC2, and ECR.
 
-    endpoint_url: endpoint of every service. environment: variables for boto3. faults: the fault script. Containers
-    are processes of this machine.
+    endpoint_url: endpoint of every service. environment: variables for boto3. faults: the fault script. Containers are
+    processes on this machine.
     """
 
     def __init__(self, *, port: int = 0, container_environment: Mapping[str, str] | None = None) -> None:
@@ -130,7 +130,7 @@ class AwsEmulator:
                 headers = {"x-amzn-RequestId": str(uuid.uuid4()), **answer.headers}
                 return Response(answer.body, answer.status, headers)
         # In the formats of query and JSON services, so that boto3 shows the text.
-        text = f"the emulator has {SERVICES}, and in none of them {call.method} {call.path}"
+        text = f"the emulator has {SERVICES}, none of which has {call.method} {call.path}"
         if "json" in call.headers.get("content-type", ""):
             return JSONResponse({"__type": "NotEmulated", "message": text}, 400)
         body = (

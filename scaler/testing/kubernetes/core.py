@@ -1,7 +1,7 @@
 """The state machine of the emulated cluster: pod admission, scheduling, and the kubelet's reports. Pure.
 
 Invariants:
-- Users change a pod until it has a node. Then only the node's kubelet does.
+- Users change a pod until it has a node. After that, only the node's kubelet changes it.
 - A deleted pod ends with its container: SIGTERM, then SIGKILL after the grace period. Grace 0 removes the pod at once.
 - A lost node reports nothing more, and its pods stay until they are deleted without grace.
 """

@@ -1,4 +1,4 @@
-"""The emulated cluster's HTTP server, and its kubelet's containers as processes of this machine."""
+"""The emulated cluster's HTTP server, and its kubelet's containers as processes on this machine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class KubernetesEmulator(SteppedService):
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.namespace = namespace
         self.token = uuid.uuid4().hex
-        """Token that clients must present. Changing the token refuses clients with the old one."""
+        """Token that clients must present. After a change, clients with the old token are refused."""
         self.is_away = False
         """True: every connection is cut."""
         self.faults = Faults()
@@ -179,7 +179,7 @@ class KubernetesEmulator(SteppedService):
             self._loop.call_soon_threadsafe(cut)
 
     def output(self, pod: str) -> str:
-        """Return the end of the output of a pod's container."""
+        """Return the last part of a container's output."""
         with self._changed:
             return self._running[pod].output()
 

@@ -39,7 +39,8 @@ class AllFromTheStart:
 
 
 class OnePerHeartbeat:
-    """One more unit per heartbeat if tasks / workers > 10, one less if below 1. The first unit starts for any task.
+    """One more unit per heartbeat if tasks / workers > 10, one less if the ratio is below 1. The first unit starts for
+    any task.
 
     Counts connected workers only, as usual in such formulas, and treats each manager separately.
     """

@@ -113,7 +113,7 @@ def _flaps(series: Sequence[tuple[float, int]], bursts: Sequence[float]) -> int:
 
 
 class _UnitWorker(SimulatedWorker):
-    """The worker of a unit. Its tasks have the durations of the workload."""
+    """The worker of a unit. Its tasks have the workload's durations."""
 
     def __init__(
         self, identifier: bytes, slots: int, world: ScalingWorld, seconds: dict[bytes, float], dispatch_seconds: float
@@ -173,7 +173,9 @@ class ScalingWorld(SteppedCore):
     def run(self, ends_at_once: bool) -> ScalingOutcome:
         self.open_managers()
         while self._ended < self._workload.tasks:
-            assert self.now < LIMIT_SECONDS, f"{self._workload.tasks - self._ended} tasks wait after {self.now:.0f} s"
+            assert self.now < LIMIT_SECONDS, (
+                f"{self._workload.tasks - self._ended} tasks are waiting after {self.now:.0f} s"
+            )
             self._advance()
         while self._units and not ends_at_once:
             assert self.now < LIMIT_SECONDS, f"{self._units} units are left after {self.now:.0f} s"

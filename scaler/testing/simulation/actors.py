@@ -219,7 +219,7 @@ class SimulatedWorker:
                 taken.add(identifier)
                 started = False
             else:
-                continue  # the task is in a Done in flight
+                continue  # a Done in flight contains the task
             answer.ids.append(identifier)
             answer.attempts.append(attempt)
             answer.started.append(started)
@@ -336,13 +336,13 @@ class SimulatedClient:
         if not isinstance(message, Finished):
             return
         if message.number:
-            assert message.number == self._number + 1, "Finished come in order, each once"
+            assert message.number == self._number + 1, "Finished messages arrive in order, each once"
             self._number = message.number
         released: list[bytes] = []
         for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
             spec = self.expected.pop(identifier, None)
             self._referenced.pop(identifier, None)
-            assert spec is not None, f"task {identifier.hex()} ended twice, or never was"
+            assert spec is not None, f"task {identifier.hex()} ended twice or never existed"
             self.outcomes[Outcome(outcome)] += 1
             if outcome == Outcome.SUCCESS:
                 if is_stored(payload):

@@ -101,7 +101,7 @@ class Link:
         self.server.session.disconnect()
 
     def resume(self, now: float) -> None:
-        """Reconnect both sessions. Each end drops what the other has and retransmits the rest."""
+        """Reconnect both sessions. Each end drops messages that the other end has and retransmits the rest."""
         self.peer.session.resume(self.server.session.received)
         self.server.session.resume(self.peer.session.received)
         self.up = True

@@ -45,19 +45,19 @@ class SimulatedMonitor:
 
     def judge(self, now: float) -> None:
         """Check that every end was reported or counted as dropped, and that no ended task is shown as live."""
-        for _ in range(10):  # ends that do not fit into one report are in the next ones
+        for _ in range(10):  # ends that do not fit into one report appear in later reports
             self._report(now)
         reported = self.rows + self.model.dropped
         every = sum(self._state.counts.ended.values())
         assert self._finished <= reported <= every, (
-            f"{reported} ends of {every} were reported, {self._finished} to clients"
+            f"{reported} of {every} ends were reported, and {self._finished} to clients"
         )
         for task in self.model.tasks(limit=1_000_000):
             if task.state in LIVE:
                 identifier = bytes.fromhex(task.id)
                 client = self._state.clients.get(owner_of(identifier))
-                assert client is not None, f"task {task.id} is shown as {task.state}, and its client has left"
-                assert identifier in client.tasks, f"task {task.id} is shown as {task.state}, and has ended"
+                assert client is not None, f"task {task.id} is shown as {task.state}, but its client has left"
+                assert identifier in client.tasks, f"task {task.id} is shown as {task.state}, but has ended"
 
     def _report(self, now: float) -> None:
         around = ServerStatus(now, 1, SchedulerRow(), StorageRow(), {}, {})
@@ -68,7 +68,7 @@ class SimulatedMonitor:
         living = sum(len(client.tasks) for client in self._state.clients.values())
         leaving = sum(len(client.tasks) for client in self._state.departed)
         shown = counts.waiting + counts.ready + counts.assigned + counts.suspended
-        assert shown == living + leaving, f"{shown} tasks are shown, and {living} + {leaving} there are"
+        assert shown == living + leaving, f"{shown} tasks are shown, but {living} + {leaving} exist"
         report = self._events.report(now)
         if report is None:
             return

@@ -135,7 +135,7 @@ class World(SteppedCore):
 
     def started(self, task: bytes) -> None:
         assert task not in self._killed or task in self._said_again, (
-            f"task {task.hex()} was cancelled on a worker, and runs again"
+            f"task {task.hex()} was cancelled on a worker, but runs again"
         )
         self._starts[task] += 1
 
@@ -146,7 +146,7 @@ class World(SteppedCore):
         """Run until every client has all outcomes and all leases of dead peers have ended, then check the results."""
         self._wake_core(0.0)
         while not self._is_done():
-            assert self.now < self._limit_seconds, f"tasks still wait after {self.now:.0f} simulated seconds"
+            assert self.now < self._limit_seconds, f"tasks are still waiting after {self.now:.0f} simulated seconds"
             self._advance()
         until = self.now + self._settle_seconds
         while self.now < until:
@@ -323,7 +323,7 @@ class World(SteppedCore):
         self.later(thaw, lambda: self._frozen.discard(actor.id))
 
     def _crash_client(self) -> None:
-        """Crash a client during its work. Half of the clients close their sessions, the rest time out."""
+        """Crash a client during its work. Half of the clients close their sessions, and the rest time out."""
         clients = self._living(SimulatedClient)
         if len(clients) < 2:
             return
@@ -350,14 +350,14 @@ class World(SteppedCore):
         for client in self._clients:
             for outcome, count in client.outcomes.items():
                 report.outcomes[outcome] += count
-        assert not report.outcomes[Outcome.OBJECT_LOST], "nothing is lost in a world that keeps all objects"
+        assert not report.outcomes[Outcome.OBJECT_LOST], "no object is lost in a world that keeps all objects"
         if self._settle_seconds > self._config.client_timeout_seconds:
             lost = [client for client in self._clients if not client.alive and client.id in self.core.state.clients]
             recent = sum(self._died_at[client.id] > self.now - self._settle_seconds for client in lost)
-            assert len(lost) <= recent, "the core keeps no client that has left beyond its lease"
+            assert len(lost) <= recent, "the core keeps no client beyond its lease"
         once = {task for client in self._clients for task in client.once}
         for task, count in self._starts.items():
-            assert count == 1 or task not in once, f"task {task.hex()} may start once, and started {count} times"
+            assert count == 1 or task not in once, f"task {task.hex()} may start once, but started {count} times"
         report.simulated_seconds, report.core_seconds = self.now, self._core_seconds
         report.worst_step_seconds, report.steps = self._worst_step_seconds, self._steps
         return report

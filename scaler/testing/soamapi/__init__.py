@@ -1,7 +1,8 @@
-"""Emulator of `soamapi`, the client and service library of IBM Spectrum Symphony, as far as Scaler uses the library.
+"""Emulator of `soamapi`, the client and service library of IBM Spectrum Symphony, limited to the parts that Scaler
+uses.
 
-This process stands in for Symphony: it schedules tasks (`grid.py`) and runs each in a real service process, started
-with the service's command. Callbacks run on the emulator's own threads, several at a time. `Fault`s inject failures.
+This process replaces Symphony: it schedules tasks (`grid.py`) and runs each in a real service process, started with the
+service's command. Callbacks run on the emulator's own threads, several at a time. `Fault`s inject failures.
 
 `import soamapi` loads the emulator if `ON_PATH` is on `sys.path`. `StandIn(...).environment()` provides the path and
 the settings for another process. In this process, call `reset(StandIn(...))`. Names, signatures, and semantics

@@ -237,7 +237,7 @@ class Connection:
         _refuse("create_session")
         callback = attributes.callback
         if callback is None or attributes.flags != SessionFlags.PARTIAL_ASYNC:
-            raise SoamException("the stand-in knows sessions with a callback and the flag PARTIAL_ASYNC only")
+            raise SoamException("the stand-in supports only sessions with a callback and the flag PARTIAL_ASYNC")
         session = grid().create_session(
             attributes.session_name,
             attributes.priority,

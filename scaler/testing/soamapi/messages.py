@@ -34,7 +34,7 @@ class OutputStream:
 
     def write_byte_array(self, data: array[int], offset: int, count: int) -> None:
         if not isinstance(data, array) or data.typecode not in _KINDS:
-            raise TypeError("write_byte_array takes an array of the type 'b' or 'B'")
+            raise TypeError("write_byte_array takes an array with the type 'b' or 'B'")
         self._parts.append(count.to_bytes(8, "little") + data[offset : offset + count].tobytes())
 
     def bytes(self) -> bytes:
@@ -54,7 +54,7 @@ class InputStream:
         count = int.from_bytes(self._data[self._at : self._at + 8], "little")
         start = self._at + 8
         if self._at + 8 > len(self._data) or start + count > len(self._data):
-            raise SoamException("the message ends before what is read from it")
+            raise SoamException("the message ends before the value that is read from it")
         self._at = start + count
         return array(kind, self._data[start : self._at])
 

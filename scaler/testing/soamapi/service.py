@@ -88,5 +88,5 @@ def _sendable(answer: Answer) -> Answer:
     try:
         pickle.dumps(answer)
     except Exception as error:  # noqa: BLE001 (what cannot be pickled raises anything)
-        return Threw(FatalException(f"what the service threw cannot be sent: {error}"), again=False)
+        return Threw(FatalException(f"the service's exception cannot be sent: {error}"), again=False)
     return answer

@@ -20,7 +20,7 @@ Status = tuple[bool, bool, bytes, float, int, str]
 """A processor in a heartbeat: is ready, is suspended, running task, seconds so far, lane, what the task waits for."""
 MAX_SPECS = 4096
 MAX_RETAINED_BYTES = 64 * 1024 * 1024
-"""Results retained for a restarted scheduler. The oldest are dropped beyond this. Their tasks run again, or are lost
+"""Results retained for a restarted scheduler. Above this, the oldest are dropped. Their tasks run again, or are lost
 with retries=0."""
 ROW_BYTES = 192
 """Assumed size of a result without its payload."""
@@ -76,7 +76,7 @@ class RetainedResults:
 
 
 class ExecutorBase(ABC):
-    """Runs attempts: in processors of this host (`pool.py`), or as calls to a service (`scaler.offload.calls`)."""
+    """Runs attempts: in this host's processors (`pool.py`), or as calls to a service (`scaler.offload.calls`)."""
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config
@@ -253,7 +253,7 @@ class ExecutorBase(ABC):
     ) -> None:
         """Remove a dispatched attempt and report that it produced no result. lane: as in `RanAt`."""
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
-            outcome = Outcome.WORKER_LOST  # it may have started and may not run twice
+            outcome = Outcome.WORKER_LOST  # the task may have started and may not run twice
         payload = text.encode("utf-8", "replace")
         self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0, 0, 0))
 

@@ -1,8 +1,8 @@
 """The agent's core: owns the worker's attempts and decides what to report to the scheduler. Pure.
 
-Attempts run in one of two executors: processors of this host (`pool.py`) or calls to a service (`scaler.offload`). The
-core has the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants: an attempt is in exactly one
-place; every received attempt is answered by exactly one Done or Returned(started=False), unless the scheduler has
+Attempts run in one of two executors: processors on this host (`pool.py`) or calls to a service (`scaler.offload`). The
+core contains the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants: an attempt is in exactly
+one place; every received attempt is answered by exactly one Done or Returned(started=False), unless the scheduler has
 dropped this worker.
 """
 
@@ -26,7 +26,7 @@ KILL_ONCE_AT = 5 / 6
 BROKEN_SECONDS = 2.0
 """Seconds without a connection before a worker starts no more tasks; less than the scheduler waits for a resume."""
 STALL_SECONDS = 1.0
-"""After a stall this long, an agent processes received messages before it judges the scheduler's silence."""
+"""After a stall this long, an agent processes received messages before it evaluates the scheduler's silence."""
 DRAIN_ANSWER_SECONDS = 2.0
 """Seconds to wait for the scheduler's answer to Drain."""
 
@@ -46,9 +46,9 @@ class LeaseStage(IntEnum):
 class AgentCore:
     """Decides for one agent. `wake_at`: time at which the next `TimeElapsed` is due.
 
-    A drain, once begun, never stops. A worker that stops for a reason other than a scheduler's Drain sends a Drain and
-    waits for the answer, so that it can return tasks already in flight. Otherwise these tasks would be lost with the
-    worker and charged for the loss.
+    A drain never stops once it has begun. A worker that stops for a reason other than a scheduler's Drain sends a Drain
+    and waits for the answer, so that it can return tasks already in flight. Otherwise these tasks would be lost with
+    the worker and charged for the loss.
     """
 
     def __init__(self, config: WorkerConfig, executor: type[ExecutorBase], now: float) -> None:
@@ -139,7 +139,7 @@ class AgentCore:
     def queued(self) -> int:
         return self.executor.queue.waiting + self.executor.unstarted
 
-    # -- events and messages of the scheduler ----------------------------------------------------------------------
+    # -- events and messages from the scheduler ----------------------------------------------------------------------
 
     def _stop(self, event: e.StopRequested, now: float) -> None:
         is_draining = bool(self._drain_text)
@@ -225,7 +225,7 @@ class AgentCore:
         for function, code in message.functions:
             if m.is_function_id(function, code):
                 executor.functions[function] = code
-            else:  # its tasks are lost, so no processor unpickles wrong code for this id
+            else:  # its tasks are lost, so that no processor unpickles wrong code for this id
                 executor.log(f"the scheduler sent a different function under id {show(function)}")
         refused: list[Attempt] = []
         for group in message.groups:
@@ -256,7 +256,7 @@ class AgentCore:
         self._check_lease(now)
         self.executor.tick(event.snapshots, now, self._may_start)
         if now >= self._drain_deadline:
-            text = f"the worker was told to end ({self._drain_text}) while the task ran"
+            text = f"the worker was told to exit ({self._drain_text}) while the task ran"
             self._end_running(KillReason(m.Outcome.NOT_STARTED, text))
         else:
             self.executor.wake_by(self._drain_deadline)

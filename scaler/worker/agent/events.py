@@ -27,12 +27,12 @@ class StopRequested(NamedTuple):
 
 class ProcessorEvent(Enum):
     READY = "it accepts tasks"
-    BLOCKED = "its running task waits for tasks of its own"
+    BLOCKED = "its running task waits for its own tasks"
     UNBLOCKED = "its task's wait has ended, and it needs a slot to continue"
     WORN = "it must be replaced once its tasks have ended; text: reason"
-    WAITS = "text: what its running task waits for besides tasks of its own; empty: it continues"
+    WAITS = "text: what its running task waits for besides its own tasks; empty: it continues"
     INVALID_DATAGRAM = "it violated the protocol; text: details"
-    OUT_OF_MEMORY = "it exited because the kernel killed it for lack of memory; text: as for EXITED"
+    OUT_OF_MEMORY = "it exited because the kernel killed it when memory ran out; text: as for EXITED"
     EXITED = "it exited, after its TasksReclaimed; text: its crash text, or exit code or signal"
 
 
@@ -50,9 +50,9 @@ class ResultsReceived(NamedTuple):
 class TasksReclaimed(NamedTuple):
     """Answer to RECLAIM, also generated when a processor exits.
 
-    unread: ids of the reclaimed tasks, in order. The processor can no longer read them. It may read a task during the
-    reclaim, so these need not be the last dispatched tasks. results: batches received since, with True, and the unsent
-    batch in the processor's page, with False.
+    unread: ids of the reclaimed tasks, in order. The processor can no longer read them. The processor may read a task
+    during the reclaim, so these need not be the last dispatched tasks. results: batches received since, with True, and
+    the unsent batch in the processor's page, with False.
     """
 
     number: int

@@ -11,7 +11,7 @@ from scaler.protocol.messages import Output
 from scaler.worker.processor.capture import MAX_OUTPUT_BYTES, OMITTED_TEXT
 
 MAX_PIPES = 256
-"""Maximum number of open pipes. Child processes may hold pipes open for long, so the oldest are closed."""
+"""Maximum number of open pipes. Child processes may hold pipes open for a long time, so the oldest are closed."""
 CHUNK_BYTES = 32 * 1024
 _READS_PER_WAKEUP = 16
 

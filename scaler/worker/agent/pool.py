@@ -1,4 +1,4 @@
-"""Executor that runs attempts in the processors of a host. Pure.
+"""Executor that runs attempts in a host's processors. Pure.
 
 An attempt is queued or dispatched to one processor, which runs its attempts in order. Unread attempts can be reclaimed
 at any time without the processor's cooperation. Therefore only the running attempt is charged for a processor's death,
@@ -220,9 +220,9 @@ class ProcessorPool(ProcessorTable):
                 command = sent[number] = e.DispatchTasks(number, [], [])
                 self.commands.append(command)
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
-                self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
+                self.killed(item, Outcome.OBJECT_LOST, "the task's function is unknown to its worker")
                 continue
-            item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks without duration are also spread
+            item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks without a duration are also spread
             if not item.devices:
                 task = pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs)
             else:
@@ -239,7 +239,7 @@ class ProcessorPool(ProcessorTable):
                 free.remove(processor)
 
     def _nearest(self, near: str, free: list[PooledProcessor], now: float) -> PooledProcessor:
-        """Return the processor that should end a task of this name first, and record the name."""
+        """Return the processor that is expected to finish a task with this name first, and record the name."""
         usual = min(free, key=lambda each: (each.work_us, len(each.names)))
         own = (each for each in self.processors.values() if near in each.names and each.may_take())
         chosen = min(own, key=lambda each: each.left_us(now), default=usual)
@@ -255,7 +255,7 @@ class ProcessorPool(ProcessorTable):
         return max(0.0, first - later) if later else 0.0
 
     def _was_first(self, processor: PooledProcessor, near: str, duration_us: float) -> bool:
-        """Record the duration of a task. Returns whether it was the processor's first one of this name."""
+        """Record the duration of a task. Returns whether it was the processor's first task with this name."""
         has_run = processor.names.get(near, True)
         times = self._times_us[near] = self._times_us.pop(near, [0.0, 0.0])
         times[has_run] += (duration_us - times[has_run]) * (WEIGHT if times[has_run] else 1)

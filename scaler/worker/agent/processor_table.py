@@ -1,8 +1,8 @@
 """The processors of an agent: slots, replacement, and limits. Pure.
 
-A processor whose task waits for tasks of its own is *suspended* and lends its slot. After the wait, the processor
-*waits* for a slot ahead of all new tasks. *Spare* processors hold no slot and are kept for a while, because nested
-tasks arrive in bursts. Invariants: at most `slots` processors are active; only active processors receive tasks.
+A processor whose task waits for its own tasks is *suspended* and lends its slot. After the wait, the processor *waits*
+for a slot ahead of all new tasks. *Spare* processors hold no slot and are kept for a while, because nested tasks arrive
+in bursts. Invariants: at most `slots` processors are active; only active processors receive tasks.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class ProcessorTable(ExecutorBase):
             self._act(processor, e.ProcessorVerb.KILL)
 
     def _preempt(self, processor: PooledProcessor, grace_seconds: float, now: float) -> None:
-        """Send SIGTERM to the running task. Its slot stays taken until it ends, or is killed after the grace period."""
+        """Send SIGTERM to the running task. Its slot stays occupied until the task ends or is killed after the grace
+        period."""
         if processor.kill_at == math.inf:
             processor.kill_reason = PREEMPTED
             processor.kill_at = now + grace_seconds
@@ -169,7 +170,7 @@ class ProcessorTable(ExecutorBase):
     def _ban(self, processor: PooledProcessor, text: str) -> None:
         if processor.state is not ProcessorState.ENDING:
             self.log(f"processor {processor.number} is ended: {text}", processor.first_task, "error")
-            text = f"the processor that ran the task was ended: {text}"
+            text = f"the processor that ran the task was terminated: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
     def _count_failed_start(self, text: str) -> None:

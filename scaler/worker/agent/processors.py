@@ -116,7 +116,7 @@ class ProcessorAgent(Agent):
         """Perform a command. An exited processor is not an error."""
         number = command.number
         processor = self._processors.get(number)
-        if processor is None:  # it is new, or could not start
+        if processor is None:  # the processor is new, or could not start
             if isinstance(command, e.ActOnProcessor) and command.verb is e.ProcessorVerb.SPAWN:
                 self._spawn(number)
             return
@@ -134,7 +134,7 @@ class ProcessorAgent(Agent):
                 processor.signal(signal.SIGKILL)
                 self._fork_server.wake()  # the fork server reports the exit
             case e.ProcessorVerb.END | e.ProcessorVerb.TERMINATE as verb:
-                with contextlib.suppress(OSError):  # it has exited, which the fork server will report
+                with contextlib.suppress(OSError):  # the processor has exited, which the fork server will report
                     processor.tasks.end.shutdown(socket.SHUT_WR)
                 if verb is e.ProcessorVerb.TERMINATE:
                     processor.signal(signal.SIGTERM)
@@ -157,7 +157,7 @@ class ProcessorAgent(Agent):
             each.signal(signal.SIGKILL)
             if each.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(each.pid, signal.SIGKILL)  # child processes of its tasks, in case the fork server is dead
+                    os.killpg(each.pid, signal.SIGKILL)  # its tasks' child processes, in case the fork server is dead
         for number in list(self._processors):
             self._release(number)
         self._fork_server.close()
@@ -251,7 +251,7 @@ class ProcessorAgent(Agent):
         self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))
 
     def _read(self, number: int, limit: int = sys.maxsize) -> list[e.AgentInput]:
-        """Read datagrams of a processor. Returns inputs for the core and forwards the rest."""
+        """Read a processor's datagrams. Returns inputs for the core and forwards the rest."""
         end = self._processors[number].results
         found: list[e.AgentInput] = []
         for _ in range(limit):

@@ -296,7 +296,7 @@ class Agent:
             inputs = [*self._pending, *inputs]
             self._pending = []
         if self.ended.done():
-            self._pending = [*inputs]  # kept for the final account of tasks
+            self._pending = [*inputs]  # kept for the final report about tasks
             return
         if self._is_closed:
             return

@@ -80,7 +80,7 @@ class Attempt:
     """Action to take when its processor's tasks are reclaimed."""
     dispatched_at: float = 0.0
     started_at: float = 0.0
-    """For calls only, as are dispatched_at and lane. 0: not known to have started."""
+    """Only for calls, like dispatched_at and lane. 0: not known to have started."""
     lane: int = 0
     devices: tuple[int, ...] = ()
 
@@ -101,7 +101,7 @@ class AttemptQueue:
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
         self._in_order: deque[_Entry] = deque()
-        """Entries that arrived in order of dispatch; the heap has the rest."""
+        """Entries that arrived in dispatch order. The heap contains the rest."""
         self._heap: list[_Entry] = []
         self._round = 0
         self._rounds: dict[bytes, int] = {}
@@ -117,7 +117,7 @@ class AttemptQueue:
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
     def add(self, items: Iterable[Attempt]) -> list[Attempt]:
-        """Add attempts. Returns the refused ones, whose tasks it already has."""
+        """Add attempts. Returns the refused attempts, whose tasks it already has."""
         attempts, rounds, present = self.attempts, self._rounds, self._round
         added, in_order, refused = self.added, self._in_order, list[Attempt]()
         for item in items:
@@ -203,7 +203,7 @@ class PooledProcessor:
     is_ready: bool = False
     made_at: float = 0.0
     dispatched: deque[Attempt] = field(default_factory=deque)
-    """Attempts without a result, in order of execution."""
+    """Attempts without a result, in execution order."""
     work_us: float = 0.0
     results: int = 0
     snapshot: Snapshot = _IDLE
@@ -211,7 +211,7 @@ class PooledProcessor:
     functions: set[bytes] = field(default_factory=set)
     ended: set[KnownSpec] = field(default_factory=set)
     names: dict[str, bool] = field(default_factory=dict)
-    """Names (`KnownSpec.near`) of tasks that it was sent, the last ones last, and whether one has ended."""
+    """Names (`KnownSpec.near`) of tasks sent to it, most recent last, each with whether such a task has ended."""
     kill_reason: KillReason | None = None
     kill_at: float = math.inf
     """End of the grace period after SIGTERM."""
@@ -220,7 +220,7 @@ class PooledProcessor:
     is_yielding: bool = False
     """Hands over its slot to a waiting processor after the running task."""
     waits_for: str = ""
-    """Reason for which its running task waits other than nested tasks; "": none."""
+    """What its running task waits for other than nested tasks; "": nothing."""
     is_reclaiming: bool = False
     rests_until: float = 0.0
     """Time before which a waiting task needs no checks."""

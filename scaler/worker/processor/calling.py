@@ -59,12 +59,13 @@ def failure_of(
         shown = RemoteError(type(error).__name__, f"it cannot be reported ({type(second).__name__})")
         payload = dump_exception(shown, "")
     finally:
-        assign(error, "__traceback__", None)  # its frames hold the task's values
+        assign(error, "__traceback__", None)  # its frames refer to the task's values
     return outcome, payload
 
 
 def asks_to_retry(error: BaseException, is_to_retry: Callable[[BaseException], bool]) -> bool:
-    """Return True if the task should be retried. A failed predicate adds a note to the exception and means no."""
+    """Return True if the task should be retried. If the predicate fails, the exception gets a note and the task is not
+    retried."""
     try:
         return is_to_retry(error)
     except Exception as second:  # noqa: BLE001 (a user's predicate may raise anything)

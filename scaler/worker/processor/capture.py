@@ -47,7 +47,7 @@ class TeedStreams(contextlib.ExitStack):
             self._forward(is_stderr, text)
             return count
 
-        with contextlib.suppress(AttributeError):  # no stream, or an object whose methods cannot be replaced
+        with contextlib.suppress(AttributeError):  # there is no stream, or its methods cannot be replaced
             write = stream.write
             stream.write = partial(write_and_forward, write)
             self.callback(setattr, stream, "write", write)
@@ -140,5 +140,5 @@ def captured_output(printing: PrintForwarder, control: socket.socket, task_id: b
 
 def flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError, OSError):  # replaced or closed by user code
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # user code has replaced or closed it
             stream.flush()

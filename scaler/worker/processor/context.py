@@ -1,5 +1,5 @@
 """A processor's interface for code inside a task: task id, channels for clients, and waits. `current()` returns None
-outside of processors and in processes forked by tasks."""
+outside processors and in processes forked by tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
 
 refusal = ""
-"""Why tasks of this process cannot have clients, or ""."""
+"""Why tasks in this process cannot have clients, or ""."""
 _current: ProcessorContext | None = None
 
 
@@ -35,7 +35,7 @@ def enter(context: ProcessorContext) -> None:
 
 
 class ProcessState:
-    """What a task may change in its process. Here, changes stay; the `isolation` extension undoes them."""
+    """What a task may change in its process. By default, changes remain; the `isolation` extension undoes them."""
 
     def __init__(self) -> None:
         self.is_spoilt = False
@@ -44,7 +44,7 @@ class ProcessState:
         self.streams = [sys.stdin, sys.stdout, sys.stderr]
 
     def undo(self, _error: BaseException | None) -> str:
-        """Return the reason to replace a spoilt processor."""
+        """Return the reason to replace a processor whose task has changed it for good."""
         return ""
 
     def restore(self) -> None:
@@ -115,7 +115,7 @@ class ProcessorContext:
             raise
         finally:
             with self._lock:
-                if task_count == self._task_count:  # otherwise the task ended before this thread
+                if task_count == self._task_count:  # otherwise, the task ended before this thread
                     self._waits -= 1
                     if is_late and self.is_suspended:
                         self._is_lent = not self._waits
@@ -143,7 +143,7 @@ class ProcessorContext:
         return self.is_suspended and not self._is_lent
 
     def lend(self) -> None:
-        """Lend the slot of a task that waits outside of `blocked`. Never blocks. May do nothing; call repeatedly."""
+        """Lend the slot of a task that waits outside `blocked`. Never blocks. May do nothing; call repeatedly."""
         if self.is_suspended or not self._lock.acquire(blocking=False):
             return
         try:

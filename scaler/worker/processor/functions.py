@@ -1,4 +1,4 @@
-"""Stored objects, functions, and serializers of a processor's tasks."""
+"""Stored objects, functions, and serializers for a processor's tasks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StoredObjects:
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """connect: receives an address, and whether it is the host's store. report_wait: receives the reason that a
+        """connect: receives an address, and whether it is the host's store. report_wait: receives the reason why a
         result waits, or "" after the wait. refresh: calls `move` if the storage has moved."""
         self._connect = connect
         self._refresh = refresh
@@ -91,7 +91,7 @@ class StoredObjects:
             return found
         began_ns = time.monotonic_ns()
         try:
-            # No wait, because a task's inputs are complete before it is dispatched.
+            # No wait, because a task's inputs are complete before the task is dispatched.
             found = self._open().get(identifier, 0.0)
         finally:
             self.got_ns += time.monotonic_ns() - began_ns
@@ -236,7 +236,7 @@ class FunctionCache:
     def _payload(self, identifier: bytes) -> bytes:
         payload = self.definitions.get(identifier)
         if payload is None:
-            raise ObjectLostError(f"definition {show(identifier)} is not known to the processor")
+            raise ObjectLostError(f"definition {show(identifier)} is unknown to the processor")
         return payload
 
     def _parts(self, identifier: bytes) -> Sequence[memoryview]:

@@ -40,9 +40,9 @@ FLUSH_NS = 1_000_000
 """Maximum time that results are batched while no task runs. Results are sent before a longer task."""
 MAX_RECORD_CHARACTERS = 2_000
 CHECK_NS = 100_000_000
-"""Minimum interval of checks of resident memory."""
+"""Minimum interval between checks of resident memory."""
 COLLECT_NS = 30_000_000_000
-"""Interval of garbage collections."""
+"""Interval between garbage collections."""
 TRIM_BYTES = 1024**3
 """Resident memory above which free memory is returned to the system."""
 _WEIGHT = 0.25
@@ -115,7 +115,7 @@ class GarbagePolicy:
         self._collected_ns = self._checked_ns = now_ns
         self._trim_above = 0
         self.pause_ns: int | None = None
-        """Idle time before the next call of `idle`; None: none before the next task."""
+        """Idle time before the next call of `idle`; None: no call before the next task."""
 
     def after_task(self, now_ns: int) -> None:
         self.pause_ns = COLLECT_NS
@@ -134,7 +134,7 @@ class GarbagePolicy:
             self._collected_ns = now_ns
             gc.collect()
         resident = resident_bytes()
-        # Trim again only after further growth, as trimming cannot free memory that is in use.
+        # Trim again only after further growth, because trimming cannot free memory that is in use.
         if resident > max(TRIM_BYTES, self._trim_above):
             self._trim()
             self._trim_above = resident_bytes() + TRIM_BYTES // 8
@@ -192,7 +192,7 @@ class _Processor:
         self._tee = TeedStreams(self._printing.write)
         self.context.tee = self._tee.add
         self._is_spoilt = False
-        """A task has changed this process, which must not run another one."""
+        """A task has changed this process, which must not run another task."""
 
     def loop(self) -> None:
         tasks = self._tasks
@@ -368,4 +368,4 @@ class _Processor:
 
 
 FRAMES_BELOW_TASK = frozenset({_Processor._run.__code__, _Processor._call.__code__})  # noqa: SLF001
-"""Code below the user's function on the stack of a processor."""
+"""Code below the user's function on a processor's stack."""

@@ -1,7 +1,7 @@
 """Log records of tasks and preload hooks, written to stderr at level INFO or above, with the task's id.
 
 The handler is installed on the root logger, so that `basicConfig` adds none. Skips records handled by the task's own
-handlers. Warnings and errors outside of tasks go to the worker's own log.
+handlers. Warnings and errors outside tasks go to the worker's own log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TaskRecords(logging.Handler):
 
 def show_records(config: LoggingConfig, running: Callable[[], bytes], report: Report) -> None:
     """Show records from the level of `set_level`."""
-    # lastResort serves tasks that remove the handlers of the root logger.
+    # lastResort is used by tasks that remove the root logger's handlers.
     logging.lastResort = records = TaskRecords(config, running, report)
     logging.getLogger().addHandler(records)
 

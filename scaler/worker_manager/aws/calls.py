@@ -133,8 +133,8 @@ def with_region(settings: _Settings) -> _Settings:
     region = region or InstanceMetadataRegionFetcher(timeout=1, num_attempts=1).retrieve_region()
     if not region:
         raise UsageError(
-            "aws_region is missing, and neither AWS_REGION, AWS_DEFAULT_REGION, the AWS profile nor the metadata of an "
-            "instance names a region: set aws_region, such as eu-central-1"
+            "aws_region is missing, and neither AWS_REGION, AWS_DEFAULT_REGION, the AWS profile, nor the "
+            "instance metadata names a region: set aws_region, such as eu-central-1"
         )
     return replace(settings, aws_region=region)
 
@@ -165,7 +165,7 @@ class AwsClient:
             s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
         self._lock = threading.Lock()
-        self._raw: Any = None  # None without accepted credentials, because a client does not detect renewed ones
+        self._raw: Any = None  # None without accepted credentials, because a client does not detect renewed credentials
         with suppress(AwsError):
             self._raw = self._made(session or aws_session(settings))
 

@@ -34,7 +34,7 @@ def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str
     if image is None and not bucket:
         raise UsageError(
             f"{bucket_key} and {image_key} are missing: set {bucket_key} to a bucket from which workers can "
-            f"install this version of scaler, or build an image that has it {making_an_image(image_key)}"
+            f"install this version of scaler, or build an image that contains it {making_an_image(image_key)}"
         )
 
 
@@ -96,8 +96,8 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
     """Return a command that installs a package and runs a module. base: name of the definition or launch template.
-    boot.sh locks out other units on its host, and runs installers without the units' credential in their environment.
-    If the machine image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python."""
+    boot.sh locks out other units on its host, and removes the units' credential from the installers' environment. If
+    the machine image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python."""
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
     values = {
         "cache": CACHE,
@@ -165,7 +165,7 @@ class PackageResource(Resource):
         return [{"tags": MANAGED, "keys": keys}] if keys else []
 
     def create(self) -> None:
-        assert self._package is not None, "one that is not installed is not created"
+        assert self._package is not None, "a package that is not installed is not created"
         files = {self._package.wheel: self._package.data, REQUIREMENTS: "\n".join(self._package.requirements).encode()}
         for name, data in files.items():
             self.call("PutObject", Bucket=self._bucket, Key=f"{_folder(self._base, self._package)}{name}", Body=data)

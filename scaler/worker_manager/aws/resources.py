@@ -116,7 +116,7 @@ class IamRole(IamResource):
 
 
 class InstanceProfile(IamResource):
-    """Attaches a role of the same name to EC2 instances."""
+    """Attaches a role with the same name to EC2 instances."""
 
     service, kind, path = "iam", "instance profile", "instance-profile"
 
@@ -241,7 +241,7 @@ def covers(found: object, wanted: object) -> bool:
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str, credential_arn: str = "") -> list[Fields]:
-    """Return the permissions of ECS for a task: pull its image, write its logs, read the units' credential."""
+    """Return ECS's permissions for a task: pull its image, write its logs, and read the units' credential."""
     logs = ["logs:CreateLogStream", "logs:PutLogEvents"]
     statements: list[Fields] = [{"Effect": "Allow", "Action": logs, "Resource": f"{log_group_arn}:*"}]
     if credential_arn:
@@ -298,7 +298,7 @@ class CredentialParameter(Resource):
     service, kind = "ssm", "parameter"
 
     def __init__(self, account: Account, config: WorkerManagerConfig, base: str, credential: str) -> None:
-        super().__init__(account, parameter_name(config, base), " with the credential of the units")
+        super().__init__(account, parameter_name(config, base), " with the units' credential")
         self._text = credential
         # A digest identifies the credential without revealing it, because the secret key is 32 random bytes.
         self._description = f"credential {hashlib.sha256(credential.encode()).hexdigest()[:12]} of scaler"

@@ -155,7 +155,7 @@ class Resource:
                 account.do("change", "changed", text, action)
 
     def teardown(self) -> bool:
-        """Remove the resource if it is ours. Returns False if it is still in use and therefore kept."""
+        """Remove the resource if Scaler created it. Returns False if it is still in use and therefore kept."""
         for found in self.describe_all():
             name = f"{self.what}{self.suffix(found)}"
             if not is_ours(found):

@@ -43,7 +43,8 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
     """Bucket that `setup` creates, and from which instances without ec2_python install this version of scaler."""
     ec2_instance_types: Annotated[Names, length(1, 50), Setting(metavar="TYPE")] = ("m7i.xlarge",)
-    """Acceptable instance types. EC2 provides the cheapest available one; more types make spot easier to get."""
+    """Acceptable instance types. EC2 provides the cheapest available type. More types make spot capacity easier to
+    get."""
     ec2_subnets: Annotated[Names, length(0, 16), Setting(default_text="the default VPC's", metavar="SUBNET")] = ()
     """Subnets for the instances, one per zone. The scheduler must be reachable from each."""
     ec2_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()

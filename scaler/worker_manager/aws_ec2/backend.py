@@ -33,7 +33,7 @@ from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, 
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
-STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice is sent two minutes ahead
+STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice is sent two minutes in advance
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"
@@ -55,7 +55,7 @@ def check_source(config: AwsEc2Config) -> None:
     if config.ec2_python is None and not config.s3_bucket:
         raise UsageError(
             "s3_bucket and ec2_python are missing: set s3_bucket to a bucket from which instances can install this "
-            "version of scaler, or ec2_python to a Python of ec2_image that has it"
+            "version of scaler, or ec2_python to a Python in ec2_image that has it"
         )
 
 
@@ -293,8 +293,8 @@ class Ec2Backend(PolledBackend):
             _log.warning("cannot read the bucket %s: %s", config.s3_bucket, error)
             return ""
         return (
-            f"the bucket {config.s3_bucket} does not have this build of scaler {__version__} with these requirements "
-            f"for {base}: run {SETUP}"
+            f"the bucket {config.s3_bucket} does not contain this build of scaler {__version__} with these "
+            f"requirements for {base}: run {SETUP}"
         )
 
 

@@ -47,7 +47,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Prefix of job names."""
     max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
-    """Maximum jobs at a time."""
+    """Maximum concurrent jobs."""
     job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """Time limit of a job. AWS Batch terminates longer jobs."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"

@@ -106,7 +106,7 @@ class BatchExecutor:
         self._count = 0
         self._failed_polls = 0
         self._poll_error = ""
-        self._stuck_reason = ""  # why jobs have been waiting for long, for display
+        self._stuck_reason = ""  # why jobs have been waiting for a long time, for display
         self._degraded_reason = ""
         self._thread = threading.Thread(target=self._work, name="poller")
 
@@ -271,7 +271,7 @@ class BatchExecutor:
             error = attempt.exception()
             if not self._tracking.terminated(job_id, is_done=error is None):
                 _log.error("the job %s may still run: %s", job_id, error)
-            # A child of an array that was just submitted may be refused, because Batch does not list it yet.
+            # A child of a newly submitted array may be refused, because Batch does not list it yet.
             if not (isinstance(error, AwsError) and error.kind == "refused"):
                 first = first or error
         if first is not None:
@@ -355,7 +355,7 @@ class BatchExecutor:
             self._tracking.discard([found[position]])
             job_id = self._tracking.job_of(*position)
             key = self._tracking.over(*position, time.monotonic(), has_result=True)
-            assert key is not None, "only notes change what is awaited"
+            assert key is not None, "only notes change which results are awaited"
             if isinstance(failure, ProtocolError):
                 _log.error("refused a result: %s object=%s", failure, escaped(found[position]))
                 self._tracking.terminate(filter(None, [job_id]))  # the job may be running, so the task is retried
@@ -372,7 +372,7 @@ class BatchExecutor:
     def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
         for job_id, job in self._service.describe(jobs).items():
             if job["status"] not in ENDED:
-                continue  # the list was out of date
+                continue  # the list was outdated
             if has_not_read(job):
                 self._shared.lost()
             outcome, text = classify_exit(job, self._config.job_timeout_minutes)

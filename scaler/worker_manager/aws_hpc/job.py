@@ -37,7 +37,7 @@ def main() -> int:
         objects = SpecObjects(spec, _client(spec, environment))
         key, call = objects.call(index)
     except (ScalerError, ValueError) as error:
-        _say(f"the task cannot be read, and did not start: {error}")
+        _say(f"the task cannot be read and did not start: {error}")
         return requests.EXIT_NO_CALL
     import_from_working_directory()
     result = run_call(call)
@@ -45,7 +45,7 @@ def main() -> int:
     try:
         objects.put_result(index, signed(key, spec.number, index, result))
     except AwsError as error:
-        _say(f"the task ran, and its result of size {len(result)} cannot be written: {error}")
+        _say(f"the task ran, but its result of size {len(result)} cannot be written: {error}")
         return requests.EXIT_NO_RESULT
     return 0
 

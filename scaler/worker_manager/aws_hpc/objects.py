@@ -1,6 +1,6 @@
 """The objects that jobs read and write in S3. Pure.
 
-The calls of one array job are one object, from which each child reads its own. Layout, little endian: magic (8 bytes),
+An array job's calls are one object, from which each child reads its own call. Layout, little endian: magic (8 bytes),
 number of calls (u32), end of each call (u64 each, counted from the end of this table), the calls.
 
 A *block* is one payload of a call: function, serializer, code, arguments, or an input. A repeated block is replaced in
@@ -44,10 +44,10 @@ def call_of(read: Read, index: int, first_bytes: int) -> bytes:
     """Return one packed call, with a single read if the first bytes contain it. Raises ProtocolError."""
     first = read(0, first_bytes)
     if len(first) < _HEAD.size or first[:8] != MAGIC:
-        raise ProtocolError(f"what should be calls does not begin with {MAGIC.decode()} (size {len(first)})")
+        raise ProtocolError(f"the calls do not begin with {MAGIC.decode()} (size {len(first)})")
     _, count = _HEAD.unpack_from(first)
     if index >= count:
-        raise ProtocolError(f"no call has the index {index}: the number of calls is {count}")
+        raise ProtocolError(f"there is no call {index}: the number of calls is {count}")
     base = _HEAD.size + 8 * count
 
     def part(begin: int, end: int) -> bytes:

@@ -138,7 +138,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
             *([{"type": "GPU", "value": str(config.batch_gpus)}] if config.batch_gpus else []),
         ],
         "logConfiguration": logging,
-        # The init process reaps orphans of tasks.
+        # The init process reaps tasks' orphans.
         "linuxParameters": {"initProcessEnabled": True},
     }
     if config.is_fargate:
@@ -193,7 +193,7 @@ class Bucket(aws.BucketResource):
 
     def in_use(self, _: Fields) -> str:
         foreign = self.foreign_key((self._below, f"{packages.PREFIX}/"))
-        return foreign and f"{foreign} is in it, and not below {self._below}"
+        return foreign and f"it contains {foreign}, which is not below {self._below}"
 
     def delete(self, found: Fields) -> None:
         s3 = self.account.client("s3")
@@ -258,7 +258,7 @@ VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if 
 
 
 class _Changing(Resource):
-    """A resource with slow changes: `describe` waits for their end, even for those of an interrupted run."""
+    """A resource with slow changes: `describe` waits until they are complete, even changes from an interrupted run."""
 
     service = "batch"
     member: ClassVar[str]  # its name in requests; plural with an s
@@ -290,7 +290,7 @@ class _Changing(Resource):
         self.account.when_roles_are_known(lambda: self.ask("Create", **parameters))
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        # An interrupted teardown leaves a disabled one.
+        # An interrupted teardown leaves a disabled resource.
         return [] if found["state"] == "ENABLED" else [self.change("enabled")]
 
     def change(self, text: str, **changes: Any) -> Change:
@@ -340,7 +340,7 @@ class EnvironmentResource(_Changing):
         found, wanted = self.describe(), self._resources()["type"]
         current = (found or {}).get("computeResources", {}).get("type")
         if found is not None and is_ours(found) and current != wanted:
-            self.account.line("kept", self.what, f"it is {current}: to have {wanted}, run teardown first")
+            self.account.line("kept", self.what, f"it is {current}: to get {wanted}, run teardown first")
         else:
             super().ensure()
 

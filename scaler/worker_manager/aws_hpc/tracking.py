@@ -27,7 +27,8 @@ QUIET_SHARE = 0.1  # poll interval as a share of the time without progress
 
 
 def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
-    """Return the pause before the next poll. has_updates: a submission or cancellation was made since the last poll."""
+    """Return the pause before the next poll. has_updates: there was a submission or cancellation since the last
+    poll."""
     quiet_share = 0.0 if has_updates else quiet_seconds * QUIET_SHARE
     return min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_share))
 
@@ -81,7 +82,7 @@ class CallSubmission:
         return wanted
 
     def has_lost_successes(self) -> bool:
-        """Return whether more children succeeded than left results. Call after reading results."""
+        """Return whether more children succeeded than delivered results. Call after reading results."""
         return bool(self.open) and self.counts.get("SUCCEEDED", 0) > self.arrived + len(self.ended & self.open)
 
 

@@ -44,7 +44,7 @@ class LocalAgents:
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
         """label: prefix of the units' ids. make_document: from unit id, which it may replace, and slots. credential:
-        returns the units' credential, or empty. sizes: slots of each unit if not equal."""
+        returns the units' credential, or empty. sizes: slots of each unit, if they differ."""
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document
@@ -119,7 +119,7 @@ class AgentProcess(ChildProcess):
 
     def __init__(self, command: Sequence[str], config: WorkerConfig, credential: str, now: float) -> None:
         document = config.to_json()
-        # A file rather than a pipe, so that a writing agent never waits for the reader.
+        # A file instead of a pipe, so that an agent that writes to it never waits for the reader.
         self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
         environment = {
             WORKER_CONFIG_VARIABLE: document,
@@ -174,7 +174,7 @@ FIXED_UNIT_SLOTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class BaremetalNativeConfig(WorkerManagerConfig):
-    """Worker manager baremetal_native: processes of this machine."""
+    """Worker manager baremetal_native: processes on this machine."""
 
     type: Literal["baremetal_native"] = "baremetal_native"
     mode: Literal["dynamic", "fixed"] = "dynamic"

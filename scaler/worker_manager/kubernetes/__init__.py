@@ -31,7 +31,7 @@ Quantity = Annotated[str, must(lambda value: bytes_of(value) >= 1, "must be more
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesConfig(WorkerManagerConfig):
-    """Worker manager kubernetes: pods of a Kubernetes cluster."""
+    """Worker manager kubernetes: pods in a Kubernetes cluster."""
 
     note = FAR_WORKERS
 

@@ -64,7 +64,7 @@ class KubernetesBackend(PolledBackend):
         )
         self._unanswered: list[str] = []
         self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods with a living unit
-        self._remove_at: dict[str, float] = {}  # of ended pods
+        self._remove_at: dict[str, float] = {}  # reasons of ended pods
         self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS
@@ -140,7 +140,7 @@ class KubernetesBackend(PolledBackend):
             for error in failures.values():
                 raise error
         except KubernetesError as error:
-            _log.error("pods or a secret may be left: %s; %s", error, self._stop_by_hand)
+            _log.error("pods or a secret may remain: %s; %s", error, self._stop_by_hand)
         self.disconnect()
 
     def disconnect(self) -> None:
@@ -195,7 +195,7 @@ class KubernetesBackend(PolledBackend):
         due = [name for name, at in self._remove_at.items() if at <= now][:MAX_REMOVED]
         self._remove_at.update(dict.fromkeys(due, now + REMOVE_AGAIN_SECONDS))
         for name, error in _each(self._remove, due).items():
-            _log.warning("cannot remove the pod %s, which has ended, will try again: %s", name, error)
+            _log.warning("cannot remove the pod %s, which has ended; retrying: %s", name, error)
 
 
 def _each(call: Callable[[str], object], names: Sequence[str]) -> dict[str, KubernetesError]:

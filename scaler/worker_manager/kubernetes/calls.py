@@ -1,5 +1,5 @@
-"""Requests to a cluster's API, and errors with a remedy. The official client only configures and authenticates: its
-models know only the fields of their version, so objects are dictionaries."""
+"""Requests to a cluster's API, and errors with a remedy. The official client is used only for configuration and
+authentication. Its models contain only their version's fields, so objects are dictionaries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _CREDENTIALS = "the cluster rejects these credentials (401): renew them, or chan
 
 
 class KubernetesError(BackendError):
-    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: may be done."""
+    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: the API may have
+    acted on the request."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
         super().__init__(text)
@@ -73,7 +74,7 @@ class PodsApi:
                 raise
 
     def update(self) -> list[Fields]:
-        """Bring `pods` up to date. Return those that were deleted since the last call, in their last known state."""
+        """Bring `pods` up to date. Return the pods that were deleted since the last call, in their last known state."""
         found = {name_of(pod): pod for pod in self._list()}
         deleted = [pod for name, pod in self.pods.items() if name not in found]
         self.pods = found

@@ -82,7 +82,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         "containers": containers,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": config.k8s_stop_seconds,
-        "enableServiceLinks": False,  # no environment variables for services of the namespace
+        "enableServiceLinks": False,  # no environment variables for the namespace's services
         "tolerations": [
             *(spec.get("tolerations") or ()),
             *({"key": key, **NODE_LOST} for key in NODE_TAINTS),
@@ -114,7 +114,9 @@ def _set_container(container: Fields, config: KubernetesConfig, name: str, *, ha
     others = [variable for variable in container.get("env") or () if variable.get("name") not in names]
     container |= {"name": CONTAINER, "command": list(WORKER_COMMAND), "env": [*others, *own]}
     container.pop("args", None)
-    container["terminationMessagePolicy"] = "FallbackToLogsOnError"  # the pod's status then has the reason of a failure
+    container["terminationMessagePolicy"] = (
+        "FallbackToLogsOnError"  # the pod's status then contains the reason for a failure
+    )
     container.setdefault("securityContext", {"allowPrivilegeEscalation": False})
     if config.k8s_image is not None:
         container["image"] = config.k8s_image

@@ -37,7 +37,7 @@ class OffloadConfig(WorkerConfig):
     """Minimum billed duration of a task, in seconds."""
 
     def settings(self, kind: type[_Settings]) -> _Settings:
-        """Return the settings that `document_of` has put into executor_settings."""
+        """Return the settings that `document_of` has stored in executor_settings."""
         return kind.from_json(json.dumps(self.executor_settings))
 
 
@@ -47,7 +47,7 @@ def document_of(config: SettingsModel) -> dict[str, object]:
 
 
 def load_executor(config: OffloadConfig) -> Executor:
-    """Create the configured executor. Raises ConfigError and any error of the factory."""
+    """Create the configured executor. Raises ConfigError and any error from the factory."""
     try:
         make = cast("Callable[[OffloadConfig], Executor]", load(config.executor))
     except (ImportError, AttributeError, ValueError) as error:

@@ -77,7 +77,7 @@ class FetchedObjects:
         task = self._fetching.get(identifier)
         if task is None:
             task = self._fetching[identifier] = asyncio.create_task(self._fetch(identifier))
-            # A failure is expected if no call is waiting for the object any more.
+            # A failure is expected if no call is waiting for the object.
             task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         # Other calls may still wait for this object if this call is cancelled.
         return await asyncio.shield(task)
@@ -95,7 +95,7 @@ class FetchedObjects:
     async def _fetch(self, identifier: bytes) -> bytes:
         try:
             parts = await self._open().get(identifier, 0.0)
-            # Copying a large object may take long, and the loop must send heartbeats.
+            # Copying a large object may take a long time, and the loop must send heartbeats.
             found = await asyncio.to_thread(to_payload, parts)
         finally:
             del self._fetching[identifier]
@@ -177,7 +177,7 @@ class ServiceAgent(Agent):
             self._objects.close()
 
     def _take_from_thread(self, report: AgentInput) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, as some services call back late
+        with contextlib.suppress(RuntimeError):  # the loop is closed, because some services call back late
             self._loop.call_soon_threadsafe(self.take_soon, report)
 
     def _hand_on(self, call: Call) -> None:
@@ -217,7 +217,7 @@ class ServiceAgent(Agent):
         try:
             await in_thread(self._executor.close)
         except ScalerError as error:
-            _log.error("%s", error)  # names possible leftovers and how to remove them
+            _log.error("%s", error)  # the error names possible leftovers and how to remove them
 
     async def _started(self) -> bool:
         starting = self._thread.call(self._executor.start, self._take_from_thread)

@@ -1,4 +1,5 @@
-"""Runs workers on EC2 machines of an ORB (FINOS Open Resource Broker) template, owned exclusively by one manager."""
+"""Runs workers on EC2 machines from an ORB (FINOS Open Resource Broker) template, which one manager uses
+exclusively."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ TYPE = WorkerManagerType(
 
 @dataclass(frozen=True, kw_only=True)
 class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
-    """Worker manager orb_aws_ec2: EC2 machines by the Open Resource Broker."""
+    """Worker manager orb_aws_ec2: EC2 machines from the Open Resource Broker."""
 
     note = FAR_WORKERS
 

@@ -26,7 +26,7 @@ from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 CALL_SECONDS = 120.0  # includes ORB's own EC2 retries and their pauses
 MAX_REQUESTED = 100
-MAX_LISTED = 1000  # most recent machines of the template
+MAX_LISTED = 1000  # maximum number of the template's most recent machines
 REQUEST_SECONDS = 30.0
 REQUEST_PAUSE_SECONDS = 1.0  # pause between polls of a request, until it is complete or REQUEST_SECONDS have passed
 FINAL = ("complete", "partial", "failed", "cancelled", "timeout")

@@ -1,4 +1,4 @@
-"""Runs workers as jobs of Slurm, PBS, or LSF. Jobs outlive their manager; a new one finds them by name."""
+"""Runs workers as jobs of Slurm, PBS, or LSF. Jobs outlive their manager, and a new manager finds them by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Memory = Annotated[str, matching(rf"({_MEMORY.pattern})?", "must be a whole numb
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig(WorkerManagerConfig):
-    """Worker manager slurm: jobs of a batch system."""
+    """Worker manager slurm: jobs in a batch system."""
 
     note = FAR_WORKERS
 

@@ -1,7 +1,7 @@
-"""The backend of the type slurm. The queue is the only record: one listing by name has all jobs of a manager.
+"""The backend of the type slurm. The queue is the only record: one listing by name contains all of a manager's jobs.
 
-The commands of the batch system run locally or through `slurm_prefix`. They do not get variables of an allocation,
-whose limits all jobs would inherit. Marks in their output separate it from messages of shell profiles."""
+The commands of the batch system run locally or through `slurm_prefix`. They do not get an allocation's variables,
+because all jobs would inherit its limits. Marks in their output separate it from messages of shell profiles."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ class Commands:
         return self.run(["sh", "-c", line], given)
 
     def run(self, command: Sequence[str], given: str = "") -> str:
-        """Run a command with this input, and return its output. Raises BackendError, temporary if it may have run."""
+        """Run a command with this input, and return its output. Raises BackendError, which is temporary if the command
+        may have run."""
         marked = ["sh", "-c", MARKED, "sh", *command]
         whole = [*self._prefix, join(marked)] if self._prefix else marked
         try:
@@ -138,7 +139,7 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
     if not found.get("HOME"):
         try:
             found["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:  # a container may run with a uid that has no entry
+        except KeyError:  # a container may run with a uid that has no passwd entry
             found.pop("HOME", None)
     return found
 
@@ -178,7 +179,7 @@ class SlurmBackend(PolledBackend):
         self._name = job_name(config)
         self._commands = Commands(config.slurm_prefix)
         self._script = ""
-        self._directory = ""  # absolute path of the log directory, once it exists and has the credential
+        self._directory = ""  # absolute path of the log directory, once it exists and contains the credential
         self._jobs: Mapping[str, SeenUnit] = {}
         self._left_at: dict[str, float] = {}
         self._is_unanswered = False  # an unanswered submission may have been accepted
@@ -349,7 +350,8 @@ def job_name(config: SlurmConfig) -> str:
 def job_script(
     config: SlurmConfig, system: BatchSystem, document: str, credential_file: str, directories: Sequence[str]
 ) -> str:
-    """Return the script of all jobs, without secrets. directories: a job runs in the first one that its node has."""
+    """Return the script for all jobs, without secrets. directories: a job runs in the first one that exists on its
+    node."""
     credential = (
         f"exec 9<{quote(credential_file)} || exit 1\nexport SCALER_CREDENTIAL_FD=9\n" if credential_file else ""
     )

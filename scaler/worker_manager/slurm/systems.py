@@ -1,4 +1,4 @@
-"""The batch systems: their command lines, and the meaning of their answers. Pure."""
+"""The batch systems: their command lines, and the meaning of their output. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaler.worker_manager.backend import ENDED
 from scaler.worker_manager.polled import MIN_REMAINING_SECONDS, SeenUnit
 from scaler.worker_manager.slurm import SlurmConfig
 
-ENDED_LISTED = 500  # last ended jobs of PBS
+ENDED_LISTED = 500  # maximum number of ended jobs read from PBS
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _FAILURES = {
     "BOOT_FAIL": "its node failed to boot",
@@ -23,7 +23,7 @@ _FAILURES = {
     "RECONFIG_FAIL": "its node could not be configured",
     "NODE_FAIL": "its node failed",
     "OUT_OF_MEMORY": "more memory than slurm_memory",
-    "PREEMPTED": "preempted by a job of higher priority",
+    "PREEMPTED": "preempted by a job with higher priority",
     "REVOKED": "revoked: another cluster in the federation runs it",
     "TIMEOUT": "at its time limit, slurm_time_minutes",
 }
@@ -75,11 +75,11 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def listing(self, config: SlurmConfig, name: str) -> list[str]:
-        """Return the command that lists the user's jobs of this name."""
+        """Return the command that lists the user's jobs with this name."""
 
     @abstractmethod
     def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
-        """Return the jobs of this name in the command's output."""
+        """Return the jobs with this name in the command's output."""
 
     @abstractmethod
     def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:

@@ -68,7 +68,7 @@ def _of_file(path: str) -> Iterator[Host]:
         raise UsageError(f"cannot read the host file {path!r}: {error}") from None
     hosts = [text for line in lines if (text := line.partition("#")[0].strip())]
     if not hosts:
-        raise UsageError(f"the file {path!r} has no hosts: write one per line, such as user@host:port slots=4")
+        raise UsageError(f"the file {path!r} contains no hosts: write one per line, such as user@host:port slots=4")
     for text in hosts:
         try:
             yield parse_host(text)
@@ -89,8 +89,8 @@ class SshConfig(WorkerManagerConfig):
 
     type: Literal["ssh"] = "ssh"
     hosts: Annotated[Names, length(1, 1000), Check(_hosts), Setting(metavar="HOST")]
-    """Machines as host, user@host, or user@host:port, optionally followed by slots=COUNT; @PATH: a file with one per
-    line."""
+    """Machines as host, user@host, or user@host:port, optionally followed by slots=COUNT; @PATH: a file with one
+    machine per line."""
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
     """Maximum workers on a host without slots=COUNT; 0: its number of cores."""
     ssh_python: Annotated[str, Setting(default_text="none: uv installs an environment there", metavar="PATH")] = ""
@@ -124,6 +124,6 @@ class SshConfig(WorkerManagerConfig):
             )
         if self.tunnel and self.host_name:
             raise ValueError(
-                "host_name is for object stores of hosts, which cannot reach each other through a tunnel: "
+                "host_name is for host stores, which cannot reach each other through a tunnel: "
                 "leave host_name out, or set tunnel = false"
             )

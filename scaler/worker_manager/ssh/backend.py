@@ -1,6 +1,6 @@
 """The backend of the type ssh: connects to hosts, and assigns units to ready hosts. While units wait for a slot, the
-backend connects to all hosts, with growing pauses after failures. If no host can become ready, the units fail with the
-reason of each host."""
+backend connects to all hosts, with growing pauses after failures. If no host can become ready, the units fail with each
+host's reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unit:
-    number: int  # of its start on the host; 0 while it waits for a host
+    number: int  # time of its start on the host; 0 while it waits for a host
     started_at: float
     state: UnitState
     reason: str = ""
@@ -62,7 +62,7 @@ class _Link:
     slots: int  # 0 until the host reports its cores
     connection: HostConnection | None = None
     connected_at: float = 0.0
-    ports: dict[str, int] = field(default_factory=dict)  # on the host, by forward
+    ports: dict[str, int] = field(default_factory=dict)  # ports on the host, by forward
     has_answered: bool = False
     ready_at: float | None = None
     starts: int = 0  # start requests sent through this connection
@@ -283,7 +283,7 @@ class SshBackend:
         return is_ready and len(link.ports) >= len(self._forwards)
 
     def _note(self, link: _Link, listed: dict[str, Any], now: float) -> None:
-        """Record a host's list, in which ended units appear only for a while. Raises the errors of a malformed list."""
+        """Record a host's list, in which ended units appear only for a while. Raises errors for a malformed list."""
         seen = {str(unit_id): (UnitState(state), str(reason)) for unit_id, state, reason in listed["units"]}
         started = int(listed["started"])
         for unit_id, unit in tuple(link.units.items()):
@@ -310,7 +310,7 @@ class SshBackend:
         """Send heartbeats with the current keys, because a restarted scheduler has new ones."""
         due = [link for link in self._links if now - link.sent_at >= self._config.heartbeat_interval_seconds]
         if any(link.ready_at is not None for link in due):
-            # A server that is unavailable keeps its previous keys.
+            # The previous keys of an unavailable server are kept.
             self._keys = [new or old for new, old in zip(self._found_keys(), self._keys, strict=True)]
             for link in due:
                 self._send(link, {}, now)
@@ -336,8 +336,8 @@ class SshBackend:
             )
         if is_loopback(storage) and not has_local_listener(storage):
             raise BackendError(
-                f"no object storage of this user listens at {storage}, where workers would look for it through the "
-                "tunnel: set object_storage_address to where it does"
+                f"no object storage of this user listens at {storage}, where workers would look for it through "
+                "the tunnel: set object_storage_address to its address"
             )
         self._is_checked = True
 

@@ -18,9 +18,9 @@ MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 
 _REQUIRED = (
-    "ControlMaster=no",  # an exclusive connection, which closes with its manager
+    "ControlMaster=no",  # a separate connection, which closes with its manager
     "RemoteCommand=none",
-    # A forward in the user's configuration may be in use by a login.
+    # A login may be using a forward in the user's configuration.
     "ExitOnForwardFailure=no",
     "LogLevel=INFO",  # shows the ports of forwards
 )
@@ -101,7 +101,7 @@ def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
 
 
 def forwarded_port(line: str, forwards: Sequence[str]) -> tuple[str, int] | None:
-    """Return the forward that a line of ssh reports as made, and its port on the host."""
+    """Return the forward whose creation a line from ssh reports, and its port on the host."""
     found = _FORWARD.match(line)
     named = {re.sub(r"[][]", "", forward): forward for forward in forwards}
     return (named[found[2].strip()], int(found[1])) if found and found[2].strip() in named else None

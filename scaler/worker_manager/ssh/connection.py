@@ -15,7 +15,7 @@ from functools import partial
 from scaler.processes import describe_exit, end_of
 from scaler.worker_manager.ssh.command import MARK
 
-PIPE_BYTES = 1024 * 1024  # takes a whole wheel at once; the system may grant less
+PIPE_BYTES = 1024 * 1024  # holds a whole wheel; the system may grant less
 READ_BYTES = 64 * 1024
 READS = 16  # per call, so that endless prints do not block the manager; more than an exited ssh leaves in its pipe
 MAX_LINE_BYTES = 16 * 1024 * 1024

@@ -38,7 +38,7 @@ class HostWatcher:
         self._partial = b""
         self._document: WorkerConfig | None = None
         self._credential = ""
-        self._started = 0  # Start requests so far. An unlisted unit has a later one.
+        self._started = 0  # start requests so far; an unlisted unit has a later one
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
         self._keys: list[OwnFile] = []  # files with the keys, which units find until they are closed
@@ -111,7 +111,8 @@ class HostWatcher:
             self._agents.stop([unit.unit_id for unit in self._agents.list()])
 
     def _write(self, text: str) -> None:
-        """Write a line that differs from the last. If the pipe is full, write later, because `run` must not block."""
+        """Write a line if it differs from the last one. If the pipe is full, write later, because `run` must not
+        block."""
         if text != self._written and not self._outgoing:
             self._written, self._outgoing = text, f"{MARK}{text}\n".encode()
         try:
@@ -128,7 +129,7 @@ def main() -> int:
     end_processes_with([f"{UNITS_VARIABLE}={os.environ.get(UNITS_VARIABLE)}"])
     stdout = os.dup(STDOUT)
     os.set_blocking(stdout, False)
-    os.dup2(STDERR, STDOUT)  # output of units is not for the manager
+    os.dup2(STDERR, STDOUT)  # the manager must not read the units' output
     HostWatcher(stdout, float(sys.argv[1])).run()
     return 0
 

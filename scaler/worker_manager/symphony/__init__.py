@@ -18,7 +18,7 @@ TYPE = WorkerManagerType(
 
 @dataclass(frozen=True, kw_only=True)
 class SymphonyConfig(WorkerManagerConfig):
-    """Worker manager symphony: tasks of a Symphony session."""
+    """Worker manager symphony: tasks in a Symphony session."""
 
     type: Literal["symphony"] = "symphony"
     service_name: Annotated[Name, Setting(metavar="NAME")]
@@ -34,7 +34,7 @@ class SymphonyConfig(WorkerManagerConfig):
     ] = None
     """Session priority, 1 to 10000. Higher-priority sessions get hosts first."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = 1000
-    """Maximum tasks in the session at a time; -1: no limit."""
+    """Maximum concurrent tasks in the session; -1: no limit."""
 
     @property
     def runs_elsewhere(self) -> bool:

@@ -35,7 +35,7 @@ _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
     rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
 )
-"""Messages of the library that concern the session and not the task. Error codes differ between releases."""
+"""Messages from the library that concern the session, not the task. Error codes differ between releases."""
 
 _log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class SoamSession:
             self._lose(refusal.text)
         return refusal
 
-    # -- on threads of the library
+    # -- on the library's threads
 
     def _on_response(self, handle: Any) -> None:
         try:

@@ -56,7 +56,7 @@ def test_client_actions_are_in_the_file_and_the_commands_answer(
         ("connected", 0, ""),
         ("submitted", 50, "double"),
         ("cleared", 0, f"{host()} with 0 unfinished tasks"),
-        ("refused", 0, "to shut the cluster down: it is protected"),
+        ("refused", 0, "to shut down the cluster, which is protected"),
         ("disconnected", 0, "disconnected"),
     ]
     assert [each["kind"] for each in (written[0], written[-1])] == ["started", "ended"]
@@ -87,7 +87,7 @@ def test_refused_connections_and_key_changes_are_recorded_by_key(tmp_path: Path)
     assert " was revoked " in texts["key revoked", "bob"]
     assert "revoked" in texts["refused", "bob"]
     assert "not client" in texts["refused", "screen"]
-    assert "it has no key of this cluster" in texts["refused", ""]
+    assert "it has no key for this cluster" in texts["refused", ""]
     assert texts["key added", "screen"] == "for the role monitor"
     assert texts["connected", "bob"] == ""
     assert [(each["times"], each["text"]) for each in records if each["kind"] == "submitted"] == [(1, "double")]

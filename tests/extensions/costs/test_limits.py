@@ -42,7 +42,7 @@ def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_t
     assert drained(cluster) == ["w"]
     last = desired(cluster)[-1]
     assert (last.units, last.drained) == (0, ["unit-w"])
-    assert "spend_limit: 0.500 of 0.500 per run has been spent; raise it to continue" in last.reason
+    assert "spend_limit: 0.500 of 0.500 per run has been spent; raise the limit to continue" in last.reason
     assert desired(cluster, "own")[-1].units == 2
 
 

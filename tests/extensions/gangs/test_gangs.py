@@ -246,7 +246,7 @@ def test_slots_are_kept_for_a_limited_time_and_then_serve_other_tasks_as_long(
     cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, "a", "b"])
     (small,) = cluster.submit(client, retries=0)
     assert cluster.where([small]) == [""]
-    assert "slots of 2 workers are kept for it" in cluster.why(gang[0])
+    assert "slots of 2 workers are reserved for it" in cluster.why(gang[0])
     cluster.wait(FIRST_SECONDS, alive=[client, "a", "b"])
     assert cluster.where([small]) == [free]
     cluster.finish(free, small)
@@ -313,7 +313,7 @@ def test_no_slot_is_kept_for_a_gang_that_present_workers_cannot_hold(cluster: Ga
     cluster.wait(3 * RESERVE_AFTER_SECONDS, alive=[client, "a"])
     (small,) = cluster.submit(client, retries=0)
     assert cluster.where([small]) == ["a"]
-    assert "its gang of 2 is larger than the cluster can be, which has 1 slot" in cluster.why(gang[0])
+    assert "its gang of 2 is too large for the cluster, whose workers offer 1 slot" in cluster.why(gang[0])
 
 
 def test_a_gang_that_a_manager_can_make_room_for_waits_for_workers(cluster: GangCluster, client: str) -> None:

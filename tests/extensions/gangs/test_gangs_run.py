@@ -115,9 +115,9 @@ def test_a_single_member_is_a_gang(client: Client) -> None:
 
 
 def test_outside_of_a_gang_there_is_none(client: Client) -> None:
-    with pytest.raises(UsageError, match="is no member of one"):
+    with pytest.raises(UsageError, match="is not inside one"):
         current_gang()
-    with pytest.raises(UsageError, match="is no member of one"):
+    with pytest.raises(UsageError, match="is not inside one"):
         client.submit(who).result(20)
 
 
@@ -209,7 +209,7 @@ def test_views_of_clients_and_asyncio_clients_have_gangs(client: Client, cluster
 
 def test_a_gang_larger_than_the_cluster_explains_itself(client: Client) -> None:
     gang = client.gang(who, 9)
-    until(lambda: "its gang of 9 is larger than the cluster can be" in gang.explain())
+    until(lambda: "its gang of 9 is too large for the cluster" in gang.explain())
     assert "will run next" not in gang.explain()
     assert gang.cancel()
 

@@ -169,7 +169,7 @@ def test_item_of_a_lost_chunk_starts_no_more_often_than_a_task(client: Client, t
     results = client.map(deadly, range(3), chunk_size=3, return_exceptions=True, retries=losses)
     assert results[::2] == [0, 2]
     assert isinstance(results[1], ProcessorDiedError)
-    assert "ended with a chunk that had other items" in results[1].__notes__[-1]
+    assert "ended with a chunk that contained other items" in results[1].__notes__[-1]
     assert len([each for each in tmp_path.iterdir() if each.name.startswith("1-")]) == losses + 1
 
 

@@ -320,7 +320,7 @@ def test_reservation_of_a_limit_keeps_only_what_one_task_uses() -> None:
     later = cluster.submit(client, 3, needs=DB)
     cluster.finish(worker, first[0])
     assert not set(later) & set(cluster.on(worker)), "the first free one is kept"
-    assert "and the next are kept for tasks that need limit db=2" in cluster.why(later[0])
+    assert "and freed amounts are reserved for tasks that need limit db=2" in cluster.why(later[0])
 
 
 def test_queue_that_waits_for_a_limit_reserves_no_memory(cluster: Limited, client: str) -> None:
@@ -468,7 +468,7 @@ def test_client_is_warned_about_a_resource_that_no_worker_offers(cluster: Limite
     cluster.wait(3.0, alive=[client, worker])
     (notice,) = [message.text for name, message in cluster.said if isinstance(message, Notice)]
     assert "there is no fpgas" in notice
-    assert "Ask for less in resources=..., or start workers with --per-worker-capabilities fpgas=1" in notice
+    assert "Request less in resources=..., or start workers with --per-worker-capabilities fpgas=1" in notice
 
 
 def test_new_worker_gets_tasks_that_wait_for_a_counted_resource(cluster: Limited, client: str) -> None:

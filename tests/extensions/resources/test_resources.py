@@ -147,8 +147,8 @@ def test_space_reserved_too_long_is_lent_to_others_equally_long(cluster: Cluster
     cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, worker])
     (small,) = cluster.submit(client, needs=memory(4))
     assert cluster.on(worker) == [long], "room is kept for the large one"
-    assert "capacity that becomes free there is kept for tasks that need memory=12GB" in why(cluster, small)
-    assert "capacity that becomes free there is kept for it" in why(cluster, large)
+    assert "freed capacity there is reserved for tasks that need memory=12GB" in why(cluster, small)
+    assert "freed capacity there is reserved for it" in why(cluster, large)
     cluster.wait(FIRST_SECONDS, alive=[client, worker])
     assert cluster.on(worker) == [long, small]
 
@@ -171,6 +171,6 @@ def test_unsatisfiable_work_is_reported_and_starts_no_units() -> None:
     assert "no worker offers memory=20GB" in why(cluster, task)
     (notice, other) = [message.text for name, message in cluster.said if name == client and isinstance(message, Notice)]
     assert "there is no more than memory=15232MiB" in notice
-    assert "Ask for less in memory=..., or start workers with --per-worker-capabilities memory=20GB" in notice
+    assert "Request less in memory=..., or start workers with --per-worker-capabilities memory=20GB" in notice
     assert "no more than cpus=4" in other
     assert set(wanted) == {0}

@@ -628,4 +628,4 @@ def test_second_manager_of_a_name_is_refused_if_the_first_answers(cluster: Clust
     assert cluster.tries_again("second", details=details)
     cluster.wait(2.0)
     cluster.say("first", ManagerStatus(cluster.now, [], ""))
-    assert "give this one another worker_manager_id" in cluster.refusal("second", details=details)
+    assert "give this manager another worker_manager_id" in cluster.refusal("second", details=details)

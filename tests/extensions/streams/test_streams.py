@@ -105,7 +105,7 @@ def test_generator_is_at_most_a_window_ahead(client: Client, tmp_path: Path) -> 
     with client.stream(note, tmp_path, 100, window=8) as stream:
         assert next(stream) == 0
         until(lambda: made(tmp_path) >= 9)
-        until(lambda: "until its values are taken" in stream.future.explain())
+        until(lambda: "until its values are consumed" in stream.future.explain())
         assert made(tmp_path) <= 10
         assert list(stream) == list(range(1, 100))
 
@@ -113,7 +113,7 @@ def test_generator_is_at_most_a_window_ahead(client: Client, tmp_path: Path) -> 
 def test_bytes_ahead_are_limited(client: Client, tmp_path: Path) -> None:
     with client.stream(note, tmp_path, 30, 10 * 1024 * 1024) as stream:
         until(lambda: made(tmp_path) >= 4)
-        until(lambda: "until its values are taken" in stream.future.explain())
+        until(lambda: "until its values are consumed" in stream.future.explain())
         assert made(tmp_path) <= 6
         assert sum(map(len, stream)) == 30 * 10 * 1024 * 1024
 

@@ -44,7 +44,7 @@ def is_busy(error: BaseException) -> bool:
         ({"retry_on": "ValueError"}, "retry_on is 'ValueError', but must be an exception type, a tuple of them, or"),
         ({"retry_on": (ValueError, 5)}, "retry_on takes exception types, not 5"),
         ({"retry_on": int}, "retry_on takes exception types, not <class 'int'>"),
-        ({"retry_delay": -1}, "retry_delay is -1, but must be from 0 to 1e+09; 0 tries again at once"),
+        ({"retry_delay": -1}, "retry_delay is -1, but must be from 0 to 1e+09; 0 means an immediate retry"),
         ({"retry_delay": math.nan}, "retry_delay is nan, but must be"),
         ({"retry_delay": lambda _: "soon"}, "retry_delay(1) is 'soon', but must be from 0"),
         ({"retry_delay": lambda attempt: 1 / (attempt - 2)}, "retry_delay(1) is -1.0"),
@@ -182,7 +182,7 @@ def test_node_options_override_options_for_all() -> None:
         ({"two": 5}, "node_options of key 'two' is 5, but must be a dict such as"),
         ({"two": {"retries": -1}}, "node_options of key 'two': retries is -1"),
         ({"two": {"tries": 1}}, "node_options of key 'two': get got an unexpected keyword argument 'tries'"),
-        (5, "node_options is 5, and must map keys"),
+        (5, "node_options is 5, but must map keys"),
     ):
         given: Any = wrong
         with pytest.raises(UsageError) as caught:

@@ -117,7 +117,7 @@ def test_history_time_defaults_to_a_day_ago() -> None:
         ("/api/timeline?seconds=1e9", 400, "seconds = 1e9: must be a number from 1 to 86400"),
         ("/api/timeline?seconds=nan", 400, "seconds = nan: must be a number from 1 to 86400"),
         ("/api/series?name=cpu", 400, "name = 'cpu': must be one of tasks_per_second"),
-        ("/api/tasks/12", 400, "'12' is no task id: give the 32 hexadecimal digits"),
+        ("/api/tasks/12", 400, "'12' is not a task id: give the 32 hexadecimal digits"),
         (f"/api/tasks/{'1' * 32}", 404, "no task 1111"),
         ("/api/nothing", 404, "there is no /api/nothing here"),
         ("/nothing.html", 404, "there is no /nothing.html here"),

@@ -79,7 +79,7 @@ def test_waiting_put_is_refused_at_its_deadline_without_data_loss() -> None:
     assert story.puts(CLIENT, MADE.object(), bytes(400), request=7) == []
     sent = story.wait(6.0)
     assert answered(sent) == {7: "full"}
-    assert "there is no room for size 400: 900 of memory_limit_bytes = 1000 are used" in messages(sent)[0].text
+    assert "there is no space for size 400: 900 of memory_limit_bytes = 1000 are used" in messages(sent)[0].text
     assert [len(contents(story.says(READER, GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
 
 

@@ -88,22 +88,26 @@ def test_schema_matches_the_declarations() -> None:
         pytest.param(done(ids=ID[:15]), "whole number of 16-byte ids", id="id too short"),
         pytest.param(
             done(ids=ID + OTHER),
-            "attempts: a column of length 1 does not fit the ids: 2",
+            "attempts: a column of length 1 does not match the ids: 2",
             id="two ids, one of all else",
         ),
-        pytest.param(done(attempts=[]), "attempts: a column of length 0 does not fit the ids: 1", id="no attempt"),
+        pytest.param(done(attempts=[]), "attempts: a column of length 0 does not match the ids: 1", id="no attempt"),
         pytest.param(done(attempts=[0]), "attempts: 0 is not allowed", id="attempt 0"),
         pytest.param(done(outcomes=[250]), "outcomes: 250 is not allowed", id="unknown outcome"),
-        pytest.param(done(payloadSizes=[]), "payloads: a column of length 0 does not fit the ids: 1", id="no payload"),
-        pytest.param(done(payloadSizes=[3]), "payloads: length 2 does not fit the sizes", id="payload too short"),
+        pytest.param(
+            done(payloadSizes=[]), "payloads: a column of length 0 does not match the ids: 1", id="no payload"
+        ),
+        pytest.param(done(payloadSizes=[3]), "payloads: length 2 does not match the sizes", id="payload too short"),
         pytest.param(said_by_a_peer("finished", ids=ID, outcomes=[10]), "10 is not allowed", id="a worker's outcome"),
-        pytest.param(run(inputCounts=[1]), "inputs: a column of length 0 does not fit the ids: 1", id="input missing"),
+        pytest.param(
+            run(inputCounts=[1]), "inputs: a column of length 0 does not match the ids: 1", id="input missing"
+        ),
         pytest.param(
             run(inputs=b"x", inputSizes=[1]),
-            "inputs: a column of length 1 does not fit the ids: 0",
+            "inputs: a column of length 1 does not match the ids: 0",
             id="input without count",
         ),
-        pytest.param(submit(referenceCounts=[2**32 - 1]), "worth more than MAX_ROWS", id="4 billion references"),
+        pytest.param(submit(referenceCounts=[2**32 - 1]), "count as more than MAX_ROWS", id="4 billion references"),
         pytest.param(spec(function=b""), "an id has 16 bytes", id="no function"),
         pytest.param(spec(timeoutSeconds=math.nan), "not a number of seconds", id="timeout nan"),
         pytest.param(spec(needs=[{"name": "b"}, {"name": "a"}]), "out of order", id="needs out of order"),
@@ -202,7 +206,7 @@ def tasks(count: int, references: int = 0) -> m.TaskGroup:
 )
 def test_submit_takes_at_most_one_iteration_of_the_scheduler(most: m.Submit, more: m.Submit) -> None:
     assert decode(encode(most)) == most
-    with pytest.raises(ProtocolError, match=r"worth more than MAX_ROWS \(32768\)"):
+    with pytest.raises(ProtocolError, match=r"count as more than MAX_ROWS \(32768\)"):
         decode(encode(more))
 
 
@@ -211,7 +215,7 @@ def test_rejects_an_oversized_column_before_allocating() -> None:
     peaks_bytes = []
     for _ in range(2):  # the first time, it also creates the codec and imports modules
         tracemalloc.start()
-        with pytest.raises(ProtocolError, match="a column of length 1000000 does not fit the ids: 1"):
+        with pytest.raises(ProtocolError, match="a column of length 1000000 does not match the ids: 1"):
             decode(body)
         peaks_bytes.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -52,7 +52,7 @@ def test_task_limit_applies_per_key_across_sessions() -> None:
     cluster = cluster_of(max_tasks_per_client=3)
     assert submit(cluster, "a1", b"1", b"2") == [None, None]
     assert submit(cluster, "a2", b"3", b"4") == [None, Outcome.REJECTED]
-    assert why(cluster, "a2") == "max_tasks_per_client is 3, and key alice has that many"
+    assert why(cluster, "a2") == "max_tasks_per_client is 3, and key alice has reached it"
     assert submit(cluster, "b", b"1", b"2", b"3") == [None] * 3
     cluster.leave("a1")
     assert submit(cluster, cluster.client("a3", identity=ALICE), b"5", b"6", b"7") == [None, None, Outcome.REJECTED]

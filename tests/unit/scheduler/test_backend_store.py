@@ -75,7 +75,7 @@ def test_object_storage_relays_backend_objects_to_hosts_without_access() -> None
     cluster.say("s1", ObjectsWanted([uploaded]))
     cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
     assert cluster.told("storage", CopyObjects) == [CopyObjects([uploaded], [SIZE])]
-    assert "as it cannot reach the backend of the object storage" in explain(cluster.state, task, cluster.now)
+    assert "because it cannot reach the backend of the object storage" in explain(cluster.state, task, cluster.now)
     cluster.storage_says(ObjectsWanted([uploaded]))
     assert cluster.fetches("storage") == [(uploaded, BACKEND)]
     cluster.storage_says(ObjectsHeld([uploaded], [SIZE]))

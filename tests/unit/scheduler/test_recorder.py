@@ -96,7 +96,7 @@ def test_replay_reproduces_a_fault_and_names_its_step(tmp_path: Path, monkeypatc
     path = tmp_path / "box"
     cluster.recorder.write(path)
     monkeypatch.setattr(ObjectTable, "unuse", lambda *_: None)
-    with pytest.raises(AssertionError, match="are counted wrong") as caught:
+    with pytest.raises(AssertionError, match="is wrong") as caught:
         replay(path)
     assert caught.value.__notes__[0].startswith("in step ")
     assert "Done(ids=" in caught.value.__notes__[0]
@@ -139,5 +139,5 @@ def test_command_explains_errors_in_a_file(tmp_path: Path) -> None:
     other.write_text("[]\n")
     done = run(str(other))
     assert done.returncode == 2
-    assert "not the head of a black box" in done.stderr
+    assert "not a black box header" in done.stderr
     assert "Traceback" not in done.stderr

@@ -74,7 +74,7 @@ def test_durable_session_is_refused_with_an_error_that_names_the_extension(clust
     hello = own_hello(Role.CLIENT, ClientDetails("", "night"))
     refused = cluster.core.refusal(b"session.", hello, LOCAL, cluster.now)
     assert isinstance(refused, Refused)
-    assert "no durable sessions: its extension durability is switched off" in refused.text
+    assert "no durable sessions: its extension durability is disabled" in refused.text
 
 
 def test_request_for_results_of_a_session_is_a_protocol_error(cluster: Forgetful) -> None:

@@ -46,9 +46,9 @@ def test_group_has_a_share_once_a_key_names_it(keys: KeysDirectory) -> None:
     keys.add("a", "client", share=Share(group="desk"))
     command(keys, "share", "desk", "--weight", "2.5")
     assert shares(keys)["desk"] == Share(2.5)
-    with pytest.raises(UsageError, match="no key named 'sales', and no key is in a group of this name"):
+    with pytest.raises(UsageError, match="no key named 'sales', and no key is in a group with this name"):
         command(keys, "share", "sales", "--weight", "2")
-    with pytest.raises(UsageError, match="'desk' is a group, and groups are in no other group"):
+    with pytest.raises(UsageError, match="'desk' is a group, and a group cannot belong to another group"):
         command(keys, "share", "desk", "--group", "firm")
 
 

@@ -47,8 +47,8 @@ def test_reads_a_small_bundle_whole_and_a_large_one_in_part() -> None:
 @pytest.mark.parametrize(
     ("damaged", "text"),
     [
-        (b"", "does not begin with scalbndl"),
-        (b"something else, and long enough", "does not begin with scalbndl"),
+        (b"", "do not begin with scalbndl"),
+        (b"something else, and long enough", "do not begin with scalbndl"),
         (pack_bundle([b"a" * 50, b"b" * 50])[:20], "the calls end at 20"),
         (pack_bundle([b"a" * 50, b"b" * 50])[:-3], "the calls end at"),
     ],

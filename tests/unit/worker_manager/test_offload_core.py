@@ -167,7 +167,7 @@ def test_refused_calls_are_retried_first_with_growing_delays() -> None:
     stage = Stage(slots=2)
     stage.run(1, 2, 3)
     assert stage.refuse(1, 2, text="throttled") == ["start 1", "start 2"]
-    assert stage.degraded == "tasks cannot be passed on: throttled; trying again"
+    assert stage.degraded == "tasks cannot be submitted to the service: throttled; trying again"
     assert stage.refuse(1, text="throttled") == []
     wait = stage.calls.wait_seconds(stage.now)
     assert 0 < wait < 1
@@ -267,7 +267,7 @@ def test_forgotten_agent_exits_with_running_calls_and_otherwise_starts_over() ->
     assert busy.ending is None
     busy.hear(Drain(""))
     assert busy.ending is not None
-    assert "a new one must replace it" in busy.ending.text
+    assert "so a new unit must replace it" in busy.ending.text
     assert busy.outcomes() == {}
 
 

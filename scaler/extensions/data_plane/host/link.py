@@ -88,7 +88,7 @@ class StoreLink:
             self._client.close()
 
     async def _is_elsewhere(self, object_storage_address: str) -> bool:
-        """Return True if the object storage is on another host, once it is up. Tasks do not wait for that."""
+        """Once the object storage is up, return True if it is on another host. Tasks do not wait for this."""
         if self._config.host_name:
             return True
         # Behind a tunnel, other hosts cannot reach a store on this host.
@@ -117,7 +117,7 @@ class StoreLink:
                 if self._child is not None and self._child.has_ended():
                     code, self._child = self._child.reap(), None
                     if code is not None and code > 0:
-                        return None  # for a reason that the store has logged
+                        return None  # the store has logged the reason
                 if self._child is None:
                     self._start()
                 await asyncio.sleep(_POLL_SECONDS)

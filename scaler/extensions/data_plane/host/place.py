@@ -36,7 +36,7 @@ def file_name(config: WorkerConfig) -> str:
 
 
 def find(name: str) -> RunningStore | None:
-    """Return the store of this file; None if none runs or listens yet. Raises UsageError."""
+    """Return the store of this file; None if none is running and listening. Raises UsageError."""
     with private_directory() as directory, suppress(FileNotFoundError):
         file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=directory)
         try:

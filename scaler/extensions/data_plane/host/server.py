@@ -74,7 +74,8 @@ class HostStoreServer(StorageServer):
     """The store of a host, on the running loop. `ended` completes once the store is no longer needed."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        """Listen, and start connecting to the scheduler. Raises UsageError if this host has no address to reach it."""
+        """Listen, and start connecting to the scheduler. Raises UsageError if this host has no address from which it
+        can reach the scheduler."""
         self._config = config
         access = own_access(config)
         own = access.credential

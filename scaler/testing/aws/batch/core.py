@@ -40,9 +40,8 @@ Operation = Callable[[Mapping[str, Any], float], JSON]
 class BatchCore:
     """Compute environments, queues, job definitions, and jobs of one account. Times are Unix seconds.
 
-    `call` answers a request, `advance` processes due events, and `running` receives container events and faults.
-    After each of them, `take_commands` returns the commands to execute, and `next_due` the time of the next
-    `advance`.
+    `call` answers a request, `advance` processes due events, and `running` receives container events and faults. After
+    each call, `take_commands` returns the commands to execute, and `next_due` returns the time of the next `advance`.
     """
 
     def __init__(self, arn_prefix: str, new_id: Callable[[], str], times: Times | None = None) -> None:

@@ -74,7 +74,7 @@ class ComputeEnvironment(BatchResource):
 
 @dataclass(slots=True, eq=False)
 class JobQueue(BatchResource):
-    """A queue. `JobRunner` has its waiting jobs."""
+    """A queue. `JobRunner` contains its waiting jobs."""
 
     priority: int = 1
     environments: list[ComputeEnvironment] = field(default_factory=list)

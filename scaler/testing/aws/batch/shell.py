@@ -29,7 +29,7 @@ MAX_KEPT_OUTPUTS = 10_000
 
 
 class EmulatedBatch(SteppedService):
-    """AWS Batch for clients, with methods for tests. `times` may be changed. Thread-safe."""
+    """AWS Batch for clients, with methods for tests. Tests may change `times`. Thread-safe."""
 
     name = "batch"
 
@@ -135,7 +135,7 @@ class EmulatedBatch(SteppedService):
             job = self._job(job_id)
             container = self._running.get(job.run.run_id) if job.run else None
             if job.run is None or container is None:
-                raise UsageError(f"the container of job {job_id} does not run: the job is {job.state}")
+                raise UsageError(f"the container of job {job_id} is not running: the job is {job.state}")
             job.run.reason = reason
             if number == signal.SIGKILL:
                 container.kill()

@@ -154,7 +154,7 @@ def resources(container: Mapping[str, Any], overrides: Mapping[str, Any], *, far
     except KeyError as error:
         raise Invalid(f"resourceRequirements must contain {error.args[0]}") from error
     except ValueError as error:
-        raise Invalid(f"resourceRequirements has a value that is no number: {error}") from error
+        raise Invalid(f"resourceRequirements contains a value that is not a number: {error}") from error
     if fargate:
         _check_fargate(taken)
     elif taken.vcpus < 1 or taken.vcpus != int(taken.vcpus):

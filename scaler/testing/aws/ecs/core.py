@@ -117,7 +117,7 @@ class EcsCore:
         """Reclaim the capacity of a task on FARGATE_SPOT. Raises LookupError, and ValueError for other tasks."""
         task = self.find(name)
         if task.order.provider != "FARGATE_SPOT":
-            raise ValueError(f"{name} is not on FARGATE_SPOT, and gets no spot notice")
+            raise ValueError(f"{name} is not on FARGATE_SPOT, so it gets no spot notice")
         self._commands += task.give_notice(now, self.times)
 
     def fail_starts(self, times: int, reason: str) -> None:

@@ -71,7 +71,7 @@ class TaskDefinitions:
             raise client_fault("Family contains invalid characters.")
         containers = [_checked_container(container) for container in request.get("containerDefinitions") or ()]
         if len(containers) != 1:
-            raise client_fault(f"The emulator runs tasks of one container, and {family} has {len(containers)}.")
+            raise client_fault(f"The emulator runs tasks with one container, and {family} has {len(containers)}.")
         _check_fargate(request, containers[0])
         tags = checked_tags(request.get("tags"))
         revisions = self._revisions.setdefault(family, [])
@@ -142,10 +142,10 @@ def _checked_container(container: Fields) -> Fields:
         raise client_fault("Container.image and Container.name should not be null or empty.")
     for unsupported in ("dependsOn", "repositoryCredentials"):
         if container.get(unsupported):
-            raise client_fault(f"The emulator knows no {unsupported} of a container.")
+            raise client_fault(f"The emulator does not support {unsupported} in a container.")
     seconds = container.get("stopTimeout", DEFAULT_STOP_SECONDS)
     if not 0 < seconds <= MAX_STOP_SECONDS:
-        raise client_fault(f"stopTimeout must be from 1 to {MAX_STOP_SECONDS} on Fargate, and is {seconds}.")
+        raise client_fault(f"stopTimeout must be from 1 to {MAX_STOP_SECONDS} on Fargate, but is {seconds}.")
     return {**_CONTAINER_DEFAULTS, **container}
 
 
