@@ -55,7 +55,7 @@ def test_page_keeps_up_with_a_thousand_tasks_a_second(
         )
 
 
-def test_killed_worker_leaves_the_table_and_its_page_says_so(server: WebServer, windows: Windows) -> None:
+def test_killed_worker_leaves_the_table_and_its_page_reports_the_loss(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=5, at=time.time())
     server.step(cluster)
     table = windows.open(server.url + "/#/workers")

@@ -60,7 +60,7 @@ def test_reads_ranges_of_stored_objects(folder: ObjectFolder) -> None:
 
 
 def test_missing_object_is_lost_and_deleting_it_is_harmless(folder: ObjectFolder) -> None:
-    with pytest.raises(ObjectLostError, match="does not have it"):
+    with pytest.raises(ObjectLostError, match="it is not at"):
         folder.read("run/none", 0)
     folder.delete(["run/none"])
     folder.delete([])

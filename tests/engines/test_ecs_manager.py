@@ -142,7 +142,7 @@ def test_restarted_manager_adopts_its_tasks(tmp_path: Path, aws: AwsEmulator) ->
 # -- an API that fails
 
 
-def test_one_fleet_and_every_result_whatever_the_api_does(tmp_path: Path, aws: AwsEmulator) -> None:
+def test_fleet_starts_once_and_every_result_arrives_whatever_the_api_does(tmp_path: Path, aws: AwsEmulator) -> None:
     aws.ecs.times.hidden = 0.5
     aws.faults.add("ListTasks", Throttle(), times=BOTH_ATTEMPTS)
     aws.faults.add("RunTask", Throttle(), times=BOTH_ATTEMPTS)

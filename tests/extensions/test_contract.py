@@ -49,7 +49,7 @@ def test_example_follows_the_contract(example: Extension) -> None:
             same_input_same_output,
             "on_changes returned",
         ),
-        (lambda _part, changes: changes[0].cpu_us.append(0) or [], same_input_same_output, "has changed"),
+        (lambda _part, changes: changes[0].cpu_us.append(0) or [], same_input_same_output, "has modified"),
     ],
     ids=["another extension", "no pure function", "changed changes"],
 )

@@ -69,7 +69,7 @@ def test_unsatisfiable_requirement_is_printed_once_on_stderr(cluster: SchedulerC
             assert program.stderr.readline() == said.format(*[capability] * 4)
 
 
-def test_program_without_a_scheduler_warns_and_says_when_it_answers(tmp_path: Path) -> None:
+def test_program_warns_about_a_missing_scheduler_and_reports_its_answer(tmp_path: Path) -> None:
     text = """
         import sys
         from scaler import Client

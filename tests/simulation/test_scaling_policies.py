@@ -65,7 +65,7 @@ def test_scaling_down_loses_no_task_and_does_not_restart_units_soon(
 
 
 @pytest.mark.long
-def test_nearly_as_fast_as_all_units_at_once_for_far_less_money(cells: list[Cell]) -> None:
+def test_default_policy_is_nearly_as_fast_as_all_units_for_far_less_money(cells: list[Cell]) -> None:
     whole = summary(cells)
     assert max(whole.makespan, whole.makespan_of_sums, whole.response) <= 1.15
     assert max(whole.cost, whole.cost_of_sums) <= 0.60

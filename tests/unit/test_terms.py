@@ -35,7 +35,7 @@ def test_text_names_terms_in_words() -> None:
     assert str(Needs(ALL)) == "fpga=2,gpu=1,limit db=2,near cache,worker 0a"
 
 
-def test_tasks_with_different_places_have_queues_of_their_own_but_one_function() -> None:
+def test_tasks_with_different_places_have_separate_queues_but_one_function() -> None:
     cluster = Cluster()
     client = cluster.client()
     for terms in ((), ((NEAR + "a", 0.0),), ((NEAR + "b", 0.0),)):
@@ -45,7 +45,7 @@ def test_tasks_with_different_places_have_queues_of_their_own_but_one_function()
     assert len(document(cluster)["waiting"]) == 1
 
 
-def test_places_are_no_demand_for_capabilities() -> None:
+def test_places_do_not_count_as_demand_for_capabilities() -> None:
     policy = Seen("allocate=even_load; scaling=vanilla")
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m")

@@ -94,7 +94,7 @@ def test_tasks_with_unreported_costs_count_against_the_limit() -> None:
     assert cluster.on("w") == []
 
 
-def test_limit_takes_precedence_over_warm_capacity_and_says_so() -> None:
+def test_limit_takes_precedence_over_warm_capacity_and_is_the_reason() -> None:
     cluster = Priced(Told(m=0), spend_limit="2.5/run", **PATIENT)
     cluster.manager("m", unit_price=60.0, minimum_units=2, warm_units=3, buffer_units=1)
     cluster.worker("w", manager_id="m")

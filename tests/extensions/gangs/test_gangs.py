@@ -198,7 +198,7 @@ def test_a_loopback_address_is_replaced_by_the_name_of_its_host_if_others_must_r
     assert formed.hosts == [cluster.state.workers[cluster.peer(cluster.where(gang)[0])].host, "10.0.0.2"]
 
 
-def test_a_task_outside_of_gangs_cannot_join_one(cluster: GangCluster, client: str) -> None:
+def test_a_task_outside_a_gang_cannot_join_one(cluster: GangCluster, client: str) -> None:
     cluster.worker("a")
     (task,) = cluster.submit(client)
     name = cluster.join(task)
@@ -234,9 +234,7 @@ def test_a_stream_of_small_tasks_cannot_starve_a_gang(cluster: GangCluster, clie
     assert not cluster.waits(gang)
 
 
-def test_slots_are_kept_for_a_limited_time_and_then_serve_other_tasks_as_long(
-    cluster: GangCluster, client: str
-) -> None:
+def test_slots_are_reserved_for_a_limited_time_and_then_free_for_as_long(cluster: GangCluster, client: str) -> None:
     for name in "ab":
         cluster.worker(name)
     (long,) = cluster.submit(client)
@@ -287,8 +285,8 @@ def test_a_gang_of_higher_priority_takes_over_the_reservation(cluster: GangClust
     cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, *"ab"])
     high = cluster.gang(client, 2, priority=1)
     cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, *"ab"])
-    assert "kept for it" in cluster.why(high[0])
-    assert "kept for another gang" in cluster.why(low[0])
+    assert "reserved for it" in cluster.why(high[0])
+    assert "reserved for another gang" in cluster.why(low[0])
     cluster.finish(cluster.where([long])[0], long)
     assert cluster.waits(low)
     assert not cluster.waits(high)
@@ -307,7 +305,7 @@ def test_a_cancelled_gang_releases_its_reservation(cluster: GangCluster, client:
     assert all(worker.claims.reserved is None for worker in cluster.state.workers.values())
 
 
-def test_no_slot_is_kept_for_a_gang_that_present_workers_cannot_hold(cluster: GangCluster, client: str) -> None:
+def test_no_slot_is_reserved_for_a_gang_too_large_for_the_current_workers(cluster: GangCluster, client: str) -> None:
     cluster.worker("a")
     gang = cluster.gang(client, 2)
     cluster.wait(3 * RESERVE_AFTER_SECONDS, alive=[client, "a"])
@@ -332,7 +330,7 @@ def test_a_slot_reserved_for_a_large_task_is_not_taken(cluster: GangCluster, cli
     assert cluster.where(large) == [""]
 
 
-def test_tasks_queued_on_kept_workers_are_recalled(cluster: GangCluster, client: str) -> None:
+def test_tasks_queued_on_reserved_workers_are_recalled(cluster: GangCluster, client: str) -> None:
     for name in "ab":
         cluster.worker(name)
     cluster.submit(client, 8, retries=3)

@@ -114,7 +114,7 @@ def test_a_single_member_is_a_gang(client: Client) -> None:
     assert client.gang(who, 1).result(20) == [(0, 1, 1, "")]
 
 
-def test_outside_of_a_gang_there_is_none(client: Client) -> None:
+def test_there_is_no_current_gang_outside_a_gang(client: Client) -> None:
     with pytest.raises(UsageError, match="is not inside one"):
         current_gang()
     with pytest.raises(UsageError, match="is not inside one"):
@@ -158,7 +158,7 @@ def nest() -> int:
     return found
 
 
-def test_members_have_clients_of_their_own(client: Client) -> None:
+def test_each_member_has_its_own_client(client: Client) -> None:
     assert client.gang(nest, 2).result(20) == [1, 2]
 
 
@@ -216,7 +216,7 @@ def test_a_gang_larger_than_the_cluster_explains_itself(client: Client) -> None:
 
 def test_only_one_member_fits_a_host(client: Client) -> None:
     gang = client.gang(who, 2, per_host=1)
-    until(lambda: "which has 1 slot with at most 1 on a host" in gang.explain())
+    until(lambda: "whose workers offer 1 slot with at most 1 on a host" in gang.explain())
     assert gang.cancel()
 
 

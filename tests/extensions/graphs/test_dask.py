@@ -91,7 +91,7 @@ def test_collections_tests_pass(name: str, get: Callable[..., Any], monkeypatch:
 # -- collections
 
 
-def test_arrays_bags_dataframes_and_delayed_calls(get: Callable[..., Any]) -> None:
+def test_arrays_bags_dataframes_and_delayed_calls_compute(get: Callable[..., Any]) -> None:
     array, bag, dataframe = (importlib.import_module(f"dask.{name}") for name in ("array", "bag", "dataframe"))
     pandas: Any = importlib.import_module("pandas")
     ones = array.ones((40, 40), chunks=(10, 10))

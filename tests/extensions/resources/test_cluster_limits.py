@@ -407,7 +407,7 @@ def demanded(*groups: tuple[int, Pairs], workers: int = 0) -> int:
     return sum(row.tasks for row in policy.view.demand)
 
 
-def test_demand_is_no_more_than_limits_allow() -> None:
+def test_demand_never_exceeds_the_limits() -> None:
     assert demanded((100, ())) == 100
     assert demanded((100, DB)) == 3
     assert demanded((100, DB), (100, DB)) == 3, "two functions share the limit"

@@ -36,7 +36,7 @@ def ideal(keys: dict[str, tuple[float, float, str]], groups: dict[str, float]) -
     st.tuples(st.sampled_from(WEIGHTS), st.sampled_from(WEIGHTS)),
     st.sampled_from([(1, 2), (1, 8), (4, 2)]),
 )
-def test_keys_get_what_their_weights_and_groups_say(
+def test_keys_get_shares_by_weight_and_group(
     each: list[tuple[float, float, str]], group_weights: tuple[float, float], size: tuple[int, int]
 ) -> None:
     keys = {f"k{number}": key for number, key in enumerate(each)}

@@ -243,7 +243,7 @@ def test_owners_do_not_take_slots_from_each_other_in_turn(alice: float, bob: flo
     assert shares["alice"] / sum(shares.values()) == pytest.approx(0.5, abs=0.15)
 
 
-def test_freed_slots_are_the_others_although_its_tasks_are_long() -> None:
+def test_freed_slots_go_to_the_other_owner_although_its_tasks_are_long() -> None:
     bed = bed_of(4)
     bed.guest("alice", "alice")
     bed.guest("bob", "bob")
@@ -288,7 +288,7 @@ def test_second_client_of_a_key_takes_nothing_from_a_key_with_its_share() -> Non
     assert bed.slots_used == {"a": 2, "b": 1, "c": 1}
 
 
-def test_work_is_not_lost_for_a_wait_that_is_shorter() -> None:
+def test_no_task_is_stopped_to_save_less_waiting_than_work() -> None:
     bed = bed_of()
     bed.guest("alice", "alice")
     bed.guest("bob", "bob")
@@ -323,7 +323,7 @@ def test_stops_are_counted_and_explained() -> None:
     assert rows["alice"].stopped == 1
 
 
-def test_task_that_is_being_stopped_says_so() -> None:
+def test_explain_reports_that_a_task_is_being_stopped() -> None:
     bed = busy()
     bed.stop_seconds = 5.0
     submit(bed, "bob", 20.0, priority=100)
@@ -332,7 +332,7 @@ def test_task_that_is_being_stopped_says_so() -> None:
     assert sum("is being stopped for a task of key bob with priority 100" in text for text in texts) == 1
 
 
-def test_nothing_is_remembered_of_ended_tasks() -> None:
+def test_ended_tasks_are_not_retained() -> None:
     bed = busy()
     submit(bed, "bob", 20.0, priority=100)
     bed.run(300.0)

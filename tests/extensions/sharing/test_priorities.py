@@ -55,7 +55,7 @@ def test_tasks_of_lower_priority_return_to_the_worker_when_the_urgent_ones_have_
     assert bed.ended.issuperset(low)
 
 
-def test_urgent_task_of_one_client_is_no_reason_to_run_more_of_its_other_tasks() -> None:
+def test_urgent_task_does_not_speed_up_its_clients_other_tasks() -> None:
     bed = Bed(1, slots=2)
     greedy = bed.flood("greedy", 0.1)
     bed.flood("other", 0.1)

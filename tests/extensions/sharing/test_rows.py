@@ -99,7 +99,7 @@ def test_client_sees_the_rows_of_its_own_key_and_of_the_group() -> None:
     assert not rows(bed, identity=Identity("nobody", frozenset()))
 
 
-def test_monitor_without_a_client_s_key_sees_all_rows() -> None:
+def test_monitor_without_a_client_key_sees_all_rows() -> None:
     bed = bed_with_a_group()
     assert rows(bed, identity=LOCAL) == rows(bed)
 

@@ -49,7 +49,7 @@ def test_client_that_used_the_cluster_alone_is_not_kept_out_for_more_than_ten_se
     assert split(bed.shares(10.0), ["alone", "new"]) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
-def test_nested_tasks_count_for_the_client_outside_of_all_tasks() -> None:
+def test_nested_tasks_count_for_the_client_outside_all_tasks() -> None:
     bed = Bed(2, slots=2)
     bed.flood("nesting", 0.01, nested=(20, 0.3))
     bed.flood("plain", 0.1)

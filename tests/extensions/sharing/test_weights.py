@@ -123,7 +123,7 @@ def test_scaling_sees_no_demand_for_tasks_beyond_the_maximum() -> None:
     assert sum(row.queued + row.running for row in policy.view.demand) == 3
 
 
-def test_explain_tells_the_share_and_the_maximum() -> None:
+def test_explain_names_the_share_and_the_maximum() -> None:
     bed = Bed(1, slots=4)
     bed.share(alice=Share(weight=3.0), bob=Share(max_slots=1))
     bed.flood("a", 0.5, key="alice")

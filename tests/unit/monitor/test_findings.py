@@ -129,7 +129,7 @@ def test_limit_is_not_a_finding_if_another_cause_delays_work(changed: Run) -> No
     assert kinds(changed) == []
 
 
-def test_tasks_that_mostly_wait_for_their_inputs() -> None:
+def test_tasks_that_mostly_wait_for_their_inputs_are_a_finding() -> None:
     row = only(INPUTS)
     assert (row.kind, row.subject) == ("slow_inputs", "read")
     assert row.text == (
@@ -141,7 +141,7 @@ def test_tasks_that_mostly_wait_for_their_inputs() -> None:
     assert kinds(Run([Load("read", 20, 0.016, running=4, inputs_share=0.6)])) == []  # 9.6 ms
 
 
-def test_idle_slots_while_tasks_need_unoffered_capabilities() -> None:
+def test_idle_slots_are_a_finding_while_tasks_need_unoffered_capabilities() -> None:
     row = only(NEEDS)
     assert (row.kind, row.subject) == ("lacking_capabilities", "train")
     assert "4 tasks of train() that need gpu=1 wait, the oldest for 61 s" in row.text
@@ -162,7 +162,7 @@ def test_worker_failing_where_others_succeed_is_blamed_not_the_function() -> Non
     assert "failing_worker" not in kinds(Run([Load("work", 20, 0.2, running=4, failed_share=0.6)], bad_worker=2))
 
 
-def test_function_that_keeps_failing_with_one_message() -> None:
+def test_function_that_keeps_failing_with_one_message_is_a_finding() -> None:
     row = only(BAD_FUNCTION)
     assert (row.kind, row.subject) == ("failing_function", "buggy")
     assert "360 of 600 tasks of buggy() that ended in the last 30 s failed" in row.text
@@ -174,7 +174,7 @@ def test_function_that_keeps_failing_with_one_message() -> None:
     assert kinds(Run([replace(load, ran=False)])) == []  # their inputs must be corrected
 
 
-def test_object_storage_near_its_limit() -> None:
+def test_object_storage_near_its_limit_is_a_finding() -> None:
     row = only(STORED)
     assert row.kind == "full_storage"
     assert "942 MiB of 1.0 GiB, and was at least 92 % full" in row.text

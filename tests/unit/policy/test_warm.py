@@ -139,7 +139,7 @@ def test_reason_does_not_announce_the_end_of_kept_units(name: str, content: str)
     ]
 
 
-def test_kept_units_are_no_lull_that_extends_the_cooldown() -> None:
+def test_kept_units_do_not_count_as_a_lull_that_extends_the_cooldown() -> None:
     guard = GuardedPolicy(load_policy("simple", ""))
     kept = manager(2, 2, warm_units=2)
     work = (Demand(Needs(), "f", 40, 0, 60.0),)

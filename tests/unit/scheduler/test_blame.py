@@ -54,7 +54,7 @@ def test_worker_that_accounts_for_its_tasks_charges_no_unstarted_task() -> None:
         assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_standalone_program_says_that_it_has_no_other_parts(cluster: Cluster, client: str) -> None:
+def test_standalone_program_error_explains_that_it_has_no_other_parts(cluster: Cluster, client: str) -> None:
     tasks = cluster.submit(client, 3)
     for name in ("a", "b"):
         worker = cluster.worker(name, slots=4)

@@ -59,7 +59,7 @@ def test_ended_task_reports_when_where_and_how_long(cluster: Cluster, client: st
     assert why(cluster, task) == "it ended 3 s ago on worker manager-1, and took 1.25 s"
 
 
-def test_explains_the_troubles_of_an_ended_task(cluster: Cluster, client: str, worker: str) -> None:
+def test_explains_the_problems_of_an_ended_task(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     killed = b"killed by signal 9 (SIGKILL)\nFatal Python error"
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=killed)

@@ -52,7 +52,7 @@ def test_group_has_a_share_once_a_key_names_it(keys: KeysDirectory) -> None:
         command(keys, "share", "desk", "--group", "firm")
 
 
-def test_group_is_no_key_and_admits_nobody(keys: KeysDirectory) -> None:
+def test_group_is_not_a_key_and_admits_nobody(keys: KeysDirectory) -> None:
     keys.add("a", "client", share=Share(group="desk"))
     command(keys, "share", "desk", "--weight", "2")
     found = {public: entry for public, entry in AllowList(keys).entries().items() if entry.name == "desk"}

@@ -224,7 +224,7 @@ DELETED = {"deletionTimestamp": "2026-01-01T12:01:00Z", "deletionGracePeriodSeco
         ),
     ],
 )
-def test_state_and_reason_of_a_pod(found: Fields, state: UnitState, reason: str) -> None:
+def test_pod_status_maps_to_a_unit_state_and_reason(found: Fields, state: UnitState, reason: str) -> None:
     now = seen(found, NOW)
     assert (now.state, now.reason) == (state, reason)
 
