@@ -225,7 +225,7 @@ class FilesystemFolder:
             raise
         except FileNotFoundError:
             if action == "read":
-                raise ObjectLostError(f"{self._url} does not have it") from None
+                raise ObjectLostError(f"it is not at {self._url}") from None
             raise UnreachableError(f"cannot {action} at {self._url}: no such folder") from None
         except Exception as error:  # noqa: BLE001 (each filesystem raises its own errors)
             raise UnreachableError(f"cannot {action} at {self._url}: {error}") from None
