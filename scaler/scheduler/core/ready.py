@@ -124,7 +124,7 @@ class ReadyQueue:
         self._priorities: list[int] = []
         """Negated, in ascending order."""
         self._sole = _NONE
-        """Shortcut to the best priority's only tasks. Never emptied by other methods, so that `take` removes empty
+        """Shortcut to the best priority's only tasks. Never emptied here, so that `take` removes empty
         levels."""
 
     preferred: Collection[Task] = ()
