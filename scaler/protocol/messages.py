@@ -495,7 +495,7 @@ class Spec:
     parent: f.OptionalId = b""  # task that submitted these, or empty
     expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function is measured; 0: none
     call: f.Count64 = 0  # number of the client's call, such as a map; 0: single submits
-    losses: f.Count32 = 0  # lost attempts after which the task ends; 0: retries + 1
+    losses: f.Count32 = 0  # lost attempts after which the task ends; 0: retries + 1. Gangs: 2 if they may start again
     retry_delays: RetryDelays = ()
     """Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default."""
     retry_jitter: f.Share = 0.0  # maximum random reduction of a delay, as a share of it

@@ -270,12 +270,15 @@ class Recovery(Durability):
         return again_at
 
     def _may_run(self, task: Task) -> bool:
-        """Return whether a task with retries=0 may have been sent to a worker that has not reported."""
-        if task.group.spec.retries:
+        """Return whether a task with retries=0 may have been sent to a worker that has not reported. A gang that may
+        start again has, without a journal, if another member has."""
+        spec = task.group.spec
+        if spec.retries:
             return False
+        if not self._kept.get(task.group.client.id):
+            return spec.losses <= 1 or task.group.assigned > 0
         sent_to = self._sent.get(task.id)
-        is_known = self._kept.get(task.group.client.id)
-        return not is_known or (sent_to is not None and sent_to not in self._reported)
+        return sent_to is not None and sent_to not in self._reported
 
     def _is_needed(self, task: Task) -> bool:
         if task.group.spec.deliver or not task.dependents:

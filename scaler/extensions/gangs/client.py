@@ -103,8 +103,10 @@ class GangFuture(TaskFuture):
 
     def _template(self) -> TaskTemplate:
         gang = f"{GANG}{secrets.token_hex(8)}/{self._per_host}", float(self._size)
-        needs = tuple(sorted((*self._options.needs, gang)))
-        return self._calls._templates.template(self._member, self._options._replace(needs=needs), self._parent)
+        needs, losses = tuple(sorted((*self._options.needs, gang))), 1 + (self._starts_left > 0)
+        return self._calls._templates.template(
+            self._member, self._options._replace(needs=needs, losses=losses), self._parent
+        )
 
     def _start(self, template: TaskTemplate) -> None:
         futures = self._calls._futures

@@ -28,23 +28,29 @@ from scaler.scheduler.core.tasks import Tasks
 RESERVE_AFTER_SECONDS = 1.0
 FIRST_SECONDS = 10.0
 STOP_AGAIN_SECONDS = 0.5
+READY_SECONDS = 60.0
+"""Time in which all members must be ready if the scheduler has restarted since they were placed."""
 MAX_COMPARED = 4096
 """Idle workers compared per attempt to place a gang."""
 _TERM = re.compile(r"gang:[0-9a-f]{1,32}/[0-9]{1,6}")
 """A gang's id, and the maximum number of its members on a host; 0: no maximum."""
 _NOT_ALL_STARTED = b"another member of its gang could not start"
+_HALF_BEGUN = "its gang, which began in part before the scheduler was restarted"
 
 
 @dataclass(slots=True, eq=False)
 class LiveGang:
     """since: time since which it has found too few slots. seconds: duration of its next reservation.
 
-    ready: clients of the members that are ready, with their questions, by task.
+    ready: clients of the members that are ready, with their questions, by task. placed: the members, once placed by
+    this scheduler. due_at: when all members that an earlier scheduler placed must be ready; some may have begun then.
     """
 
     since: float = math.inf
     seconds: float = FIRST_SECONDS
     ready: dict[bytes, tuple[ClientRecord, JoinGang]] = field(default_factory=dict)
+    placed: Sequence[Task] = ()
+    due_at: float = math.inf
 
 
 class Gangs(SchedulerPart, GangRules):
@@ -99,7 +105,8 @@ class Gangs(SchedulerPart, GangRules):
             if first.group.assigned:  # a member came back from its worker
                 self._stop(first.group, _NOT_ALL_STARTED)
             return 0
-        if queue.needs.is_limited and self.cluster.rooms.resources.room(queue) < size:
+        if queue.needs.is_limited and not self.cluster.rooms.resources.room(queue):
+            self._wait_for_limits(queue, now)
             return 0
         candidates = self._candidates(queue)
         tasks = self._take(queue, size) if len(candidates) >= size else []
@@ -114,9 +121,15 @@ class Gangs(SchedulerPart, GangRules):
             inputs = {task.id: self._tasks.inputs_of(task) for task in members if task.references}
             self._tasks.assign(members, worker, inputs, now)
             self._placement.update(worker)
+        gang.placed = tasks
         if self._kept_for is queue:
             self._release()
         return size
+
+    def _wait_for_limits(self, queue: ReadyQueue, now: float) -> None:
+        resources = self.cluster.rooms.resources
+        if resources.reserves(queue, 0, now, True):
+            resources.reserve(queue, [*self.cluster.workers.values()], now)
 
     def _candidates(self, queue: ReadyQueue) -> list[Worker]:
         """Return the workers with free slots for a gang, one entry per slot, on few hosts."""
@@ -162,7 +175,7 @@ class Gangs(SchedulerPart, GangRules):
     # -- reservation
 
     def _wait(self, queue: ReadyQueue, gang: LiveGang) -> None:
-        now = self.cluster.now
+        now, first = self.cluster.now, queue.first()
         gang.since = min(gang.since, now)
         if self._kept_for is queue and not all(map(self._is_here, self.kept)):
             self._release()
@@ -170,6 +183,8 @@ class Gangs(SchedulerPart, GangRules):
         if is_due and (self._kept_for is None or queue.first_rank < self._kept_for.first_rank):
             tasks = self._take(queue, queue.needs.gang_size)
             _put_back(queue, tasks)
+            if not tasks and first is not None and self.cluster.ready.turns.may_reserve(first.group, 0):
+                self._wait_for_limits(queue, self.cluster.own_time(now))  # in their key's maximum
             if not (tasks and self._reserve(queue, gang.seconds)):
                 gang.since = now  # compare all workers again later, not in every step
 
@@ -216,9 +231,22 @@ class Gangs(SchedulerPart, GangRules):
                 gang.seconds *= 2
         for group in list(self._stopping):
             self._stop(group)
+        for gang in self._gangs.values():
+            if gang.due_at <= now.clock:
+                gang.due_at = math.inf
+                self._start_again(gang)
         again = now.clock + STOP_AGAIN_SECONDS if self._stopping else math.inf
-        self.next_at = min(again, math.inf if self._kept_for is None else self._until)
+        due_at = min((gang.due_at for gang in self._gangs.values()), default=math.inf)
+        self.next_at = min(again, due_at, math.inf if self._kept_for is None else self._until)
         return ()
+
+    def _start_again(self, gang: LiveGang) -> None:
+        """Stop a ready member, so that its gang ends as lost."""
+        for identifier in gang.ready:
+            task = self.cluster.living_task(identifier)
+            if task is not None and type(task.state) is Assigned:
+                self._tasks.preempt(task.state.worker, task, _HALF_BEGUN)
+                break
 
     # -- members
 
@@ -254,7 +282,7 @@ class Gangs(SchedulerPart, GangRules):
         """Cancel all members; end queued ones as lost if `why` is given. A worker out of contact receives its end
         first."""
         self._stopping.pop(group, None)
-        for task in [task for task in group.client.tasks.values() if task.group is group]:
+        for task in self._members(group):
             worker = None if task.is_queued else task.state.worker  # type: ignore[union-attr]
             if why and worker is None:
                 self._tasks.end(task, Outcome.WORKER_LOST, why)
@@ -264,6 +292,15 @@ class Gangs(SchedulerPart, GangRules):
             else:
                 self._tasks.cancel(group.client, [task.id])
 
+    def _members(self, group: Group) -> list[Task]:
+        """Return the live members, if possible without a search through all tasks of the client."""
+        gang, tasks = self._gangs.get(group), group.client.tasks
+        known = *(gang.placed if gang is not None else ()), *self.cluster.ready.queues.get(group.needs, ())
+        found = [
+            each for each in {task.id: task for task in known}.values() if each.group is group and each.id in tasks
+        ]
+        return found if len(found) >= group.live else [task for task in tasks.values() if task.group is group]
+
     def on_message(self, peer: PeerRecord, message: JoinGang, state: ClusterState) -> Iterable[Command]:
         assert isinstance(peer, ClientRecord), "only clients send it"
         task = state.living_task(message.task)
@@ -272,7 +309,11 @@ class Gangs(SchedulerPart, GangRules):
             return sent_to(peer, Unanswered("the task is not a member of a gang", number=message.number))
         gang.ready[task.id] = peer, message
         if len(gang.ready) < task.needs.gang_size:
+            if not gang.placed and gang.due_at == math.inf:
+                gang.due_at = state.now + READY_SECONDS
+                self.next_at = min(self.next_at, gang.due_at)
             return ()
+        gang.due_at = math.inf
         ready = [gang.ready[identifier] for identifier in sorted(gang.ready)]
         names = [client.via.host if client.via is not None else "" for client, _ in ready]
         hosts = [

@@ -66,7 +66,8 @@ class Limits(SchedulerPart, ResourceRules):
 
     def room(self, queue: ReadyQueue) -> int:
         used = [(self.limits[name], amount) for name, amount in queue.needs.claims if name in self.limits]
-        return min([stock.room(amount, queue) for stock, amount in used], default=super().room(queue))
+        size = max(1, queue.needs.gang_size)
+        return min([size * stock.room(size * amount, queue) for stock, amount in used], default=super().room(queue))
 
     def within_limits(self, wanted: Callable[[Group], int]) -> Callable[[Group], int]:
         """All groups share the free amounts. Each kind of needs gets one task, because other kinds may never run."""
@@ -88,7 +89,7 @@ class Limits(SchedulerPart, ResourceRules):
     def limited(self, queue: ReadyQueue, task: Task | None = None) -> str:
         for name, amount in queue.needs.claims:
             stock = self.limits.get(name)
-            if stock is None or stock.room(amount, queue):
+            if stock is None or stock.room(amount * max(1, queue.needs.gang_size), queue):
                 continue
             title = f"limit {name.removeprefix(LIMIT)}"
             if not stock.is_open:

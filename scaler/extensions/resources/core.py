@@ -87,9 +87,15 @@ class Counted(Limits):
         return is_due and len(self.reservations) < MAX_QUEUES
 
     def _is_short(self, queue: ReadyQueue) -> bool:
-        """Return whether there is no room for the first task in a limit, or in its key's maximum."""
+        """Return whether there is no room for the first task in a limit, or in its key's maximum. A gang reserves no
+        more here."""
         first = queue.first()
-        return not self.room(queue) or first is None or not self.cluster.ready.turns.wanted(first.group)
+        return (
+            bool(queue.needs.gang)
+            or not self.room(queue)
+            or first is None
+            or not self.cluster.ready.turns.wanted(first.group)
+        )
 
     def reserve(self, queue: ReadyQueue, workers: Sequence[Worker], now: float) -> Worker | None:
         needs = queue.needs

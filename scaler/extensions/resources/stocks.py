@@ -98,13 +98,16 @@ class GpuStock(Stock):
 
 @dataclass(slots=True, eq=False)
 class LimitStock(Stock):
-    """A limit of the cluster. A reservation covers only what one task of the queue uses. is_open: tasks may start."""
+    """A limit of the cluster. A reservation covers one task or gang of its queue. is_open: tasks may start."""
 
     name: str = ""
     is_open: bool = False
 
     def room(self, amount: int, queue: ReadyQueue | None) -> int:
-        kept = dict(self.kept_for.needs.claims)[self.name] if self.kept_for and self.is_kept_from(queue) else 0
+        kept = 0
+        if self.kept_for is not None and self.is_kept_from(queue):
+            needs = self.kept_for.needs
+            kept = dict(needs.claims)[self.name] * max(1, needs.gang_size)
         return max(0, self.free - kept) // amount if self.is_open else 0
 
 

@@ -246,7 +246,8 @@ class FairTurns(SchedulerPart, Turns):
         owner = self._owner_of(group)
         limits = [user.share.max_slots for user in owner.line() if user.share.max_slots]
         others = placed and limits and any(each.ready and each.needs != group.needs for each in owner.groups)
-        return not others and width_of(group) <= min(limits, default=math.inf)
+        slots = width_of(group) * max(1, group.needs.gang_size)
+        return not others and slots <= min(limits, default=math.inf)
 
     def put_back(self, task: Task) -> None:
         if self.is_shared:

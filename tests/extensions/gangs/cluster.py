@@ -10,7 +10,7 @@ from scaler.extensions.explain.core import explain
 from scaler.extensions.gangs.core import Gangs
 from scaler.needs import GANG
 from scaler.net.connection import Opened
-from scaler.protocol.messages import GangFormed, JoinGang, Outcome, Role, WorkerDetails
+from scaler.protocol.messages import GangFormed, JoinGang, Outcome, Recall, Role, WorkerDetails
 from tests.unit.scheduler.driver import Cluster
 
 Needs = tuple[tuple[str, float], ...]
@@ -55,6 +55,11 @@ class GangCluster(Cluster):
         self._factories.setdefault(name, self._factories["client"])
         self.relay(name, worker, JoinGang(task, host, port, number=7), task)
         return name
+
+    def preempted(self, worker: str) -> list[bytes]:
+        """Tasks that a worker was asked to stop for others."""
+        recalls = [message for name, message in self.said if name == worker and isinstance(message, Recall)]
+        return [task for message in recalls if message.preempt for task in message.ids]
 
     def formed(self, client: str) -> GangFormed | None:
         found = [message for name, message in self.said if name == client and isinstance(message, GangFormed)]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scaler.extensions.gangs.core import FIRST_SECONDS, RESERVE_AFTER_SECONDS
 from scaler.extensions.resources import LimitSettings
 from scaler.extensions.resources.core import Counted
-from scaler.protocol.messages import Outcome, Unanswered
+from scaler.needs import GANG
+from scaler.protocol.messages import Cancel, Outcome, Unanswered
 from scaler.scheduler.core.durability import RECOVERY_SECONDS
+from scaler.scheduler.core.state import Task
+from scaler.security.keys import Share
 from tests.extensions.gangs.cluster import GangCluster
+from tests.extensions.sharing.bed import Bed
 from tests.unit.scheduler.driver import Cluster
 
 CANCELLED, LOST = Outcome.CANCELLED, Outcome.WORKER_LOST
@@ -24,6 +30,21 @@ def cluster() -> GangCluster:
 @pytest.fixture
 def client(cluster: GangCluster) -> str:
     return cluster.client()
+
+
+def limited(**limits: float) -> GangCluster:
+    """A cluster with limits, which are open."""
+    counted = Counted(LimitSettings(limits=limits))
+
+    class Limited(GangCluster):
+        extensions = tuple(each for each in GangCluster.extensions if each != "resources")
+        parts = (*Cluster.parts, lambda: counted)
+
+    cluster = Limited()
+    cluster.client()
+    cluster.worker("a", slots=8)
+    cluster.wait(RECOVERY_SECONDS + 0.5, alive=["client", "a"])
+    return cluster
 
 
 def test_members_start_once_all_of_them_have_a_slot(cluster: GangCluster, client: str) -> None:
@@ -342,15 +363,7 @@ def test_tasks_queued_on_reserved_workers_are_recalled(cluster: GangCluster, cli
 
 
 def test_members_start_only_if_a_limit_has_room_for_all() -> None:
-    counted = Counted(LimitSettings(limits={"db": 3.0}))
-
-    class Limited(GangCluster):
-        extensions = tuple(each for each in GangCluster.extensions if each != "resources")
-        parts = (*Cluster.parts, lambda: counted)
-
-    cluster = Limited()
-    client, _ = cluster.client(), cluster.worker("a", slots=8)
-    cluster.wait(RECOVERY_SECONDS + 0.5, alive=[client, "a"])
+    cluster, client = limited(db=3.0), "client"
     first, second = (cluster.gang(client, 2, needs=(("limit:db", 1.0),)) for _ in range(2))
     assert not cluster.waits(first)
     cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, "a"])
@@ -358,6 +371,62 @@ def test_members_start_only_if_a_limit_has_room_for_all() -> None:
     assert not cluster.extension.kept, "slots that would be idle"
     cluster.finish("a", *first)
     assert not cluster.waits(second)
+
+
+def test_single_tasks_do_not_keep_a_gang_from_its_limit() -> None:
+    cluster = limited(db=3.0)
+    singles = cluster.submit("client", 60, needs=(("limit:db", 1.0),))
+    gang = cluster.gang("client", 3, needs=(("limit:db", 1.0),))
+    for _ in range(60):
+        cluster.wait(0.25, alive=["client", "a"])
+        running = [task for task in singles if cluster.where([task]) == ["a"]]
+        cluster.finish("a", running[0])
+        if not cluster.waits(gang):
+            break
+    assert not cluster.waits(gang)
+    cluster.finish("a", *gang)
+    cluster.step()
+    assert len([task for task in singles if cluster.where([task]) == ["a"]]) == 3, "the reservation has ended"
+
+
+def test_tasks_of_its_key_do_not_keep_a_gang_from_starting_below_a_maximum() -> None:
+    class GangBed(Bed):
+        extensions = (*Bed.extensions, "gangs")
+
+    bed = GangBed(1, slots=4)
+    bed.share(alice=Share(max_slots=2))
+    bed.guest("gang", "alice")
+    for name, key in (("single", "alice"), ("other", "bob")):
+        bed.flood(name, lambda number: 0.1 + 0.013 * (number % 5), key=key)
+    bed.run(1.0)
+    gang = [bed.task_id("gang") for _ in range(2)]
+    bed.seconds.update(dict.fromkeys(gang, 0.1))
+    bed.submit("gang", ids=gang, needs=((f"{GANG}1/0", 2.0),), retries=0)
+    bed.run(20.0)
+    assert bed.ended.issuperset(gang)
+
+
+def test_a_gang_stops_without_a_search_through_all_tasks_of_its_client(cluster: GangCluster, client: str) -> None:
+    class Watched(dict[bytes, Task]):
+        searched = 0
+
+        def values(self) -> Any:
+            self.searched += 1
+            return super().values()
+
+    cluster.check_every = 10**9  # checks read all tasks
+    cluster.worker("a", slots=2)
+    gang = cluster.gang(client, 2)
+    waiting = cluster.gang(client, 3)
+    record = cluster.state.clients[cluster.peer(client)]
+    record.tasks = watched = Watched(record.tasks)
+    cluster.finish("a", gang[0], outcome=Outcome.EXCEPTION)
+    cluster.step()
+    assert cluster.recalls("a", kill=True) == [gang[1]]
+    cluster.say(client, Cancel([waiting[0]]))
+    cluster.step()
+    assert cluster.ended(client, waiting) == [CANCELLED] * 3
+    assert not watched.searched
 
 
 def test_a_scheduler_without_the_extension_refuses_gangs() -> None:
