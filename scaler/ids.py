@@ -57,7 +57,7 @@ def is_task(identifier: bytes) -> bool:
 
 
 def is_result(identifier: bytes) -> bool:
-    """Return whether this id names a task or a task's result, and not an uploaded object."""
+    """Return whether this id names a task or a task's result, rather than an uploaded object."""
     return identifier[8:10] < _CACHED_KIND
 
 

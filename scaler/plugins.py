@@ -1,5 +1,5 @@
-"""Policies, worker manager types, and extensions by name. Built-in ones are in the tables below, and not entry points,
-because reading the entry points of all packages costs a process 2 to 4 MB."""
+"""Policies, worker manager types, and extensions by name. The built-in ones are in the tables below instead of entry
+points, because reading the entry points of all packages costs a process 2 to 4 MB."""
 
 from __future__ import annotations
 

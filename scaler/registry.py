@@ -136,7 +136,7 @@ _own_files: WeakSet[OwnFile] = WeakSet()
 
 
 def is_name(text: object) -> bool:
-    """Return whether a text is a valid cluster name, and not an address."""
+    """Return whether a text is a valid cluster name rather than an address."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 

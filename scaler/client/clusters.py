@@ -86,7 +86,8 @@ def _connect(
 
 
 def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLoop:
-    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError outside of Linux."""
+    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError on other systems than
+    Linux."""
     if sys.platform != "linux":
         text = "a client without an address starts a cluster, which requires Linux"
         raise UsageError(f"{text}: give the address of one, such as tcp://host:8516, or set {ADDRESS_VARIABLE}")

@@ -35,7 +35,7 @@ class ChunkKeys:
         self.keys = keys
 
     def __repr__(self) -> str:
-        return f"{self.keys[0]!r} or another one of its chunk"
+        return f"{self.keys[0]!r} or another node of its chunk"
 
 
 class TaskFuture(ScalerFuture, ByReference, ClientTask):

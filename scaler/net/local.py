@@ -231,7 +231,7 @@ class LocalTransport:
             raise ProtocolError("descriptors without an envelope")
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
-        """Return an envelope's descriptors, or none if the kernel dropped some for lack of space."""
+        """Return an envelope's descriptors, or none if the kernel had no space for some and dropped them."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 

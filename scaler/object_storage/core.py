@@ -501,7 +501,7 @@ class StorageCore:
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
 
     def _copy(self, wanted: CopyObjects) -> None:
-        """Fetch objects to hold copies here, up to the spilling threshold, and keep those already here."""
+        """Fetch copies of objects, up to the spilling threshold, and keep those already here."""
         coming_bytes = sum(fetch.kept_bytes or 0 for fetch in self.exchange.fetches.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self.objects.body(object_id)

@@ -175,7 +175,7 @@ class Exchange:
         self._unwanted.append((object_id,))
 
     def assigned(self, message: FetchChunks) -> list[ChunkRun]:
-        """Return the runs to get. Runs of ended fetches, which were reported as such, are ignored."""
+        """Return the runs to get. Runs of ended fetches are ignored: the ends were reported."""
         runs = []
         for row in zip(message.ids, message.sizes, message.firsts, message.counts, message.sources, strict=True):
             run = ChunkRun(*row)

@@ -487,7 +487,7 @@ class Spec:
     retry_on: bytes = b""
     """Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or
     empty"""
-    timeout_seconds: f.Seconds = 0.0  # 0: no limit of its own
+    timeout_seconds: f.Seconds = 0.0  # 0: no limit
     profiling: bool = False
     stream_output: bool = False
     deliver: bool = True  # false: the client needs only the outcome of a success (inner nodes of a graph)
@@ -503,7 +503,7 @@ class Spec:
     tags: TaskTags = ()
     code: f.OptionalId = b""  # id of the client's registered archive of uploaded modules, or empty
     packages: Packages = ()  # packages that the function imports, with the client's versions
-    preemptible: f.Seconds = 0.0  # may be stopped for other tasks, with so long from SIGTERM to SIGKILL; 0: never
+    preemptible: f.Seconds = 0.0  # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
 
     @property
     def max_losses(self) -> int:
@@ -912,7 +912,8 @@ class SessionRow:
 
 @message(58, to_scheduler=CLIENTS)
 class ListSessions(Inquiry):
-    """Asks for the durable sessions of the client's key, or from an admin, all. Answered by SessionsListed."""
+    """Asks for the durable sessions of the client's key, or of all keys if the client is an admin. Answered by
+    SessionsListed."""
 
     extension = "durability"
 

@@ -343,7 +343,7 @@ struct Spec {
   retries @4 :UInt32;            # after exceptions of retry_on; 0: starts at most once
   retryOn @5 :Data;
   # Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or empty
-  timeoutSeconds @6 :Float64;    # 0: no limit of its own
+  timeoutSeconds @6 :Float64;    # 0: no limit
   profiling @7 :Bool;
   streamOutput @8 :Bool;
   deliver @9 :Bool;              # false: the client needs only the outcome of a success (inner nodes of a graph)
@@ -359,7 +359,7 @@ struct Spec {
   tags @18 :List(TaskTag);
   code @19 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
   packages @20 :List(ImportedPackage);  # packages that the function imports, with the client's versions
-  preemptible @21 :Float64;      # may be stopped for other tasks, with so long from SIGTERM to SIGKILL; 0: never
+  preemptible @21 :Float64;      # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
 }
 
 struct TaskGroup {
@@ -749,7 +749,8 @@ struct SessionRow {
 }
 
 struct ListSessions {
-  # Asks for the durable sessions of the client's key, or from an admin, all. Answered by SessionsListed.
+  # Asks for the durable sessions of the client's key, or of all keys if the client is an admin. Answered by
+  # SessionsListed.
   # client, admin -> scheduler.
   number @0 :UInt64;
 }

@@ -197,7 +197,7 @@ def how_to_send(module: str) -> str:
 class Serializer(ABC):
     """Base class of user-defined serializers, applied to functions, to each argument, and to results.
 
-    Pass an instance, or a class: a class with only static or class methods is used directly, any other class is
+    Pass an instance, or a class: a class with only static or class methods is used directly; any other class is
     instantiated without arguments. Workers receive the serializer's code, and must have the libraries that it imports.
     """
 

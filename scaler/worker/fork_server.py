@@ -113,7 +113,7 @@ class ForkServer:
             found.append(ProcessReport(number, is_start, value, peak_bytes, end_of(value) if is_start else -1))
 
     def close(self) -> None:
-        """Kill the fork server and thereby all its processors, and wait for its exit."""
+        """Kill the fork server, which ends all its processors, and wait for its exit."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):

@@ -52,7 +52,7 @@ class Claim:
 
 
 class Recovery(Durability):
-    """Claims and held tasks; both are empty outside of recovery."""
+    """Claims and held tasks; both are empty except during recovery."""
 
     claims: dict[bytes, Claim]
     held: dict[Task, float]
@@ -64,8 +64,8 @@ class Recovery(Durability):
         self._relays: dict[bytes, list[Relayed]] = {}
         """Messages of nested clients whose first task is a claim."""
         self._kept: dict[bytes, bool] = {}
-        """Clients that are in the journal or were dropped, until they leave. Their claims are kept. The value: whether
-        it is known which of their tasks with retries=0 may have run."""
+        """Clients that are in the journal or were dropped, until they leave. Their claims are kept. The value tells
+        whether it is known which of their tasks with retries=0 may have run."""
         self._sent: dict[bytes, bytes] = {}
         """Worker by journaled retries=0 task that was sent to the worker."""
         self._reported: set[bytes] = set()

@@ -44,7 +44,7 @@ MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
 """Bytes of requested results that are sent before the client must acknowledge them."""
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
-_GONE = b"its durable session does not have this task any more"
+_GONE = b"its durable session no longer contains this task"
 
 
 @dataclass(slots=True, eq=False)

@@ -148,7 +148,7 @@ def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
     if waits_for := next((each.waits_for for each in processors if each.running == task.id), ""):
         return f"it runs on worker {worker.title} and {waits_for}{_so_far(task)}"
     if task.id in worker.blocked:
-        return f"it runs on worker {worker.title} and waits for tasks of its own{_so_far(task)}"
+        return f"it runs on worker {worker.title} and waits for tasks that it submitted{_so_far(task)}"
     before = takewhile(lambda other: other is not task, worker.tasks.values())
     ahead = sum(other.id not in worker.blocked for other in before)
     if heartbeat is not None and heartbeat.degraded_reason:

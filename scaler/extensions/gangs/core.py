@@ -102,7 +102,7 @@ class Gangs(SchedulerPart, GangRules):
             return 0
         gang, size = self._gangs[first.group], queue.needs.gang_size
         if queue.total < size:
-            if first.group.assigned:  # a member came back from its worker
+            if first.group.assigned:  # a worker returned a member
                 self._stop(first.group, _NOT_ALL_STARTED)
             return 0
         if queue.needs.is_limited and not self.cluster.rooms.resources.room(queue):
@@ -192,7 +192,7 @@ class Gangs(SchedulerPart, GangRules):
         return worker.is_willing and self.cluster.workers.get(worker.id) is worker
 
     def _reserve(self, queue: ReadyQueue, seconds: float) -> bool:
-        """Reserve workers with enough slots, the least loaded first. Returns whether the present workers suffice."""
+        """Reserve workers with enough slots, the least loaded first. Returns whether the connected workers suffice."""
         needs, left, at_host = queue.needs, queue.needs.gang_size, Counter[str]()
         found: list[Worker] = []
         for worker in sorted(self.cluster.workers.values(), key=lambda worker: worker.load / worker.slots):

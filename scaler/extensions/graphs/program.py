@@ -95,7 +95,7 @@ class ChunkFunction(ManyCallsFunction):
 
 
 def value_at(values: Sequence[Any], position: int) -> Any:
-    """Return the value of one node. values: values of its chunk. Loads an argument of a node outside of chunks."""
+    """Return the value of one node. values: values of its chunk. Loads an argument of a node that is in no chunk."""
     return _copied([values[position]])[0]
 
 

@@ -268,7 +268,7 @@ class ChunkRunner:
         return FailedItem(exception, index)
 
     def _items_sent(self, chunk: Chunk) -> list[Any]:
-        """Return the items that were sent; empty if they cannot be loaded outside of a task."""
+        """Return the items that were sent; empty if they cannot be loaded outside a task."""
         if not chunk.payload:
             return []
         try:

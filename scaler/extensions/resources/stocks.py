@@ -4,7 +4,7 @@ A `Stock` is one resource of one worker, the memory of a host that its workers s
 are integers, in thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller
 tasks cannot starve a larger one.
 
-Invariant: `used` is the sum of the claims of present tasks, and never more than `total`.
+Invariant: `used` is the sum of the claims of the tasks here, and never more than `total`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _COST = Column("Cost", "money", 3, "Cost of units, divided by use.", metric="sha
 
 class ShareRow(NamedTuple):
     """A group, key, or client: the last of the three that is not empty. Clients have a row while they have tasks, keys
-    and groups also with a share, and after their first task."""
+    and groups if they have a share or ever had a task."""
 
     group: Annotated[str, Column("Group", help="Group of keys")] = ""
     key: Annotated[str, Column("Key")] = ""

@@ -161,7 +161,7 @@ class User:
 
     @property
     def is_listed(self) -> bool:
-        """Clients are listed while they have tasks; keys and groups also with a share, and after their first task."""
+        """Clients are listed while they have tasks, keys and groups if they have a share or ever had a task."""
         return bool(self.groups) or not (self.is_owner or (self.share == NO_SHARE and not self.total_seconds))
 
     def used_by(self, now: float) -> float:

@@ -43,7 +43,7 @@ from scaler.scheduler.tables import table
 VERSION = 1
 MAX_ROWS = 500
 MAX_WAITING_ROWS = 100
-"""Kinds of waiting tasks, oldest first."""
+"""Kinds of waiting tasks that are listed, oldest first."""
 MAX_REASON = 500
 """Characters of the reason for waiting."""
 MAX_SEARCHED = 1_000
@@ -63,7 +63,7 @@ Kind = tuple[str, Needs, int]
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """Status outside of the core. at: Unix seconds.
+    """Status that the core does not have. at: Unix seconds.
 
     sent, received: numbers of messages by type. figures: returns the figures of a peer's connection.
     """

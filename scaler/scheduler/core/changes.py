@@ -196,7 +196,7 @@ class GroupBegan(NamedTuple):
 
 
 class GroupEnded(NamedTuple):
-    """A group has no live task any more, so its counts are final."""
+    """A group's last live task has ended, so its counts are final."""
 
     group: Group
 

@@ -474,7 +474,7 @@ class SchedulerCore:
         if client.is_durable:
             self.durability.send_owed(client)
         if client.via is None and self.state.accounts.is_flooded(client.account):
-            why = "max_bytes_per_client is exceeded twofold: it keeps submitting without reading its results"
+            why = "it uses twice max_bytes_per_client and keeps submitting without reading its results"
             self.expel(client.id, why, messages.RefusalReason.LIMIT)
             self.client_left(client, why, self.state.own_time(self.state.now), "lost")
             self.state.accounts.closed(client.id)

@@ -109,7 +109,7 @@ class Turns:
         """Called for a group with its first live task."""
 
     def left(self, group: Group) -> None:
-        """Called for a group that has no live task any more."""
+        """Called when a group's last live task has ended."""
 
 
 class ReadyQueue:

@@ -211,7 +211,7 @@ class Submission:
         self._timings[spec.function] = timing
         if len(self._timings) > MAX_TIMINGS:
             del self._timings[next(iter(self._timings))]
-        # Nesting depth, derived from the parent task if it is known; 0 outside of tasks.
+        # Nesting depth, derived from the parent task if it is known; 0 outside tasks.
         depth = 0
         if client.via is not None and spec.parent:
             parent = client.via.tasks.get(spec.parent)

@@ -470,7 +470,7 @@ class Tasks:
                 self._lost_with_worker(worker, task, text, now)
             elif not may_have_run or self._interrupted(worker, task, text, limit_seconds, now):
                 unstarted.append(task)
-        for task in reversed(unstarted):  # each requeues ahead of the one before
+        for task in reversed(unstarted):  # each is requeued ahead of the previous one
             self._requeue(task, 0.0, now)
 
     def _take_back_unbegun(self, worker: Worker, now: float) -> None:
@@ -774,7 +774,7 @@ class Tasks:
             self._state.counts.waiting -= 1
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
-        """Count a failed or cancelled task. Report a failed one for replay, unless only an input failed."""
+        """Count a failed or cancelled task. Report a failed task for replay, unless only an input failed."""
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
         if not duration_us:
             task.group.function.untimed += 1
@@ -891,7 +891,7 @@ class Tasks:
         client.retained.clear()
         if client.tasks:
             self._state.departed[client] = None
-            for task in list(client.tasks.values()):  # at once: none of them may start any more
+            for task in list(client.tasks.values()):  # at once, so that none of them starts
                 if type(task.state) is not Terminated:
                     self._cancel(task)
 

@@ -158,7 +158,7 @@ _STATES = {
 }
 BY_US = "Client.UserInitiatedShutdown"
 BY_ITSELF = "Client.InstanceInitiatedShutdown"
-LOOK = "its worker exited: /var/log/cloud-init-output.log of the instance, or `aws ec2 get-console-output`, says why"
+LOOK = "its worker exited: /var/log/cloud-init-output.log of the instance, or `aws ec2 get-console-output`, shows why"
 
 _log = logging.getLogger(__name__)
 

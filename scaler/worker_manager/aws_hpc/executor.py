@@ -313,7 +313,7 @@ class BatchExecutor:
         for made in known:
             if (job := described.get(made.job_id)) is None:
                 lost = self._tracking.not_found(made, time.monotonic())
-                self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch does not know the job {made.job_id} any more")
+                self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch no longer knows the job {made.job_id}")
             else:
                 made.not_found_since, made.counts = None, counts_of(job)
                 self._list_children(made)

@@ -206,8 +206,8 @@ class Tracking:
         return self._is_searching and now >= self._search_at
 
     def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
-        """Terminate unwanted jobs, given names by id; return the number of new ones. is_own: tells this session's
-        jobs."""
+        """Terminate unwanted jobs, given names by id; return the number of new ones. is_own: whether a job is this
+        session's, by name."""
         found = {job_id for job_id, name in jobs.items() if not is_own(name) or name in self._given_up}
         new = found - self._unwanted
         self._unwanted |= new

@@ -120,8 +120,8 @@ def test_node_that_kills_its_process_fails_its_chunk(client: Client) -> None:
     graph = {"a": (die,), "b": (add, 1), "c": (add, "a", "b")}
     with pytest.raises(ProcessorDiedError) as caught:
         client.get(graph, ["c"], chunk_size=2, losses=0)
-    did_not_run = "node 'c' did not run because its input node 'a' or another one of its chunk failed"
-    assert caught.value.__notes__ == ["in node 'a' or another one of its chunk of the graph", did_not_run]
+    did_not_run = "node 'c' did not run because its input node 'a' or another node of its chunk failed"
+    assert caught.value.__notes__ == ["in node 'a' or another node of its chunk of the graph", did_not_run]
 
 
 def test_nodes_with_options_are_separate_tasks(client: Client) -> None:

@@ -110,7 +110,7 @@ def test_client_at_its_limit_that_reads_no_results_is_disconnected() -> None:
     assert expel.peer == cluster.peer("a1")
     assert isinstance(expel.reason, Refused)
     assert expel.reason.reason is RefusalReason.LIMIT
-    assert expel.reason.text.startswith("max_bytes_per_client is exceeded twofold")
+    assert expel.reason.text.startswith("it uses twice max_bytes_per_client")
     assert cluster.peer("a1") not in cluster.state.clients
     assert submit(cluster, "a2", b"small") == [None]
 

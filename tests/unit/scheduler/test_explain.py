@@ -225,7 +225,7 @@ def test_task_on_a_worker_reports_the_tasks_ahead_of_it(cluster: Cluster) -> Non
         f"it waits on worker {name} behind 2 tasks",
     ]
     cluster.say(worker, Suspended([tasks[0]], [1], [True]))
-    assert why(cluster, tasks[0]) == f"it runs on worker {name} and waits for tasks of its own"
+    assert why(cluster, tasks[0]) == f"it runs on worker {name} and waits for tasks that it submitted"
     assert why(cluster, tasks[2]) == f"it runs on worker {name}"
     cluster.break_connection(worker)
     assert why(cluster, tasks[2]) == f"it was sent to worker {name}, which is out of contact"
