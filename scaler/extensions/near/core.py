@@ -77,6 +77,7 @@ class Names(SchedulerPart, Nearness):
     """Chooses workers by name. The core calls it during placement, so that an exception ends the scheduler."""
 
     changes = (TasksEnded,)
+    refusal = ""
 
     def __init__(self, _settings: Any = None) -> None:
         self.changes = ()  # type: ignore[assignment,misc]  # until the first name

@@ -43,6 +43,7 @@ class FairTurns(SchedulerPart, Turns):
     """Orders keys and clients by use. The core calls it for each turn, so that an exception ends the scheduler."""
 
     changes = (TasksEnded, TasksStarted, TaskBlocked, TaskRetried, ClientLeft, KeysRead)
+    refusal = ""
 
     def __init__(self, _settings: Any = None) -> None:
         self._users: dict[str | bytes, User] = {}

@@ -9,9 +9,11 @@ from scaler.scheduler.core.state import Task, Worker
 
 
 class Nearness:
-    """Workers preferred by tasks with a `near` term: by default, none. The core queries it only for such tasks. Times
-    are core time."""
+    """Workers preferred by tasks with a `near` term: by default, such tasks are refused. The core queries it only for
+    them. Times are core time."""
 
+    refusal = "tasks with near need the extension 'near', which this scheduler lacks"
+    """Why such tasks are refused; empty if they are not."""
     again_at: float | None = None
     """Time of the next placement of tasks that wait for a preferred worker. Each placement resets it."""
 

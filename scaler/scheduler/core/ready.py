@@ -45,6 +45,8 @@ class Turns:
     """Whose turn it is among the keys and owners of a lane. Here: round robin. The `sharing` extension decides by
     use."""
 
+    refusal = "preemptible tasks need the extension 'sharing', which this scheduler lacks"
+    """Why such tasks are refused; empty if they are not."""
     is_shared = False
     """Tasks of several owners or priorities, or of limited owners, are live."""
 

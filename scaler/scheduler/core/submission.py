@@ -147,7 +147,7 @@ class Submission:
         client = group.client
         if self._durability.failure and client.via is None:  # nested tasks are not journaled
             return 0
-        if group.needs.items and self._refusal(group):
+        if (group.needs.items or group.spec.preemptible) and self._refusal(group):
             return 0
         left = self._state.accounts.tasks_left(client.account)
         if self._waiting_limit >= 0:
@@ -155,9 +155,13 @@ class Submission:
         return left
 
     def _refusal(self, group: Group) -> str:
-        needs = group.needs
-        refusal = self._resources.refusal(needs) if needs.is_counted else ""
-        return refusal or (self._state.rooms.gangs.refusal(needs) if needs.gang else "")
+        needs, rooms = group.needs, self._state.rooms
+        return (
+            (self._resources.refusal(needs) if needs.is_counted else "")
+            or (rooms.gangs.refusal(needs) if needs.gang else "")
+            or (rooms.near.refusal if needs.near else "")
+            or (self._state.ready.turns.refusal if group.spec.preemptible else "")
+        )
 
     def _limit_of(self, group: Group, *, has_capacity: bool) -> str:
         account = group.client.account
