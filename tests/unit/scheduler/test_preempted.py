@@ -18,6 +18,8 @@ AHEAD = "a task of key bob with priority 100"
 class Stopping(Turns):
     """Stops the tasks that a test names."""
 
+    refusal = ""
+
     def __init__(self) -> None:
         self.named: list[bytes] = []
         self.asked = 0
