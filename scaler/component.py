@@ -53,7 +53,7 @@ class Component:
         self._ready_fd = None
 
     def watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later in any case."""
+        """Set `stop` when the process in SCALER_PARENT_PID ends, and exit a few seconds later in any case."""
         if self._parent_pid is None:
             return
         descriptor = end_of(int(self._parent_pid))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from scaler.processes import PARENT_PID_VARIABLE
 
 MAX_PENDING_BYTES = 4 * 1024 * 1024  # queued for a stream's reader; above this, output is dropped until it is empty
-STALLED_SECONDS = 0.2  # maximum wait of a caller of `write` for a stalled reader
+STALLED_SECONDS = 0.2  # maximum time that `write` waits for a stalled reader
 FLUSH_SECONDS = 1.0
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}

@@ -191,7 +191,8 @@ def _listed(clusters: list[RunningCluster]) -> str:
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[int]:
-    """Yield a descriptor of the directory, creating it if missing. Locked, so that readers and writers alternate."""
+    """Yield a descriptor of the directory, creating it if missing. Holds a lock, so that readers and writers
+    alternate."""
     path = _path()
     with contextlib.ExitStack() as after:
         try:

@@ -93,8 +93,8 @@ class ObjectTransfers:
                 return known
         stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if self._futures.may_block() else math.inf)
         upload = self._by_content[key] = self._new_upload(parts)
-        # The storage client keeps the awaited future alive and thereby this task, to which the loop has only a weak
-        # reference.
+        # The storage client keeps the awaited future alive, which keeps this task alive; the loop has only a weak
+        # reference to it.
         self._call(lambda: self._loop.create_task(self._put(upload, stable, self._put_parts, must_wait)))
         if must_wait:
             self.wait_uploaded(upload)

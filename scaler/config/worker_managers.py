@@ -74,7 +74,7 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
         if 0 < self.memory_limit_bytes < self.processor_memory_limit_bytes:
             raise ValueError(
                 f"processor_memory_limit_bytes ({self.processor_memory_limit_bytes}) must not be more than "
-                f"memory_limit_bytes ({self.memory_limit_bytes}), the limit of all processors of a worker together"
+                f"memory_limit_bytes ({self.memory_limit_bytes}), the limit of all of a worker's processors together"
             )
 
 

@@ -1,4 +1,4 @@
-"""The schema of monitor data: the single declaration of all columns of all rows. Pure.
+"""The schema of monitor data: the only declaration of every row's columns. Pure.
 
 A row is a NamedTuple. The scheduler sends its fields, which are columns unless marked `INTERNAL`. Properties whose
 return type carries a `Column` are columns that the receiver computes. The scheduler, the model, the API and its OpenAPI

@@ -12,8 +12,8 @@ _HIT_RATE = Column("Hit rate", "percent", 2, "Share of gets that were hits; empt
 
 
 class StoreRow(NamedTuple):
-    """A store: the object storage (id 0) or a host's store. Counts cover the time since its start, as far as known.
-    hits: gets of objects present in the store; misses: gets that fetched the object."""
+    """A store: the object storage (id 0) or a host's store. Counts cover the time since its start, as far as it is
+    known. hits: gets of objects present in the store; misses: gets that fetched the object."""
 
     id: str = ""
     host: Annotated[str, Column("Host", help="Host of the store")] = ""

@@ -50,7 +50,7 @@ MAX_ITERATIONS_AFTER_BREAK = 8
 """The end of a connection is reported after all its messages are read, or after this many iterations."""
 MEMORY_CHECK_SECONDS = 0.05
 GROWTH_BYTES = 16 * 1024 * 1024
-"""Growth of this process's memory that triggers a check of the received bytes of all connections."""
+"""Growth of this process's memory that triggers a check of the bytes that each connection has received."""
 UNIDENTIFIED_CHECK_SECONDS = 0.01
 UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
 """Growth of this process's memory that triggers a check of connections without a welcome."""

@@ -121,7 +121,7 @@ class ObjectJournal:
         self._file_bytes = 0
         self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers retry their puts forever
         self._refused = "", -math.inf
-        """Reason and time of the last refusal of a large object; "" once a large object has been stored."""
+        """Why and when a large object was last refused; "" once a large object has been stored."""
         self._left_bytes = 0
         self._writing: dict[bytes, _Writing] = {}
         """Objects neither synced nor released yet."""

@@ -13,8 +13,8 @@ from scaler.protocol.messages import OBJECT_PEERS, STORAGE_PEERS, STORE, IdList,
 
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
-    """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
-    attachments, not shared, at offset 0: only asks for space."""
+    """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. If there
+    are none, and the object is not shared, offset 0 only asks for space."""
 
     request: f.Count64  # chosen by the sender, repeated by the reply
     id: f.Id

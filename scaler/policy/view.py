@@ -39,7 +39,7 @@ class Demand:
     is_hint: bool = True
     """True if expected_seconds is the user's hint rather than the median."""
     longest_seconds: float = 0.0
-    """Lower bound of the running time of the longest running task."""
+    """Minimum time for which the longest-running task has run."""
     running_seconds: float | None = None
     """Total remaining time of the running tasks, estimated from longer tasks. None: unknown."""
     late: int = 0

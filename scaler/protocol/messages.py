@@ -956,7 +956,7 @@ class PersistResults(IdList):
 
 @dataclass(slots=True)
 class CallReport:
-    """Progress of a call of a client. items: 0 while unknown."""
+    """Progress of a client's call. items: 0 while unknown."""
 
     number: f.Count64  # as in Spec.call
     verb: str  # the method of the client: map, get, ...

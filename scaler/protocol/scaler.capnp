@@ -351,7 +351,7 @@ struct Spec {
   parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
   expectedSeconds @12 :Float64;  # the user's estimate, used until the function is measured; 0: none
   call @13 :UInt64;              # number of the client's call, such as a map; 0: single submits
-  losses @14 :UInt32;            # lost attempts after which the task ends; 0: retries + 1
+  losses @14 :UInt32;            # lost attempts after which the task ends; 0: retries + 1. Gangs: 2 if they may start again
   retryDelays @15 :List(RetryDelay);
   # Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default
   retryJitter @16 :Float64;      # maximum random reduction of a delay, as a share of it
@@ -792,7 +792,7 @@ struct PersistResults {
 }
 
 struct CallReport {
-  # Progress of a call of a client. items: 0 while unknown.
+  # Progress of a client's call. items: 0 while unknown.
   number @0 :UInt64;             # as in Spec.call
   verb @1 :Text;                 # the method of the client: map, get, 
   name @2 :Text;                 # of the function, or of the graph
@@ -893,8 +893,8 @@ struct TableRead {
 }
 
 struct PutObject {
-  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. Without
-  # attachments, not shared, at offset 0: only asks for space.
+  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived. If there
+  # are none, and the object is not shared, offset 0 only asks for space.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;            # chosen by the sender, repeated by the reply
   id @1 :Data;                   # 16 bytes

@@ -143,11 +143,11 @@ def _check_worker(state: ClusterState, worker: Worker) -> None:
     assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
     assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
     assert (worker in state.pools.overloaded) == (worker.busy > worker.slots), (
-        f"{name} is wrongly listed as overloaded or not"
+        f"{name} is overloaded but not listed as such, or the reverse"
     )
     willing = worker.is_willing and worker.busy < worker.limit
     has_slot = worker.busy + worker.claims.extra <= worker.slots - 1
-    assert (worker in pool.idle) == (willing and has_slot), f"{name} is wrongly listed as idle or not"
+    assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle but not listed as such, or the reverse"
     for task in worker.tasks.values():
         assert task.needs.fits(worker.offers), f"{name} has a task that it cannot run"
 
@@ -237,7 +237,7 @@ def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Tas
     sent = {identifier for batch in client.unacknowledged for identifier in batch.ids}
     for key, retained in client.retained.items():
         kept = client.is_durable or key in sent
-        assert retained.unacknowledged == kept, f"{key.hex()} is wrongly listed as unacknowledged or not"
+        assert retained.unacknowledged == kept, f"{key.hex()} is unacknowledged but not listed as such, or the reverse"
         assert retained.uses == uses[key], f"{key.hex()} counts {retained.uses} uses, has {uses[key]}"
         assert retained.uses or retained.unacknowledged, f"{key.hex()} is retained unnecessarily"
 

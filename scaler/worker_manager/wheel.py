@@ -18,7 +18,7 @@ from scaler.extras import DISTRIBUTION
 
 _ESCAPED = DISTRIBUTION.replace("-", "_")
 _TAG = "py3-none-any"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # modification time of all files, the earliest in zip archives
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # modification time of all files: the earliest that a zip archive can store
 _MODE = 0o100644
 _COPIED = ("METADATA", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
 

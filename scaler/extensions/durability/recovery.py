@@ -67,7 +67,7 @@ class Recovery(Durability):
         """Clients that are in the journal or were dropped, until they leave. Their claims are kept. The value tells
         whether it is known which of their tasks with retries=0 may have run."""
         self._sent: dict[bytes, bytes] = {}
-        """Worker by journaled retries=0 task that was sent to the worker."""
+        """The worker to which each journaled task with retries=0 was sent."""
         self._reported: set[bytes] = set()
         """Workers that reconnected from an earlier scheduler within their lease."""
 

@@ -49,9 +49,9 @@ class GangCalls(TaskCalls):
             n: number of members.
             args: arguments of the function, the same for each member.
             per_host: maximum number of members on a host.
-            options: options of each member, as in `submit_verbose`. `retries`, or `losses` if given, is the number of
-                further starts of the gang after a lost worker; `retry_on`, `retry_delay`, and `preemptible` do not
-                apply to gangs.
+            options: options of each member, as in `submit_verbose`. `retries`, or `losses` if given, limits how often
+                the gang is restarted after it loses a worker; `retry_on`, `retry_delay`, and `preemptible` do not apply
+                to gangs.
 
         Returns:
             The future of the list of results, by rank. It fails as the first member did, after all have stopped, and

@@ -70,7 +70,7 @@ class Plan:
         self._numbers: dict[Key, int] = {}
         """Number by key. An alias has the number of its target. _ON_PATH: the key's inputs are being visited."""
         self._inputs = array("I")
-        """Numbers of the inputs of all computations, concatenated."""
+        """The input numbers of all computations, concatenated."""
         self._ends = array("Q")
         self._is_value = bytearray()
         self._stands_for: dict[Key, Key] = {}

@@ -90,7 +90,7 @@ class Chunk:
 
     @property
     def failed(self) -> int:
-        """The number of failed items, once settled."""
+        """The number of failed items, once all have ended."""
         if self.error is not None:
             return self.count
         return len(self.results.failures) if type(self.results) is ChunkResults else 0

@@ -1,4 +1,4 @@
-"""Sizes of the chunks of a `map` or `imap`, and of the window of items ahead of the results taken. Pure.
+"""Chunk sizes of a `map` or `imap`, and the size of its window: items sent ahead of the results taken. Pure.
 
 A chunk of automatic size runs for about `TARGET_SECONDS`, but contains at most `GROWTH` times as many items as a proven
 size. Few chunks are in flight while the size is unproven; more if no result arrives for a while.
@@ -88,7 +88,8 @@ class Window:
         self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
 
     def starved(self, running: int) -> bool:
-        """Return whether an exhausted window grows. running: items without outcome; if few, more would only pile up."""
+        """Return whether an exhausted window grows. running: items that have not ended; if there are only a few,
+        sending more would not help."""
         if not self._has_free_workers or self.items >= self._max_items or 2 * running < self.items:
             return False
         self.items = min(2 * self.items, self._max_items)

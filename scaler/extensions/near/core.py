@@ -64,7 +64,7 @@ class Name:
         return seconds if seconds > 0 else elapsed
 
     def startable(self, task: Task, seconds: float, now: float) -> int:
-        """Return how many tasks the workers with this name will start within some seconds."""
+        """Return how many tasks the workers with this name will start within this time."""
         count = 0
         for worker in islice(self.workers, MAX_COMPARED):
             if worker.is_willing and task.needs.fits(worker.offers):

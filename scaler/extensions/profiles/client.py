@@ -56,8 +56,8 @@ class ProfileCalls(TaskCalls):
         """Return a sampling profile. `print` shows its hottest frames.
 
         Args:
-            of: a task, or the name of a function, for all its tasks. A task too short to have its own profile
-                returns the profile of its function. For a running task, waits for the first samples.
+            of: a task, or the name of a function, for all its tasks. For a task too short to have its own profile,
+                returns its function's profile. For a running task, waits for the first samples.
             seconds: sample for this long, or until the task ends. 0: return all samples so far.
 
         Raises:

@@ -22,7 +22,7 @@ _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
 
 
 class MemoryWatch:
-    """Measures periodically and reports processors above a limit. Idle without a limit.
+    """Measures periodically and reports processors above a limit. Does nothing without a limit.
 
     In a cgroup with a limit, reports only if the largest process is a processor of this worker, and not while usage
     falls, since an exiting process takes a while to free its memory. The kernel's cheap counters count shared pages

@@ -121,7 +121,7 @@ class FairTurns(SchedulerPart, Turns):
         self.is_shared = len(self._contenders) > 1 or (self._has_limits and len(self._contenders) > 0)
 
     def _learn(self, entries: Mapping[str, Entry]) -> None:
-        """Take the shares of keys and groups, and move the keys of present clients to other groups."""
+        """Take the shares of keys and groups, and move the keys of connected clients to other groups."""
         live = [group for user in self._active() if user.is_owner for group in user.groups]
         for group in live:
             self.left(group)

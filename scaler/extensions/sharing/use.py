@@ -140,8 +140,8 @@ class User:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key among the owners of a key, or among keys: by group first. A key without a group counts as a separate
-        group."""
+        """Sort key of an owner among its key's owners, or of a key: groups first. A key without a group counts as a
+        separate group."""
         if self.parent is None or self.is_owner:
             return self.standing, self.standing
         return self.parent.standing, self.standing

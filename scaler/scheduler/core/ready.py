@@ -383,7 +383,7 @@ class ReadyQueues:
         return any((queue.count or queue.preferred) and queue.first_rank != NO_RANK for queue in queues)
 
     def waiting(self, *, is_for_all: bool = True) -> list[ReadyQueue]:
-        """Return the queues with a ready task that may run, by whose turn it is, then least recently served.
+        """Return the queues with a ready task that may run, ordered by turn, then by when they were last served.
 
         is_for_all: false if no worker has credit, so that only counted and fixed tasks matter."""
         found = [queue for queue in self.queues.values() if queue.count or queue.preferred]

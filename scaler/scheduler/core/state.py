@@ -221,7 +221,7 @@ class Assigned:
 
 @dataclass(slots=True, eq=False)
 class Recalled:
-    """ahead: display text of the task for which a started one is stopped; empty if a started task continues."""
+    """ahead: display text of the task that takes this one's place; empty if this task continues once started."""
 
     worker: Worker
     cancel: bool
@@ -467,7 +467,7 @@ class ClientRecord(PeerRecord):
     cancelled: int = 0
     terminated: bool = False
     is_absent: bool = False
-    """Without connection: messages to it are dropped. Set only by the `durability` extension."""
+    """The client is disconnected: messages to it are dropped. Set only by the `durability` extension."""
     is_back: bool = False
     """Whether it had an earlier session, with this scheduler or its predecessor."""
     attempt_base: int = 0

@@ -156,7 +156,7 @@ class AwsEmulator:
 
 
 class Cuts:
-    """Cuts connections without an answer, which an application alone cannot do."""
+    """Cuts connections without answering, which an application alone cannot do."""
 
     def __init__(self) -> None:
         self._transports: dict[Any, asyncio.Transport] = {}

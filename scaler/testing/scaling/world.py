@@ -60,7 +60,7 @@ class ScalingOutcome:
     makespan_seconds: float
     """From the first task's arrival to the last task's end."""
     response_seconds: float
-    """Sum of the makespans of the individual bursts."""
+    """Sum of the bursts' makespans."""
     unit_seconds: float
     """Paid time: from the start of each unit (after any queue) to its end, times its price."""
     most_units: int

@@ -37,7 +37,7 @@ STEP_SECONDS = 0.0005
 """One iteration of the scheduler's loop. Inputs within an iteration form one batch."""
 BURST_SECONDS = 0.02
 GPU_EVERY = 3
-"""One in this number of workers, or its replacement, offers a gpu, so no task waits forever."""
+"""Every third worker offers a gpu, as does its replacement, so no task waits forever."""
 
 
 class _NoScaling:

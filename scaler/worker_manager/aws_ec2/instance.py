@@ -29,7 +29,7 @@ INSTANCE_ID_VARIABLE = "SCALER_EC2_INSTANCE_ID"
 
 
 class Metadata:
-    """This instance's metadata (IMDSv2). Raises OSError without an answer."""
+    """This instance's metadata (IMDSv2). Raises OSError if there is no answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")

@@ -37,8 +37,8 @@ _CREDENTIALS = "the cluster rejects these credentials (401): renew them, or chan
 
 
 class KubernetesError(BackendError):
-    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: the API may have
-    acted on the request."""
+    """A failed request. code: HTTP status, or 0 if there was no answer. cause: the API's reason. is_uncertain: the API
+    may have acted on the request."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
         super().__init__(text)

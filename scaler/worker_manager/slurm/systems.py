@@ -42,7 +42,7 @@ _REASONS = {**_FAILURES, "SUSPENDED": "suspended by Slurm", "STOPPED": "stopped 
 
 
 TOGETHER = "+"
-"""End of the name of a job with several units."""
+"""Suffix of the names of jobs with several units."""
 
 
 class BatchSystem(ABC):

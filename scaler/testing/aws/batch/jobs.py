@@ -134,7 +134,7 @@ class Job(SubmittedJob):
     attempts: list[JobAttempt] = field(default_factory=list)
     run: JobRun | None = None
     blocked_since: float | None = None
-    """Time since when the job has been at the head of its queue without being placed."""
+    """Time at which the job, still not placed, reached the head of its queue."""
 
     @property
     def size_of(self) -> JSON | None:

@@ -166,7 +166,7 @@ class EmulatedBatch(SteppedService):
             return [run_id.partition("/")[0] for run_id in self._running]
 
     def output(self, job_id: str) -> str:
-        """Return the end of the output of a job's last container. Raises UsageError if no container ran."""
+        """Return the end of a job's last container's output. Raises UsageError if no container ran."""
         with self._changed:
             container = self._last.get(job_id)
         if container is None:

@@ -76,7 +76,7 @@ class EmulatedEcs(SteppedService):
             return [task.arn for task in self._core.tasks()]
 
     def output(self, task: str) -> str:
-        """Return the end of the output of a task's container. Raises LookupError if none has started."""
+        """Return the end of a container's output. Raises LookupError if none has started."""
         with self._changed:
             return self._containers[self._core.find(task).arn].output()
 
