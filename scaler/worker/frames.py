@@ -16,7 +16,6 @@ Only the processor writes. Each word is written atomically, after the data that 
 from __future__ import annotations
 
 import array
-import contextlib
 import fcntl
 import marshal
 import mmap
@@ -24,7 +23,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -186,11 +185,10 @@ class Sender:
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0
 
-    def send(self, datagrams: Iterable[bytes]) -> None:
+    def send(self, datagrams: Collection[bytes]) -> None:
         is_full = bool(self.unsent)
-        for datagram in datagrams:
-            self.unsent.append(datagram)
-            self.unsent_bytes += len(datagram)
+        self.unsent.extend(datagrams)
+        self.unsent_bytes += sum(map(len, datagrams))
         if not is_full and not self._send_unsent():
             self._loop.add_writer(self.end, self._on_writable)
 
@@ -208,13 +206,20 @@ class Sender:
 
     def _send_unsent(self) -> bool:
         """Returns False if datagrams remain."""
-        with contextlib.suppress(ConnectionError):  # the processor has exited, which will be reported
-            while self.unsent:
-                try:
-                    send(self.end, self.unsent[0], socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    return False
-                self.unsent_bytes -= len(self.unsent.popleft())
+        end, unsent = self.end, self.unsent
+        try:
+            while unsent:
+                if len(unsent[0]) <= DATAGRAM_BYTES:
+                    end.send(unsent[0], socket.MSG_DONTWAIT)
+                else:
+                    send(end, unsent[0], socket.MSG_DONTWAIT)
+                del unsent[0]
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            pass  # the processor has exited, which will be reported
+        finally:
+            self.unsent_bytes = sum(map(len, unsent))
         return True
 
 
@@ -245,7 +250,7 @@ class Snapshot(NamedTuple):
     finished: int
 
 
-def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[bytes]) -> bytes:
+def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[bytes | bytearray | memoryview]) -> bytes:
     head = RESULTS.pack(ToAgent.RESULTS, len(rows), batch, sum(map(len, payloads)))
     return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
 
@@ -260,7 +265,7 @@ def unpack_results(datagram: bytes | bytearray | memoryview) -> Results:
     if len(view) != rows_end + payload_bytes:
         raise ProtocolError("the lengths of a RESULTS datagram do not add up")
     rows: list[ResultRow] = list(RESULT.iter_unpack(view[RESULTS.size : rows_end]))
-    if sum(row[-1] for row in rows) != payload_bytes:
+    if sum([row[-1] for row in rows]) != payload_bytes:
         raise ProtocolError("the payload lengths of results do not add up")
     return Results(batch, rows, view[rows_end:])
 
@@ -328,7 +333,7 @@ class PageWriter:
         self._begun += 1
         self._words[_BEGUN] = self._begun
 
-    def add(self, row: ResultRow, payload: bytes, now_ns: int) -> None:
+    def add(self, row: ResultRow, payload: bytes | bytearray | memoryview, now_ns: int) -> None:
         """Add the result of the last task to the current batch. A result too large for the page is sent at once."""
         end = self._at + len(payload)
         if self._rows == MAX_ROWS or end > MAX_PAYLOAD_BYTES:

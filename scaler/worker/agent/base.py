@@ -11,7 +11,7 @@ from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.needs import NEAR
-from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport, split
+from scaler.protocol.messages import SPLIT_BATCH_BYTES, Done, Message, Outcome, Returned, Spec, WorkerReport, split
 from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
 from scaler.worker.agent.state import Attempt, AttemptQueue, KillReason, KnownSpec
 from scaler.worker.frames import Snapshot
@@ -46,7 +46,8 @@ class RetainedResults:
         """Tasks with retries=0, from their result until its release."""
 
     def keep(self, done: Done) -> list[Done]:
-        parts = split(done)
+        is_small = ROW_BYTES * len(done.ids) + sum(map(len, done.payloads)) <= SPLIT_BATCH_BYTES
+        parts = [done] if is_small else split(done)
         for part in parts:
             size = ROW_BYTES * len(part.ids) + sum(map(len, part.payloads))
             self._number += 1

@@ -229,7 +229,8 @@ class AgentCore:
                 executor.log(f"the scheduler sent a different function under id {show(function)}")
         refused: list[Attempt] = []
         for group in message.groups:
-            known, rank = executor.know(group.spec), queue.rank(group.spec)
+            spec, known = group.spec, executor.know(group.spec)
+            rank = queue.nested_rank(spec) if spec.parent else (-spec.priority, 0)
             inputs = group.inputs or [()] * len(group.ids)
             rows = zip(group.ids, group.attempts, group.payloads, inputs, strict=True)
             items = [Attempt(task, number, known, payload, values, rank) for task, number, payload, values in rows]

@@ -141,7 +141,7 @@ class ProcessorPool(ProcessorTable):
         if may_start:
             if self.queue.waiting:
                 self._dispatch(now)
-                self.wake_by(now + BUSY_TICK_SECONDS)
+                self.wake_at = min(self.wake_at, now + BUSY_TICK_SECONDS)
             elif self._slots > 1 and self._stuck():
                 self.wake_by(now + BUSY_TICK_SECONDS)
 

@@ -109,10 +109,8 @@ class AttemptQueue:
         self.added = 0
         """Number of attempts ever added, excluding requeued ones."""
 
-    def rank(self, spec: Spec) -> Rank:
-        """Return the rank of tasks. Children precede their parent's siblings, so that fewer parents wait at once."""
-        if not spec.parent:
-            return (-spec.priority, 0)
+    def nested_rank(self, spec: Spec) -> Rank:
+        """Return the rank of nested tasks. They precede their parent's siblings, so that fewer parents wait at once."""
         parent = self.attempts.get(spec.parent)
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 

@@ -25,9 +25,9 @@ from scaler.errors import ProtocolError
 from scaler.ids import result_id
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES
-from scaler.serialization import dump_value, load_value, size_of, to_payload
+from scaler.serialization import Buffer, Parts, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.chunks import ManyCalls
+from scaler.serialization.chunks import ATOMS, ManyCalls
 from scaler.serialization.exceptions import ShownAsError
 from scaler.serialization.snapshot import loading
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
@@ -46,9 +46,7 @@ COLLECT_NS = 30_000_000_000
 TRIM_BYTES = 1024**3
 """Resident memory above which free memory is returned to the system."""
 _WEIGHT = 0.25
-_NOTHING_GOT = (0, 0)
-_ONE_CALL = (0, 0)
-_NONE_PAYLOAD = pickle.dumps(None, 5)
+_ZEROS = (0, 0)
 _PICKLE = 0x80
 _UNMEASURED = Meter()
 _STATM = Path("/proc/self/statm")
@@ -260,16 +258,16 @@ class _Processor:
         """Run the task of a TASK datagram and add its result."""
         _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
-        results = self._results
-        state = self.context.state
+        results, context = self._results, self.context
+        state = context.state
         began_ns = time.monotonic_ns()
         if results.oldest_ns and _must_flush(results.oldest_ns, spec, began_ns):
             results.flush()
         results.begin(began_ns)
-        self.context.function = spec.name
-        self.context.task_id = task
-        if self.context.on_task:
-            self.context.begin_task()
+        context.function = spec.name
+        context.task_id = task
+        if context.on_task:
+            context.begin_task()
         meter = _UNMEASURED
         try:
             if spec.is_observed:
@@ -281,17 +279,12 @@ class _Processor:
             if state.is_spoilt:
                 self._undo(None)
             outcome = 0
-            calls = value.calls if isinstance(value, ManyCalls) else _ONE_CALL
-            if value is None and spec.serializer is None:
-                payload = _NONE_PAYLOAD
-            else:
-                parts = dump_value(value, spec.serializer)
-                del value
-                if size_of(parts) <= INLINE_LIMIT_BYTES:
-                    payload = to_payload(parts)
-                else:
-                    payload = self._objects.put(result_id(task, attempt), parts)
-                    del parts
+            calls = value.calls if isinstance(value, ManyCalls) else _ZEROS
+            is_plain = type(value) in ATOMS and spec.serializer is None
+            parts: Parts = [pickle.dumps(value, 5)] if is_plain else dump_value(value, spec.serializer)
+            del value
+            payload = self._payload_of(spec, task, attempt, parts)
+            del parts
         except BaseException as error:  # noqa: BLE001 (any exception of a task is its result)
             ended_ns = time.monotonic_ns()
             if state.is_spoilt:
@@ -305,25 +298,25 @@ class _Processor:
         duration_ns, mean_ns = ended_ns - began_ns, spec.mean_ns
         spec.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
         costs = spec.profiling, duration_ns // 1000, meter.cpu_us, meter.peak_bytes
-        got = self._objects.take_costs() if self._objects.got_ns else _NOTHING_GOT
+        got = self._objects.take_costs() if self._objects.got_ns else _ZEROS
         results.add((task, attempt, outcome, *costs, began_ns, *got, *calls, len(payload)), payload, ended_ns)
-        if spec.is_sent_at_once or self.context.is_suspended:
+        if spec.is_sent_at_once or context.is_suspended:
             results.flush()
-        self.context.task_id = b""
-        if self.context.has_waited:
-            self.context.end_waits()
+        context.task_id = b""
+        if context.has_waited:
+            context.end_waits()
         self._garbage.after_task(ended_ns)
+
+    def _payload_of(self, spec: LoadedSpec, task: bytes, attempt: int, parts: Parts) -> Buffer:
+        if len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES and spec.serializer is None:
+            return parts[0]  # a pickle is its own payload
+        is_small = size_of(parts) <= INLINE_LIMIT_BYTES
+        return to_payload(parts) if is_small else self._objects.put(result_id(task, attempt), parts)
 
     def _has_changed(self, state: context.ProcessState) -> bool:
         stdin, stdout, stderr = state.streams
-        return (
-            state.is_changed
-            or sys.stdout is not stdout
-            or sys.stderr is not stderr
-            or sys.stdin is not stdin
-            or stdout.closed
-            or stderr.closed
-        )
+        is_same = sys.stdout is stdout and sys.stderr is stderr and sys.stdin is stdin
+        return state.is_changed or not is_same or stdout.closed or stderr.closed
 
     def _call_observed(
         self, spec: LoadedSpec, task: bytes, arguments: bytes, inputs: Sequence[bytes], meter: Meter
