@@ -10,7 +10,6 @@ load.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,12 +21,12 @@ from scaler.scheduler.core.durability import Durability
 from scaler.scheduler.core.gangs import GangRules
 from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.resources import ResourceRules
-from scaler.scheduler.core.rooms import Explainer, Now, Paced, Remembered
+from scaler.scheduler.core.rooms import Explainer, Now, Paced, Remembered, Timed
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.scheduler.core.stores import Stores
 
 
-class SchedulerPart:
+class SchedulerPart(Timed):
     """The part of an extension inside the scheduler core. Pure: no sockets, clock, randomness, logging, or await.
 
     Implement `on_changes`, `on_message`, and `on_question` if the class names `changes`, `messages`, and `questions`.
@@ -41,11 +40,9 @@ class SchedulerPart:
     """Message types that `on_message` receives."""
     questions: ClassVar[tuple[type[Inquiry], ...]] = ()
     """Question types that `on_question` answers."""
-    next_at: float = math.inf
-    """Monotonic time (seconds) of the next `on_time` call. Infinite: never."""
     cluster: ClusterState
     """The scheduler's state, read-only. Set before the first step."""
-    switch_off: Callable[[str, Exception], Iterable[Command]]
+    switch_off: Callable[[str, Exception], object]
     """Set by the scheduler, which calls it with the name of a hook and its exception."""
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
@@ -65,10 +62,6 @@ class SchedulerPart:
         self, table: str, search: str, most: int, client: ClientRecord, state: ClusterState
     ) -> Iterable[NamedTuple]:
         """Return at most `most` of the newest rows of a `FoundTable` that match search and that the client may see."""
-        raise NotImplementedError
-
-    def on_time(self, now: Now) -> Iterable[Command]:
-        """Called when `next_at` is reached. Must set `next_at` to a later time. Returns commands."""
         raise NotImplementedError
 
     def bound(self, cluster: ClusterState) -> None:

@@ -18,7 +18,7 @@ from scaler.protocol.messages import ReadTable, Reply, Role, TableRead, Unanswer
 from scaler.scheduler.additions import Additions
 from scaler.scheduler.core.changes import Incident, Observed, Told
 from scaler.scheduler.core.cluster import ClusterState, Scaling
-from scaler.scheduler.core.commands import Command, Input, Perform, Publish
+from scaler.scheduler.core.commands import Command, Input, Perform
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.tables import rows_document
@@ -71,70 +71,63 @@ def switched_off(name: str, hook: str, error: Exception) -> Incident:
     return Incident("extension", f"the extension {name}", f"{text}{where}", {})
 
 
-def guard(name: str, part: Any) -> Any:
-    """Make the first exception in any hook disable a part. Returns the part. `on_changes` runs for every batch, so it
-    is not wrapped: `Rooms` calls `switch_off` with its exception."""
-    incidents: list[Incident] = []
-    unpublished: list[Incident] = []
+def guard(name: str, part: Any, failed: list[Incident]) -> Any:
+    """Make the first exception in any hook disable a part, and add it to `failed`. Returns the part. `on_changes` runs
+    for every batch, so it is not wrapped: `Rooms` calls `switch_off` with its exception."""
+    own: list[Incident] = []
 
-    def failed(hook: str, error: Exception) -> Iterable[Command]:
-        part.next_at = -math.inf  # `on_time` publishes the incident in this step or, after a question, in the next step
-        part.on_changes = lambda *_args: ()
-        for each in incidents, unpublished:
-            each.append(switched_off(name, hook, error))
-        return ()
+    def switch_off(hook: str, error: Exception) -> None:
+        part.next_at, part.on_changes = math.inf, lambda *_args: ()
+        own.append(switched_off(name, hook, error))
+        failed.append(own[-1])
 
-    def of_commands(hook: str, call: Callable[..., Iterable[Command]]) -> Callable[..., Iterable[Command]]:
-        def guarded(*args: Any) -> Iterable[Command]:
-            if not incidents:
-                try:
-                    return [*call(*args)]
-                except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
-                    failed(hook, error)
-            part.next_at = math.inf
-            published = [Publish([*unpublished])] if unpublished else []
-            unpublished.clear()
-            return published
-
-        return guarded
-
-    def of_values(hook: str, call: Callable[..., Any], otherwise: Callable[[], object]) -> Callable[..., Any]:
-        def guarded(*args: Any) -> Any:
-            if not incidents:
+    def guarded(hook: str, call: Callable[..., Any], otherwise: Callable[[], object]) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            if not own:
                 try:
                     return call(*args)
-                except Exception as error:  # noqa: BLE001 (as above)
-                    failed(hook, error)
+                except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
+                    switch_off(hook, error)
             return otherwise()
 
-        return guarded
+        return called
 
     def refused() -> Unanswered:
-        return Unanswered(f"{incidents[0].subject} is switched off: {incidents[0].text}")
+        return Unanswered(f"{own[0].subject} is switched off: {own[0].text}")
 
-    part.switch_off = failed
+    part.switch_off = switch_off
     for hook in ("on_message", "on_time"):
-        setattr(part, hook, of_commands(hook, getattr(part, hook)))
-    part.rows = of_values("rows", part.rows, refused)
-    part.on_question = of_values("on_question", part.on_question, refused)
-    part.add_to_status = of_values("add_to_status", part.add_to_status, Additions)
+        setattr(part, hook, guarded(hook, partial(_commands, getattr(part, hook)), list))
+    part.rows = guarded("rows", part.rows, refused)
+    part.on_question = guarded("on_question", part.on_question, refused)
+    part.add_to_status = guarded("add_to_status", part.add_to_status, Additions)
     return part
+
+
+def _commands(call: Callable[..., Iterable[Command]], *args: Any) -> list[Command]:
+    return [*call(*args)]
 
 
 def make_rooms(config: SchedulerConfig) -> Rooms:
     """Return the extensions for these settings. Raises UsageError if one cannot start."""
     parts: dict[str, Any] = {}
     tables: dict[str, tuple[FoundTable, Any]] = {}
+    failed: list[Incident] = []
     for each in extensions(config.extensions):
         if each.scheduler:
             try:
                 made = part(each.scheduler)(config)
                 made.rows = partial(_document, made.rows)
-                parts[each.name] = guard(each.name, made)
+                parts[each.name] = guard(each.name, made, failed)
             except Exception as error:
                 raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
             tables |= {table.name: (table, parts[each.name]) for table in each.found}
-    return Rooms([*parts.values()], {ReadTable: partial(answer_table, tables)})
+    return Rooms([*parts.values()], {ReadTable: partial(answer_table, tables)}, failed)
+
+
+def _first(kind: str, changes: tuple[str, ...], *args: Any) -> Any:
+    """Return the part of this kind of the first extension that has one, or None. changes: see `extensions`."""
+    return next((part(getattr(each, kind))(*args) for each in extensions(changes) if getattr(each, kind)), None)
 
 
 def make_keeper(frame: Any) -> Any:
@@ -151,15 +144,13 @@ class NoPolicy:
 
 
 def make_policy(config: SchedulerConfig, step: Callable[[Sequence[Input]], None]) -> Any:
-    """Return the object of the first extension that asks a scaling policy."""
-    made = (part(each.policy)(config, step) for each in extensions(config.extensions) if each.policy)
-    return next(made, NoPolicy())
+    """Return the object that asks a scaling policy."""
+    return _first("policy", config.extensions, config, step) or NoPolicy()
 
 
 def make_scaling(allocation: Any = None, changes: tuple[str, ...] = ()) -> Scaling:
-    """Return the scaling of the first extension that has one. allocation: the policy's. changes: see `extensions`."""
-    made = (part(each.scaling)(allocation) for each in extensions(changes) if each.scaling)
-    return cast("Scaling", next(made, Scaling()))
+    """Return the scaling of a cluster. allocation: the policy's."""
+    return _first("scaling", changes, allocation) or Scaling()
 
 
 def table_names(config: SchedulerConfig) -> str:

@@ -55,7 +55,6 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
     ShellObserved,
     Stop,
-    StorageSaid,
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.rooms import Performers, make_keeper, make_policy, make_rooms, make_scaling, part, table_names
@@ -284,7 +283,11 @@ class SchedulerServer:
             self.perform(commands)
         else:
             self._kept.add(inputs, commands)
-        self._schedule(self._core.next_step_at(done_at))
+        at = self._core.next_step_at(done_at)
+        if self._timer is None or self._timer_at > at:  # an earlier timer stays
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at = self.loop.call_at(at, self._tick), at
 
     def perform(self, commands: Sequence[Command]) -> None:
         sent = self.vitals.sent
@@ -339,14 +342,6 @@ class SchedulerServer:
         if any(type(each) in self.rooms.changes.taken for each in observed):
             self.step([ShellObserved([*observed])])
 
-    def _schedule(self, at: float) -> None:
-        """Schedule the next step at this time or earlier, keeping an earlier timer."""
-        if self._timer is not None:
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer, self._timer_at = self.loop.call_at(at, self._tick), at
-
     def _look(self) -> None:
         """Follow the wall clock and the keys, now and every `LOOK_SECONDS`."""
         if changed := self.vitals.read_clock():
@@ -371,7 +366,7 @@ def unwrapped(worker: bytes, relay: m.Relay) -> Relayed:
 
 def recorded_bytes(item: Input) -> int:
     """Return the approximate memory that a recorded input keeps alive."""
-    match item.message if isinstance(item, Received | StorageSaid | Relayed) else item:
+    match getattr(item, "message", item):
         case m.Submit(functions, groups):
             size = sum(_column_bytes(group.payloads) for group in groups)
             return size + _column_bytes([payload for _, payload in functions]) if functions else size

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from scaler.extensions.resources.stocks import CountedClaims, GpuStock
-from scaler.scheduler.core.cluster import ObjectTable
+from scaler.scheduler.core.cluster import ObjectTable, WorkerPools
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.resources import Claims
@@ -103,8 +103,8 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "counted wrong",
     ),
     "needs are ignored when workers are chosen": (
-        Placement,
-        "_pools_for",
+        WorkerPools,
+        "that_fit",
         "if needs.fits(pool.offers)",
         "if pool.offers",
         "cannot run",

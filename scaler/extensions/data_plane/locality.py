@@ -110,7 +110,7 @@ class Locality(Stores):
             del self.stores[store.number]
             self.due.pop(store.number, None)
             self.is_spread = len(self.stores) > 1
-            self.again_at = None
+            self.again_at = math.inf
         for queue in self._queues():
             if store.number in queue.stores and not store.fits(queue.needs):
                 queue.forget_store(store.number)
@@ -189,7 +189,8 @@ class Locality(Stores):
     def may_compare(self, task: Task, now: float) -> bool:
         """Return whether the budget allows another comparison of waiting and moving, and charge it."""
         if now >= self._period_ends_at:
-            self._period_ends_at, self._comparisons_left, self.again_at = now + PERIOD_SECONDS, MAX_COMPARISONS, None
+            self._period_ends_at, self.again_at = now + PERIOD_SECONDS, math.inf
+            self._comparisons_left = MAX_COMPARISONS
         if self._comparisons_left <= 0:
             self.again_at = self._period_ends_at
             return False
@@ -314,7 +315,7 @@ class Locality(Stores):
         """Once all queues have been offered, keep only those stores due that have tasks and workers with credit."""
         self._compared.clear()
         if now >= self._period_ends_at:
-            self.again_at = None
+            self.again_at = math.inf
         queues = [queue for queue in self._queues() if queue.preferred]
         for number in list(self.due):
             store = self.stores.get(number)

@@ -91,7 +91,7 @@ class DurabilityCore(Recovery, Sessions):
     def refuse(self, client: ClientRecord, function: str, ids: list[bytes]) -> None:
         """Answer new tasks at once. They are not retained."""
         text = self.failure.encode()
-        self._outbox.finish_unretained(client, ids, Outcome.REJECTED, text)
+        self._finish_unretained(client, ids, Outcome.REJECTED, text)
         for identifier in ids:
             self.refused[identifier] = RetainedResult(Outcome.REJECTED, text)
             self.refused[identifier].failed_input = function, identifier

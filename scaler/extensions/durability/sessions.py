@@ -32,6 +32,7 @@ from scaler.protocol.messages import (
     SessionsListed,
     Submit,
     TaskGroup,
+    split,
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES
 from scaler.scheduler.core.durability import Durability
@@ -307,7 +308,7 @@ class Sessions(Durability):
             return
         session, task = self.sessions[client.id], columns.ids[row]
         if collision := self._collision(client, task, label_of(columns, row)[0]):
-            self._outbox.finish_unretained(client, [task], Outcome.REJECTED, collision.encode())
+            self._finish_unretained(client, [task], Outcome.REJECTED, collision.encode())
         else:
             client.account.size_bytes += note_label(session.labels, columns, row, runs=False)
             if task in client.retained:
@@ -335,6 +336,13 @@ class Sessions(Durability):
         keys = " and ".join(repr(each.decode("utf-8", "replace")) for each in (known, key))
         return f"the keys {keys} have the same digest: change one of them"
 
+    def _finish_unretained(self, client: ClientRecord, ids: list[bytes], outcome: Outcome, text: bytes) -> None:
+        """Report the end of tasks without a retained result, in Finished messages without a number."""
+        count = len(ids)
+        if ids:
+            for part in split(Finished(0, ids, [outcome] * count, [text] * count, [0] * count)):
+                self._outbox.answer(client, part)
+
     def _redeliver(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
         gone: list[bytes] = []
         for task in ids:
@@ -342,7 +350,7 @@ class Sessions(Durability):
                 self.sessions[client.id].owed[task] = None
             elif task not in client.tasks:
                 gone.append(task)
-        self._outbox.finish_unretained(client, gone, Outcome.OBJECT_LOST, _GONE)
+        self._finish_unretained(client, gone, Outcome.OBJECT_LOST, _GONE)
         self.send_owed(client)
 
     def send_owed(self, client: ClientRecord) -> None:

@@ -108,13 +108,10 @@ class Names(SchedulerPart, Nearness):
                 more = self._give(queue, others, min(most, budget - placed), give, prefetch=prefetch)
                 placed += more
                 if waits := not prefetch and queue.count > 0 and len(others) > 0 and more >= most:
-                    self._look_again(self._since.setdefault(queue, now) + name.gain)
+                    self.again_at = min(self.again_at, self._since.setdefault(queue, now) + name.gain)
         if not (waits or (queue.count and (prefetch or placed))):
             self._since.pop(queue, None)
         return placed
-
-    def _look_again(self, at: float) -> None:
-        self.again_at = at if self.again_at is None else min(at, self.again_at)
 
     def _elsewhere(
         self, queue: ReadyQueue, task: Task, name: Name, sides: Sequence[Side], prefetch: bool, now: float

@@ -133,8 +133,10 @@ class Profiles(SchedulerPart):
             found = self.of_task(task)
             if found is not None:
                 of, (name, profile) = "task", found
-            elif not name:
-                name = state.function_of(task)
+            elif not name and (living := state.living_task(task)) is not None:
+                name = living.group.spec.name
+            elif not name and (ended := state.ended_task(task)) is not None:
+                name = ended[0].run_of(ended[1])[0].spec.name
         if profile is None and name:
             profile = self.of_function(name, may_see)
             of = "function" if profile is not None else ""

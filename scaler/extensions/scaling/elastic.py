@@ -66,7 +66,7 @@ class Elastic(Scaling):
     def bound(self, state: ClusterState, placement: Placement, outbox: Outbox) -> None:
         self._state, self._placement, self._outbox = state, placement, outbox
         self._planned_at = self._began_at = state.now
-        self.spending = outbox.rooms.spending() or Spending()
+        self.spending = outbox.rooms.spending or Spending()
         self._late = LateWorkers(state, placement, self.spending)
         self.limited = self._late.until.keys()
 

@@ -38,14 +38,18 @@ class LateWorkers:
             self.until[worker] = worker.sent
             self.limit()
         elif not is_late and self.until.pop(worker, None) is not None:
-            self._placement.limit(worker, worker.usual_limit)
+            self._limit(worker, worker.usual_limit)
 
     def tasks_of(self, timings: Collection[Timing]) -> int:
         return sum(worker.by_function.get(timing, 0) for worker in self.until for timing in timings)
 
     def limit(self) -> None:
         for worker, until in self.until.items():
-            self._placement.limit(worker, min(worker.usual_limit, max(0, worker.busy + until - worker.sent)))
+            self._limit(worker, min(worker.usual_limit, max(0, worker.busy + until - worker.sent)))
+
+    def _limit(self, worker: Worker, most: int) -> None:
+        if worker.allow(most):
+            self._placement.update(worker)
 
     def plan(self, view: ClusterView | None, wanted: Mapping[str, Wanted]) -> None:
         """Plan which queued tasks of a view late workers get. wanted: the policy's answer to the view."""

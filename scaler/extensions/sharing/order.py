@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -48,7 +48,7 @@ class FairTurns(SchedulerPart, Turns):
     def __init__(self, _settings: Any = None) -> None:
         self._users: dict[str | bytes, User] = {}
         """By key, and by an owner's id."""
-        self._contenders: Counter[tuple[bytes, int]] = Counter()
+        self._contenders: defaultdict[tuple[bytes, int], int] = defaultdict(int)
         """Live groups by owner and priority."""
         self._running: dict[bytes, LongTask] = {}
         self._heaps: dict[int, tuple[OrderedDict[Any, Any], list[tuple[Any, int, Any]], int]] = {}
@@ -88,7 +88,7 @@ class FairTurns(SchedulerPart, Turns):
         self._forget(now)
         owner = self._place(group.owner.id, f"client {group.owner.name}", self._key(group.owner.account.key))
         owner.is_owner = True
-        for user in [*owner.line()][::-1]:
+        for user in owner.line()[::-1]:
             if not user.groups and self._contenders and self.cluster.now - user.active_at > FORGET_SECONDS:
                 self._update(now)
                 siblings = (other for other in self._active() if other.parent is user.parent)
@@ -114,11 +114,11 @@ class FairTurns(SchedulerPart, Turns):
         for user in self._users[group.owner.id].line():
             user.groups.pop(group, None)
             user.active_at = now
-        contender = group.owner.id, group.rank[0]
-        self._contenders[contender] -= 1
-        if not self._contenders[contender]:
-            del self._contenders[contender]
-        self.is_shared = len(self._contenders) > 1 or (self._has_limits and len(self._contenders) > 0)
+        contender, contenders = (group.owner.id, group.rank[0]), self._contenders
+        contenders[contender] -= 1
+        if not contenders[contender]:
+            del contenders[contender]
+        self.is_shared = len(contenders) > 1 or (self._has_limits and len(contenders) > 0)
 
     def _learn(self, entries: Mapping[str, Entry]) -> None:
         """Take the shares of keys and groups, and move the keys of connected clients to other groups."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scaler.scheduler.core.state import PREFETCH_SECONDS, UNKNOWN_DURATION_SECONDS, Group
@@ -131,12 +131,12 @@ class User:
         for user in self.line():
             user.standing += seconds / user.share.weight
 
-    def line(self) -> Iterator[User]:
-        """Yield the user, its key, and its group."""
-        user: User | None = self
-        while user is not None:
-            yield user
-            user = user.parent
+    def line(self) -> list[User]:
+        """Return the user, its key, and its group."""
+        parent = self.parent
+        if parent is None:
+            return [self]
+        return [self, parent] if parent.parent is None else [self, parent, parent.parent]
 
     @property
     def order(self) -> tuple[float, ...]:
@@ -157,7 +157,7 @@ class User:
     @property
     def path(self) -> str:
         """Its group, key, and client, if any."""
-        return " ".join([user.title for user in self.line()][::-1])
+        return " ".join([user.title for user in self.line()[::-1]])
 
     @property
     def is_listed(self) -> bool:

@@ -145,7 +145,3 @@ class KeyAccounts:
         is_own = own >= 0 and own - account.size_bytes == left
         limit = f"max_bytes_per_client is {own}" if is_own else f"the limit of all keys is {self._max_bytes}"
         return f"{limit}, and the scheduler already holds that much"
-
-    def is_flooded(self, account: KeyAccount) -> bool:
-        """Return whether a key is so far beyond its limit that even rejecting its tasks takes too much memory."""
-        return 0 <= 2 * self._config.max_bytes_per_client < account.size_bytes

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scaler.ids import owner_of
-from scaler.needs import Offers
+from scaler.needs import Needs, Offers
 from scaler.protocol.messages import (
     Done,
     ManagerDetails,
@@ -244,6 +244,8 @@ class ObjectTable:
         self.forgotten.append(identifier)
 
 
+MAX_FITTING = 1024
+"""Maximum needs whose fitting pools are kept."""
 MAX_LABEL = 100
 """Characters of a manager's id in worker names, and of a host name."""
 
@@ -264,10 +266,21 @@ class Counts:
 
 
 class WorkerPools(dict[Offers, WorkerPool]):
-    """Workers by their offers. overloaded: workers with more tasks than slots."""
+    """Workers by their offers. overloaded: workers with more tasks than slots. fitting: pools by needs that fit."""
 
-    def __init__(self) -> None:
+    def __init__(self, rooms: Rooms) -> None:
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
+        self.fitting: dict[Needs, list[WorkerPool]] = {}
+        self._rooms = rooms
+
+    def that_fit(self, needs: Needs) -> list[WorkerPool]:
+        pools = [pool for pool in self.values() if needs.fits(pool.offers)]
+        if self._rooms.scaling.prefers_least_capable:
+            pools.sort(key=lambda pool: len(pool.offers.items))
+        if len(self.fitting) > MAX_FITTING:
+            self.fitting.clear()
+        self.fitting[needs] = pools
+        return pools
 
 
 class ClusterState:
@@ -293,7 +306,7 @@ class ClusterState:
         self.counts = Counts()
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
         """By name, client's key, and items of the needs; most recently used last."""
-        self.pools = WorkerPools()
+        self.pools = WorkerPools(rooms)
 
     def own_time(self, now: float) -> float:
         """Convert clock time to core time, which excludes intervals without steps."""
@@ -313,13 +326,6 @@ class ClusterState:
     def ended_task(self, task: bytes) -> tuple[TasksEnded, int] | None:
         found = (each.find(task) for each in self.rooms.remembered)
         return max(filter(None, found), key=lambda each: each[0].step_at, default=None)
-
-    def function_of(self, task: bytes) -> str:
-        living = self.living_task(task)
-        if living is not None:
-            return living.group.spec.name
-        found = self.ended_task(task)
-        return found[0].run_of(found[1])[0].spec.name if found is not None else ""
 
     def may_see(self, client: ClientRecord, task: bytes) -> bool:
         """Return whether a client may see a task: its own, one of its key, or any task for an admin.

@@ -98,7 +98,8 @@ class SchedulerCore:
             self.durability.tick(time)
         if time >= self._timer.next_at:
             self._stores.tick(time)
-        self.tasks.wake(time)
+        if time >= self.tasks.next_wake:
+            self.tasks.wake(time)
         if state.objects.withdrawn:
             self.outbox.withdraw_functions()
         if self._scaling.limited:
@@ -110,7 +111,8 @@ class SchedulerCore:
         if state.pools.overloaded or time >= self.placement.next_check:
             self.placement.balance(time)
         if self.placement.has_backlog and time >= self.state.ready.turns.preempt_at:
-            self.placement.preempt(time)
+            for worker, task, ahead in self.state.ready.turns.to_preempt(time):
+                self.tasks.preempt(worker, task, ahead)
         if time >= self._scaling.next_at:
             self._scaling.plan(time)
         return self.outbox.flush()
@@ -119,20 +121,14 @@ class SchedulerCore:
         """Return the time by which the core needs its next step without further inputs (clock of `step`)."""
         if self._has_more:
             return now
-        soonest = now + TICK_SECONDS
-        check_at = (self.placement.poll_again_at, self.placement.next_check) if self.state.pools.overloaded else ()
-        due_at = (
-            self.tasks.next_wake,
-            self._scaling.next_at,
-            self.durability.next_at,
-            self._stores.again_at,
-            self.state.rooms.near.again_at,
-            self.state.ready.turns.preempt_at if self.placement.has_backlog else None,
-        )
-        for at in (*due_at, *check_at):
-            if at is not None:
-                soonest = min(soonest, at + self.state.stalled_seconds)
-        return max(now, soonest)
+        placement, scaling_at, durability_at = self.placement, self._scaling.next_at, self.durability.next_at
+        stores_at, near_at = self._stores.again_at, self.state.rooms.near.again_at
+        at = min(self.tasks.next_wake, scaling_at, durability_at, stores_at, near_at)
+        if placement.has_backlog:
+            at = min(at, self.state.ready.turns.preempt_at)
+        if self.state.pools.overloaded:
+            at = min(at, placement.next_check, placement.poll_again_at)
+        return max(now, min(now + TICK_SECONDS, at + self.state.stalled_seconds))
 
     # -- connections
 
@@ -473,7 +469,8 @@ class SchedulerCore:
             self.protocol_error(client.id, text)
         if client.is_durable:
             self.durability.send_owed(client)
-        if client.via is None and self.state.accounts.is_flooded(client.account):
+        # So far beyond its limit that even rejecting its tasks takes too much memory.
+        if client.via is None and 0 <= 2 * self.config.max_bytes_per_client < client.account.size_bytes:
             why = "it uses twice max_bytes_per_client and keeps submitting without reading its results"
             self.expel(client.id, why, messages.RefusalReason.LIMIT)
             self.client_left(client, why, self.state.own_time(self.state.now), "lost")

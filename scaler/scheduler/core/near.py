@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from scaler.scheduler.core.ready import Give, ReadyQueue, Side
@@ -14,7 +15,7 @@ class Nearness:
 
     refusal = "tasks with near need the extension 'near', which this scheduler lacks"
     """Why such tasks are refused; empty if they are not."""
-    again_at: float | None = None
+    again_at = math.inf
     """Time of the next placement of tasks that wait for a preferred worker. Each placement resets it."""
 
     def offer(

@@ -14,7 +14,6 @@ from scaler.protocol.messages import (
     Goodbye,
     Message,
     ObjectsMissing,
-    Outcome,
     Recall,
     Refused,
     Run,
@@ -93,10 +92,10 @@ class Outbox:
         ended = results.ended
         ended.step_at = self._state.now
         changes = self._state.changes
-        for collected in changes.taken.get(TasksEnded, ()):
-            collected.append(ended)
+        if TasksEnded in changes.taken:
+            changes.collected.append(ended)
         if not client.terminated:
-            if not client.is_detached:
+            if not (client.is_absent and client.is_durable):
                 self.send_finished(client, message)
             if client.via is None:
                 changes.add(ResultsRetained, client.id, message)
@@ -106,13 +105,6 @@ class Outbox:
         message.number = client.number
         client.unacknowledged.append(message)
         self.send_to_client(client, message)
-
-    def finish_unretained(self, client: ClientRecord, ids: list[bytes], outcome: Outcome, text: bytes) -> None:
-        """Report the end of tasks without a retained result, in Finished messages without a number."""
-        count = len(ids)
-        if ids:
-            for part in split(Finished(0, ids, [outcome] * count, [text] * count, [0] * count)):
-                self.answer(client, part)
 
     def answer(self, client: ClientRecord, message: Message) -> None:
         """Send a message that does not depend on the journal, so that it does not wait for a failing disk."""
@@ -170,16 +162,13 @@ class Outbox:
             if run is None:
                 run = self._runs[worker] = Run([], [])
             run.groups.append(columns)
-            self._announce(worker, group, run)
+            for identifier in group.functions:
+                function = self._state.objects.functions[identifier]
+                if worker.id not in function.announced_to:
+                    function.announced_to.add(worker.id)
+                    run.functions.append((identifier, function.payload))
+                    self._run_bytes[worker] += len(function.payload)
         return columns
-
-    def _announce(self, worker: Worker, group: Group, run: Run) -> None:
-        for identifier in group.functions:
-            function = self._state.objects.functions[identifier]
-            if worker.id not in function.announced_to:
-                function.announced_to.add(worker.id)
-                run.functions.append((identifier, function.payload))
-                self._run_bytes[worker] += len(function.payload)
 
     def _forget_run(self, worker: Worker) -> None:
         if self._runs.pop(worker, None) is not None:

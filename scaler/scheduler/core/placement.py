@@ -18,6 +18,7 @@ not prefetch behind a task that uses several slots. If the first such task of a 
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -30,7 +31,7 @@ from scaler.scheduler.core.attempt_texts import MAX_INPUT_BYTES, TOO_MUCH_INPUT
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import Give, ReadyQueue
+from scaler.scheduler.core.ready import Give, ReadyQueue, Side
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Group, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
@@ -48,8 +49,6 @@ MAX_OVERLOADED_COMPARED = 64
 """Maximum idle and overloaded workers compared per step, which bounds a step in a large cluster."""
 MAX_TASKS_COMPARED, MAX_TRIED = 512, 256
 POLL_AGAIN_SECONDS = 0.005
-MAX_FITTING = 1024
-"""Maximum needs whose fitting pools are kept."""
 WORTH_MOVING_SECONDS = 0.003
 """A task that starts sooner than this is not moved: moving takes that time."""
 
@@ -65,7 +64,6 @@ class Placement:
         self._pools = state.pools
         self._overloaded = state.pools.overloaded
         self._pool_of: dict[Worker, WorkerPool] = {}
-        self._fitting: dict[Needs, list[WorkerPool]] = {}
         self.touched: dict[Worker, None] = {}
         self.has_backlog = False
         self.next_check = state.now + CHECK_SECONDS
@@ -73,7 +71,7 @@ class Placement:
         self._near = state.rooms.near
         self._gangs = state.rooms.gangs
         self._gangs.begin(self, tasks)
-        self.poll_again_at: float | None = None
+        self.poll_again_at = math.inf
         """Set when balancing left tasks in place because they start soon."""
         self._held_back = 0
         """Workers asked in a pass over a queue that do not prefetch its first task."""
@@ -85,7 +83,7 @@ class Placement:
         pool = self._pools.get(worker.offers)
         if pool is None:
             pool = self._pools[worker.offers] = WorkerPool(worker.offers)
-            self._fitting.clear()
+            self._pools.fitting.clear()
         pool.workers += 1
         self._pool_of[worker] = pool
         self._stores.worker_joined(worker)
@@ -101,7 +99,7 @@ class Placement:
         pool.workers -= 1
         if not pool.workers:
             del self._pools[worker.offers]
-            self._fitting.clear()
+            self._pools.fitting.clear()
 
     def update(self, worker: Worker) -> None:
         """Move a worker to the side (idle, prefetching, none) that fits its load. Call once per worker and batch."""
@@ -127,11 +125,6 @@ class Placement:
             if self._stores.is_spread:
                 self._stores.came_free(worker)
 
-    def limit(self, worker: Worker, most: int) -> None:
-        """Set the maximum number of tasks of a worker."""
-        if worker.allow(most):
-            self.update(worker)
-
     def drain(self, worker: Worker, reason: str, *, quarantined: bool = False, leaving: bool = False) -> None:
         """Stop dispatching to a worker, and send it a Drain. leaving: its agent requested the drain and terminates
         itself."""
@@ -139,15 +132,6 @@ class Placement:
         self.update(worker)
         self._outbox.send(worker.id, Drain(reason))
         self._state.changes.add(Action, "drained", worker.id, f"{worker.name}: {reason}")
-
-    def _pools_for(self, needs: Needs) -> list[WorkerPool]:
-        pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
-        if self._state.rooms.scaling.prefers_least_capable:
-            pools.sort(key=lambda pool: len(pool.offers.items))
-        if len(self._fitting) > MAX_FITTING:
-            self._fitting.clear()
-        self._fitting[needs] = pools
-        return pools
 
     # -- the pass
 
@@ -158,27 +142,38 @@ class Placement:
                 worker.progress.note_idle(now)
             self.update(worker)
         self.touched.clear()
-        self._near.again_at = None
+        self._near.again_at = math.inf
         if self._ready.turns.is_shared:
             self._ready.turns.begin(now)
         if self._resources.reservations:
             self._resources.expire(now)
+        waiting = self._ready.filled()
+        budget = self._fill_all(waiting, now) if waiting else MAX_PLACED_PER_STEP
+        if self._stores.is_spread:
+            self._stores.end_pass(now)
+        self.has_backlog = bool(waiting) and self._ready.has_backlog
+        return budget <= 0
+
+    def _fill_all(self, waiting: list[ReadyQueue], now: float) -> int:
+        """Use up credit for the queues, and reserve resources. Returns the rest of the step's budget."""
         has_credit = any(pool.idle or pool.prefetching for pool in self._pools.values())
-        placed = dict.fromkeys(self._ready.waiting(is_for_all=has_credit), 0)
-        budget = self._fill_in_turn(placed, now)
+        placed = dict.fromkeys(self._ready.in_turn(waiting, is_for_all=has_credit), 0)
+        budget = MAX_PLACED_PER_STEP
+        if len(placed) == 1:
+            (queue,) = placed
+            placed[queue] = self._fill(queue, budget, now)
+            budget -= placed[queue]
+        else:
+            budget = self._fill_in_turn(placed, budget, now)
         counted = [queue for queue in placed if queue.needs.is_counted]
         for queue, is_due in self._ready.which_wait(counted, placed) if counted and budget > 0 else ():
             if self._resources.reserves(queue, placed[queue], now, is_due):
-                self._reserve(queue, self._fitting.get(queue.needs) or self._pools_for(queue.needs), now)
-        if self._stores.is_spread:
-            self._stores.end_pass(now)
-        self.has_backlog = self._ready.has_backlog
-        return budget <= 0
+                self._reserve(queue, now)
+        return budget
 
-    def _fill_in_turn(self, placed: dict[ReadyQueue, int], now: float) -> int:
-        """Use up credit for the queues, and count their placed tasks. Returns the rest of the step's budget."""
-        budget = MAX_PLACED_PER_STEP
-        take_turns = self._ready.turns.is_shared and len(placed) > 1
+    def _fill_in_turn(self, placed: dict[ReadyQueue, int], budget: int, now: float) -> int:
+        """Fill several queues, and count their placed tasks. Returns the rest of the budget."""
+        take_turns = self._ready.turns.is_shared
         left = [(queue.next_turn() if take_turns else (), place, queue) for place, queue in enumerate(placed)]
         heapify(left)
         while left and budget > 0:
@@ -192,7 +187,7 @@ class Placement:
             if take_turns and count and queue.total:
                 continue
             heappop(left)
-            if placed[queue] and len(placed) > 1:
+            if placed[queue]:
                 self._ready.rotate(queue)
         return budget
 
@@ -200,7 +195,7 @@ class Placement:
         """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
         if queue.needs.is_fixed:
             return self._fill_fixed(queue, now)
-        pools = self._fitting.get(queue.needs) or self._pools_for(queue.needs)
+        pools = self._pools.fitting.get(queue.needs) or self._pools.that_fit(queue.needs)
         if queue.needs.is_limited and not self._resources.room(queue):
             return 0
         give = partial(self._give, queue, sum([pool.workers for pool in pools]) == 1, now)
@@ -214,16 +209,18 @@ class Placement:
             placed += near or 0
             given = int(near is None)
             while given and queue.count and placed < budget and in_vain < MAX_ASKED_IN_VAIN:
-                given, refused = self._offer(queue, pools, prefetch, budget - placed, give)
+                given, refused = self._offer(queue, pools, sides, prefetch, budget - placed, give)
                 placed += given
                 in_vain += refused
             if queue.preferred:
                 placed += queue.offer_elsewhere(sides, budget - placed, give)
+            elif not queue.count:
+                break
         return placed
 
     def idle(self, needs: Needs) -> Iterator[Worker]:
         """Yield the workers with a free slot that fit these needs."""
-        for pool in self._fitting.get(needs) or self._pools_for(needs):
+        for pool in self._pools.fitting.get(needs) or self._pools.that_fit(needs):
             yield from pool.idle
 
     def _fill_fixed(self, queue: ReadyQueue, now: float) -> int:
@@ -237,10 +234,9 @@ class Placement:
         return len(lost)
 
     def _offer(
-        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, budget: int, give: Give
+        self, queue: ReadyQueue, pools: list[WorkerPool], sides: list[Side], prefetch: bool, budget: int, give: Give
     ) -> tuple[int, int]:
         """Offer each worker with credit its share, once. Returns the tasks placed and the workers that took none."""
-        sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
         workers = sum(map(len, sides))
         if not workers:
             return 0, 0
@@ -267,8 +263,9 @@ class Placement:
 
     def _give(self, queue: ReadyQueue, is_only_worker: bool, now: float, worker: Worker, share: int) -> int:
         """Assign up to `share` tasks, within the worker's credit. Returns the number of tasks assigned."""
-        share = self._room(worker, queue, share)
         needs = queue.needs
+        if needs.is_counted or worker.claims.reserved is not None:
+            share = self._room(worker, queue, share)
         avoiding: list[Task] = []
         chosen: list[Task] = []
         inputs: dict[bytes, tuple[bytes, ...]] = {}
@@ -279,6 +276,7 @@ class Placement:
         count = len(tasks) - len(worker.blocked) + claims.extra
         load = worker.load if count else 0.0
         full_load = worker.full_load(load, count)
+        is_restricted = needs.is_limited or self._ready.turns.is_shared
         has_preferred = len(queue.preferred) > 0
         take = queue.taker(worker, now) if has_preferred else queue.take
         while len(chosen) < share and count < limit:
@@ -287,7 +285,8 @@ class Placement:
             task = take()
             if task is None:
                 break
-            if count > slots - 1 and self._is_held_back(task.group, worker, chosen):
+            is_checked = is_restricted or not task.group.spec.retries
+            if count > slots - 1 and is_checked and self._is_held_back(task.group, worker, chosen):
                 queue.put_back(task)
                 break
             if task.id in tasks or (task.errors is not None and not is_only_worker and task.avoids(worker, now)):
@@ -338,9 +337,9 @@ class Placement:
             share = min(share, worker.count(queue.needs, queue))
         return share
 
-    def _reserve(self, queue: ReadyQueue, pools: list[WorkerPool], now: float) -> None:
-        here = set(pools)
-        workers = [worker for worker, pool in self._pool_of.items() if pool in here and worker.is_willing]
+    def _reserve(self, queue: ReadyQueue, now: float) -> None:
+        pools = self._pools.fitting.get(queue.needs) or self._pools.that_fit(queue.needs)
+        workers = [worker for worker, pool in self._pool_of.items() if pool in pools and worker.is_willing]
         worker = self._resources.reserve(queue, workers, now)
         if worker is not None and worker.claims.reserved is queue and worker.busy > worker.slots:
             self._recall_last(worker, None, now)
@@ -350,7 +349,7 @@ class Placement:
     def balance(self, now: float) -> None:
         """Recall tasks from stalled workers, from overloaded workers for idle workers, and to make way for tasks that
         precede them."""
-        self.poll_again_at = None
+        self.poll_again_at = math.inf
         if now >= self.next_check:
             self._relieve_stalled(now)
         if self._ready.turns.is_shared and self.has_backlog:
@@ -389,11 +388,6 @@ class Placement:
             for worker, tasks in self._ready.turns.to_recall(list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))):
                 self._tasks.recall(worker, tasks)
                 self._overloaded.move_to_end(worker)  # the next step compares other workers
-
-    def preempt(self, now: float) -> None:
-        """Stop started tasks for ready tasks."""
-        for worker, task, ahead in self._ready.turns.to_preempt(now):
-            self._tasks.preempt(worker, task, ahead)
 
     def _relieve_stalled(self, now: float) -> None:
         self.next_check = now + CHECK_SECONDS
@@ -447,6 +441,5 @@ class Placement:
         return len(chosen)
 
     def _may_move(self, task: Task, worker: Worker, idle: Worker, now: float) -> bool:
-        if not task.needs.fits(idle.offers) or task.avoids(idle, now):
-            return False
-        return not task.needs.near or self._near.may_move(task, worker, idle, now)
+        may_run = task.needs.fits(idle.offers) and not task.avoids(idle, now)
+        return may_run and (not task.needs.near or self._near.may_move(task, worker, idle, now))

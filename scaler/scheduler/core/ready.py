@@ -382,11 +382,17 @@ class ReadyQueues:
         queues = self.queues.values()
         return any((queue.count or queue.preferred) and queue.first_rank != NO_RANK for queue in queues)
 
-    def waiting(self, *, is_for_all: bool = True) -> list[ReadyQueue]:
-        """Return the queues with a ready task that may run, ordered by turn, then by when they were last served.
+    def waiting(self) -> list[ReadyQueue]:
+        """Return the queues with a ready task that may run, ordered by turn, then by when they were last served."""
+        return self.in_turn(self.filled(), is_for_all=True)
+
+    def filled(self) -> list[ReadyQueue]:
+        return [queue for queue in self.queues.values() if queue.count or queue.preferred]
+
+    def in_turn(self, found: list[ReadyQueue], *, is_for_all: bool) -> list[ReadyQueue]:
+        """Sort queues as `waiting` does, without those whose tasks may not run.
 
         is_for_all: false if no worker has credit, so that only counted and fixed tasks matter."""
-        found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
         if not is_for_all:
             found = [queue for queue in found if queue.needs.is_counted or queue.needs.is_fixed]
         if self.turns.is_shared:

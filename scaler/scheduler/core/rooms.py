@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
@@ -25,6 +27,15 @@ class Now(NamedTuple):
 
     clock: float
     unix: float
+
+
+class Timed:
+    next_at: float = math.inf
+    """Monotonic time (seconds) of the next `on_time` call. Infinite: never."""
+
+    def on_time(self, now: Now) -> Iterable[Command]:
+        """Called when `next_at` is reached. Must set `next_at` to a later time. Returns commands."""
+        raise NotImplementedError
 
 
 class Remembered(Protocol):
@@ -86,25 +97,26 @@ class Publisher:
 class Changes:
     """Collects the changes of a step for their subscribers. Changes without subscribers are not built."""
 
-    def __init__(self, subscribers: Iterable[Subscriber]) -> None:
-        self.collected: list[tuple[Subscriber, list[Change]]] = [(each, []) for each in subscribers]
-        self.taken: dict[Any, tuple[list[Change], ...]] = {}
+    def __init__(self, subscribers: Sequence[Subscriber]) -> None:
+        self._subscribers = subscribers
+        self.collected: list[Change] = []
+        self.taken: dict[Any, list[Subscriber]] = {}
         self.resolve()
 
     def resolve(self) -> None:
         self.taken = {}
-        for subscriber, collected in self.collected:
+        for subscriber in self._subscribers:
             for kind in subscriber.changes:
-                self.taken[kind] = (*self.taken.get(kind, ()), collected)
+                self.taken.setdefault(kind, []).append(subscriber)
 
     def add(self, kind: Callable[P, Change], *parts: P.args, **named_parts: P.kwargs) -> None:
         """Build and collect a change, if it has subscribers."""
         if kind in self.taken:
-            self.pass_on(kind(*parts, **named_parts))
+            self.collected.append(kind(*parts, **named_parts))
 
     def pass_on(self, change: Change) -> None:
-        for collected in self.taken.get(type(change), ()):
-            collected.append(change)
+        if type(change) in self.taken:
+            self.collected.append(change)
 
 
 class Rooms:
@@ -114,12 +126,15 @@ class Rooms:
         self,
         parts: Sequence[Any] = (),
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
+        failed: list[Incident] | None = None,
     ) -> None:
-        """answerers: for questions about the core."""
+        """answerers: for questions about the core. failed: incidents of parts, to be published by the next step."""
         self.parts = parts
         self.durability: Durability = next(self._provided("durability"), None) or Durability()
+        self._failed: list[Incident] = [] if failed is None else failed
         self._publisher = Publisher()
         self.changes = Changes([self._publisher, *parts, self.durability])
+        self._timed = [part for part in parts if type(part).on_time is not Timed.on_time]
         self.takers: dict[type, list[Callable[[Any, Any, Any], Iterable[Command]]]] = {}
         for part in (*parts, self.durability):
             for kind in part.messages:
@@ -133,6 +148,7 @@ class Rooms:
     near: Nearness = Nearness()
     gangs: Any = GangRules()
     paces: Paced = Paced()
+    spending: Any = None
     scaling: Any = None
     """The cluster's `Scaling`, set by the core."""
     unix_at_zero = 0.0
@@ -142,14 +158,8 @@ class Rooms:
         for part in self.parts:
             part.bound(cluster)
         self.remembered = tuple(self._provided("remembered"))
-        self.explainer = next(self._provided("explainer"), self.explainer)
-        self.resources = next(self._provided("resources"), self.resources)
-        self.gangs = next(self._provided("gangs"), self.gangs)
-        self.paces = next(self._provided("paces"), self.paces)
-        self.near = next(self._provided("near"), self.near)
-
-    def spending(self) -> Any:
-        return next(self._provided("spending"), None)
+        for hook in ("explainer", "resources", "gangs", "paces", "near", "spending"):
+            setattr(self, hook, next(self._provided(hook), getattr(self, hook)))
 
     def _provided(self, hook: str) -> Iterator[Any]:
         """Yield the objects that parts return from a hook."""
@@ -165,20 +175,26 @@ class Rooms:
         commands: list[Command] = []
         last: list[Command] = []
         now = Now(clock, self.unix_at_zero + clock)
-        for subscriber, collected in self.changes.collected:
-            if collected:
-                try:
-                    found = [*subscriber.on_changes(collected.copy(), now)]
-                except Exception as error:
-                    if (switch_off := getattr(subscriber, "switch_off", None)) is None:
-                        raise
-                    found = switch_off("on_changes", error)
-                collected.clear()
+        collected, self.changes.collected = self.changes.collected, []
+        by_subscriber: defaultdict[Subscriber, list[Change]] = defaultdict(list)
+        for change in collected:
+            for subscriber in self.changes.taken.get(type(change), ()):
+                by_subscriber[subscriber].append(change)
+        for subscriber, changes in by_subscriber.items():
+            try:
+                found = [*subscriber.on_changes(changes, now)]
                 if subscriber is self.durability:
                     last += found
                 else:
                     commands += found
-        for part in self.parts:
+            except Exception as error:
+                if (switch_off := getattr(subscriber, "switch_off", None)) is None:
+                    raise
+                switch_off("on_changes", error)
+        for part in self._timed:
             if part.next_at <= clock:
                 commands += part.on_time(now)
+        if self._failed:
+            commands.append(Publish([*self._failed]))
+            self._failed.clear()
         return commands, last

@@ -153,6 +153,8 @@ class Group:
     failed: int = 0
     cancelled: int = 0
     live: int = 0
+    is_listed: bool = False
+    """It is among the groups of its client: it has or had an admitted task."""
     ready: int = 0
     assigned: int = 0
     calls: dict[bytes, int] = field(default_factory=dict)
@@ -238,12 +240,6 @@ class WorkerClock:
     def keep(self, heartbeat: WorkerHeartbeat) -> None:
         if heartbeat.clock_error_seconds and heartbeat.clock_offset_seconds != self.reported_seconds:
             self.offset_seconds = self.reported_seconds = heartbeat.clock_offset_seconds
-
-    def has_read(self, us: int, now: float) -> None:
-        """Record that the clock showed `us` before the scheduler's showed `now`."""
-        latest = now - us / 1e6
-        if self.offset_seconds is None or self.offset_seconds > latest:
-            self.offset_seconds = latest
 
 
 @dataclass(slots=True, eq=False)
@@ -738,7 +734,9 @@ class Worker(PeerRecord):
         clock = self.reports.clock
         ran = Ran(clock, done.ids, done.began_us, done.duration_us, done.lanes, *costs)
         if done.lanes[-1]:
-            clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
+            latest = now - (done.began_us[-1] + done.duration_us[-1]) / 1e6
+            if clock.offset_seconds is None or clock.offset_seconds > latest:
+                clock.offset_seconds = latest
         self.terminated = Terminated(self.name, ran)
 
 

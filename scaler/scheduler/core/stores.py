@@ -33,7 +33,7 @@ class Stores:
     """Whether workers are at several places. If not, no task prefers a place."""
     refusal = "this scheduler has no host stores: its extension data_plane is disabled"
     """Why stores may not connect; empty if they may."""
-    again_at: float | None = None
+    again_at = math.inf
     """Time of the next placement of tasks that could not be compared."""
 
     def __init__(self) -> None:

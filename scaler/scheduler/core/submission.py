@@ -60,8 +60,11 @@ class Submission:
         if is_again:
             client.attempt_base = message.again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS
         for columns in message.groups:
-            if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
-                self._take_in(client, columns, referencing, wrong, claims, is_again=is_again)
+            group = client.groups.get(columns.spec)
+            if group is None and objects.knows(columns.spec, client.id):
+                group = self._new_group(client, columns.spec)
+            if group is not None:
+                self._take_in(client, group, columns, referencing, wrong, claims, is_again=is_again)
                 if columns.labels and not client.is_durable:
                     _note(wrong, "its tasks have keys or tags, but it has no durable session")
             else:
@@ -81,6 +84,7 @@ class Submission:
     def _take_in(
         self,
         client: ClientRecord,
+        group: Group,
         columns: TaskGroup,
         referencing: list[Task],
         wrong: list[str],
@@ -92,7 +96,6 @@ class Submission:
         references, are resubmitted or claimed, or failed in a chunk."""
         account, accounts = client.account, self._state.accounts
         left = room = accounts.bytes_left(account)
-        group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         capacity = self._capacity(group, len(referencing))
         tasks, retained = client.tasks, client.retained
         ready: list[Task] = []
@@ -222,6 +225,7 @@ class Submission:
             depth = 1 if parent is None else parent.group.depth + 1
             client.owner = client.owner if parent is None else parent.group.owner
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
+        group.is_listed = True
         self._state.ready.turns.joined(group)
         self._state.changes.add(GroupBegan, group)
         if group.needs.gang:

@@ -16,6 +16,7 @@ left. The result of any attempt except the current one is dropped together with 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice, repeat
@@ -132,6 +133,7 @@ class Tasks:
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
+        self.next_wake = math.inf
 
     # -- in
 
@@ -332,14 +334,15 @@ class Tasks:
             if task is None or task.attempt != attempt:
                 if self._state.rooms.durability.done(worker, message, index, batch):
                     continue
-                if self._is_result(identifier, attempt, result) and not self._has_attempt(identifier, attempt):
+                current = getattr(self._state.living_task(identifier), "attempt", 0)  # its result may be stored already
+                if current != attempt and self._is_result(identifier, attempt, result):
                     self.drop_late(result, worker)
                 continue
             worker.release(task)
             group = task.group
             group.assigned -= 1
             outcome, payload = reported, result
-            if is_stored(payload):
+            if len(payload) == STORED_REFERENCE_BYTES and is_stored(payload):
                 outcome, payload = self._stored(worker, task, reported, payload)
             if outcome <= _RAN:
                 healthy = True
@@ -373,11 +376,6 @@ class Tasks:
     @staticmethod
     def _is_result(identifier: bytes, attempt: int, payload: bytes) -> bool:
         return is_task(identifier) and 1 <= attempt <= MAX_ATTEMPT and payload[1:17] == result_id(identifier, attempt)
-
-    def _has_attempt(self, identifier: bytes, attempt: int) -> bool:
-        """Return whether this attempt is current: its result may be stored already."""
-        task = self._state.living_task(identifier)
-        return task is not None and task.attempt == attempt
 
     def drop_late(self, payload: bytes, worker: Worker | None = None) -> None:
         """Drop a result that no task awaits, with its stored object. worker: the worker that stored it, if known."""
@@ -625,6 +623,7 @@ class Tasks:
             self._state.counts.waiting += 1
             self._sequence += 1
             heapq.heappush(self._delayed, (now + delay, self._sequence, task))
+            self.next_wake = min(self.next_wake, now + delay)
         else:
             self._enqueue(task, is_first=True)
 
@@ -646,13 +645,8 @@ class Tasks:
             self.end(task, failed.outcome, failed.payload)
         return missing > 0 or failed is not None
 
-    @property
-    def next_wake(self) -> float | None:
-        if self._cancels:
-            return 0.0
-        return self._delayed[0][0] if self._delayed else None
-
     def wake(self, now: float) -> None:
+        """Cancel tasks, and queue those whose delay has ended. Called at `next_wake`."""
         left = MAX_CANCELLED
         while self._cancels and left:
             client, ids = self._cancels[0]
@@ -668,6 +662,7 @@ class Tasks:
             if type(task.state) is Delayed:
                 self._state.counts.waiting -= 1
                 self._enqueue(task, is_first=True)
+        self.next_wake = 0.0 if self._cancels else delayed[0][0] if delayed else math.inf
 
     # -- out
 
@@ -804,9 +799,9 @@ class Tasks:
 
     def drop_group(self, group: Group) -> None:
         group.arrivals.clear()  # the history keeps the group alive
-        groups = group.client.groups
-        if groups.get(group.spec) is group:
-            del groups[group.spec]
+        if group.is_listed:
+            group.is_listed = False
+            del group.client.groups[group.spec]
             self._ready.turns.left(group)
             self._state.changes.add(GroupEnded, group)
             group.client.account.size_bytes -= group.size_bytes
@@ -866,6 +861,7 @@ class Tasks:
         """Cancel tasks; each ends in a Finished. Cancelling many tasks takes several steps, so that other clients do
         not wait."""
         self._cancels.append((client, iter(ids)))
+        self.next_wake = 0.0
 
     def _cancel(self, task: Task) -> None:
         state = task.state

@@ -23,7 +23,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerHeartbeat,
 )
-from scaler.scheduler.core import core, placement
+from scaler.scheduler.core import core
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Relayed
 from scaler.scheduler.core.ready import ReadyQueue
@@ -303,7 +303,7 @@ def test_step_with_many_needs_asks_each_queue_for_its_turn_a_few_times(
 
 
 def test_reservations_work_among_more_needs_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "MAX_FITTING", 4)
+    monkeypatch.setattr("scaler.scheduler.core.cluster.MAX_FITTING", 4)
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", {MEMORY: 100.0})
     tasks = [cluster.submit(client, needs=((MEMORY, 99.0 - number),))[0] for number in range(10)]
