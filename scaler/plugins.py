@@ -189,8 +189,8 @@ class Extension:
     sends the agent a `Note`, or drops it if the agent is busy.
 
     client, async_client: classes derived from `scaler.client.task_calls.TaskCalls` and
-    `scaler.client.asynchronous.AsyncCalls`, whose methods clients and their views get. questions: a class like client,
-    whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
+    `scaler.extensions.async_calls.AsyncCalls`, whose methods clients and their views get. questions: a class like
+    client, whose methods only clients get, and AsyncClient as coroutines. `scaler.client.extended` lists all methods.
 
     process: see `OwnProcess`. own: parts that Scaler takes from one built-in extension only, by name, with `part_of`.
     """

@@ -6,9 +6,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from operator import length_hint
 
 from scaler.protocol.messages import CallReport
 
@@ -52,10 +51,3 @@ class ClientCalls:
                 if not call.is_over:
                     self._calls[number] = call  # after all unreported calls
         return found
-
-
-def count_of(iterables: Sequence[object]) -> int:
-    try:
-        return max(0, min((length_hint(each, 0) for each in iterables), default=0))
-    except Exception:  # noqa: BLE001 (a user's __len__ may raise; iterating raises it again)
-        return 0

@@ -69,8 +69,7 @@ class FutureOwner(Protocol):
     def check_open(self) -> None: ...
     def check_process(self) -> None: ...
     def may_wait(self) -> bool: ...
-    def check_waitable(self) -> None: ...
-    def asks_for(self, task_id: bytes) -> None: ...
+    def check_waitable(self, reads: bytes = b"") -> None: ...
     def put(self, occurred: TaskSettled) -> None: ...
 
 
@@ -96,17 +95,6 @@ class SteadyCondition(threading.Condition):
     if not TYPE_CHECKING:
         __enter__ = property(attrgetter("_lock.__enter__"))
         __exit__ = property(attrgetter("_lock.__exit__"))
-
-
-def carry_through(function: Callable[[], object]) -> None:
-    """Call an idempotent function. If Ctrl-C (often the second one) interrupts it, a new thread calls it again."""
-    try:
-        function()
-    except Exception:
-        raise
-    except BaseException:
-        threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
-        raise
 
 
 class Unloaded:
@@ -404,8 +392,7 @@ class ScalerFuture(Future[Any], ABC):
 
     def _wait(self, timeout: float | None) -> None:
         owner = self._owner
-        owner.check_waitable()
-        owner.asks_for(self.task_id)
+        owner.check_waitable(self.task_id)
         lock = threading.Lock()
         lock.acquire()
         with owner.condition:

@@ -100,11 +100,14 @@ class FutureTable:
         if self._is_forked:
             self.check_open()
 
-    def check_waitable(self) -> None:
+    def check_waitable(self, reads: bytes = b"") -> None:
+        """Raise ClientClosedError or UsageError if the thread may not wait. reads: the only task for which it waits."""
         if self.closed is not None:
             raise errors.ClientClosedError(self.closed)
         if threading.current_thread() is self.thread:
             raise errors.UsageError(IN_CALLBACK)
+        if reads:
+            self._read = reads, self.ids.task()
 
     def may_wait(self) -> bool:
         return threading.current_thread() is not self.thread
@@ -135,10 +138,6 @@ class FutureTable:
         self.condition = SteadyCondition()
         self.thread = None
         self._is_forked = True
-
-    def asks_for(self, task_id: bytes) -> None:
-        """Record that a thread begins to wait for the value of this task."""
-        self._read = task_id, self.ids.task()
 
     def is_read_next(self, task_id: bytes) -> bool:
         """Return whether a task was submitted after the last requested one, but before that request."""

@@ -423,7 +423,7 @@ class ClientLoop:
             profile: Profile = durations[index]
             if has_profiles:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
-            if m.is_stored(payload):
+            if len(payload) == m.STORED_REFERENCE_BYTES and m.is_stored(payload):
                 self._results.ended(future, outcomes[index], payload, profile, template.serializer)
                 continue
             if wanted and (keep := wanted.pop(identifier, None)) is not None and outcomes[index] == _SUCCESS:

@@ -131,8 +131,8 @@ class StoredResults:
         thread."""
         if not self._futures.may_wait():
             return None, UsageError("a callback cannot wait for a value in the cluster: fetch it outside the callback")
-        self._futures.asks_for(future.task_id)
         try:
+            self._futures.check_waitable(future.task_id)
             return self._futures.run(self.fetch(future), self._loop), None
         except ClientClosedError:
             text = "its value stayed in the cluster: fetch it before the client is closed"

@@ -190,7 +190,8 @@ class TaskSession:
             task = pending.get(identifier)
             if task is None:
                 continue
-            if m.is_stored(payload):  # keep the whole task, which runs again if its value cannot be fetched
+            if len(payload) == m.STORED_REFERENCE_BYTES and m.is_stored(payload):
+                # Keep the whole task, which runs again if its value cannot be fetched.
                 if task.stage is t.Stage.KEPT:
                     del pending[identifier]
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import CancelledError
@@ -11,7 +12,7 @@ from scaler import errors
 from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture, Unloaded
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskSettled, TaskTemplate
 from scaler.errors import UsageError
-from scaler.protocol.messages import Outcome
+from scaler.protocol.messages import Outcome, PayloadTag
 from scaler.serialization import Buffer, Serializer, cannot_load, load_value, own_buffer, parts_of
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
 from scaler.serialization.chunks import ATOMS
@@ -24,6 +25,7 @@ _HOW_TO_MAKE = (
     "template", "uploads",
 )  # fmt: skip
 """Attributes copied from a finished future to keep its lineage without its value."""
+_PICKLE: Final = int(PayloadTag.PICKLE)
 _NOTHING: Final[tuple[bytes, None]] = b"", None
 _LOCK_TYPE: Final = type(threading.Lock())
 
@@ -261,6 +263,8 @@ def load_outcome(
     if not payload:
         return None, None
     try:
+        if serializer is None and parts is None and payload[0] == _PICKLE:
+            return pickle.loads(payload), None  # noqa: S301 (peers of a cluster run each other's code by design)
         loaded = parts_of(payload) if parts is None else [own_buffer(part) for part in parts]
         return load_value(loaded, serializer), None
     except errors.ScalerError as error:

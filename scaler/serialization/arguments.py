@@ -31,6 +31,7 @@ from scaler.serialization import (
     parts_of,
     unpicklable,
 )
+from scaler.serialization.chunks import ATOMS
 
 _SERIALIZED = 0
 _INPUT = 1
@@ -154,6 +155,8 @@ def dump_arguments(
 
     function_name: for errors. Raises SerializationError that names the first faulty argument.
     """
+    if serializer is None and not kwargs and ATOMS.issuperset(map(type, args)):
+        return [pickle.dumps(args, 5)], []
     collection = Collection(owner)
     outer = _thread.collection
     try:

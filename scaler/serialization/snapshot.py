@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dis import opmap
 from enum import Enum
 from functools import _lru_cache_wrapper, partial
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -42,6 +42,7 @@ _REACHING = frozenset({
 })  # fmt: skip
 """Names through which a function could change the objects pickled with it."""
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
+_READ = attrgetter(*_OF_FUNCTIONS)
 HEAP_TYPE = 1 << 9  # flag of types created at run time, such as all Python classes
 _WRAPPERS = frozenset({staticmethod, classmethod, property, partial})
 _MISSING = object()
@@ -68,7 +69,7 @@ class FunctionSnapshot:
         """Whether calls of the unpickled callable cannot change its objects."""
         self._items: list[tuple[Mapping[str, Any], str, object]] = []
         self._missing: list[tuple[dict[str, Any], frozenset[str]]] = []
-        self._attributes: list[tuple[object, str, object]] = []
+        self._attributes: list[tuple[object, Callable[[Any], tuple[object, ...]], tuple[object, ...]]] = []
         self._cells: list[tuple[types.CellType, object]] = []
         self._containers: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = []
         self._sizes: list[tuple[Sized, int]] = []
@@ -82,8 +83,8 @@ class FunctionSnapshot:
         for mapping, name, value in self._items:
             if mapping.get(name, _MISSING) is not value:
                 return True
-        for holder, name, value in self._attributes:
-            if getattr(holder, name, _MISSING) is not value:
+        for holder, attributes, values in self._attributes:
+            if not all(map(is_, attributes(holder), values)):
                 return True
         for sized, size in self._sizes:
             if len(sized) != size:
@@ -159,7 +160,7 @@ class FunctionSnapshot:
         return iter((value.__wrapped__, *self._note_items(vars(value))))  # type: ignore[attr-defined]
 
     def _of_function(self, function: types.FunctionType, is_loaded: bool) -> Iterator[object]:
-        self._attributes += [(function, name, getattr(function, name)) for name in _OF_FUNCTIONS]
+        self._attributes.append((function, _READ, _READ(function)))
         yield function.__defaults__
         yield function.__kwdefaults__
         yield from self._note_items(vars(function))
@@ -188,7 +189,7 @@ class FunctionSnapshot:
     def _of_class(self, cls: type) -> Iterator[object]:
         self.classes.append(cls)
         self.is_fixed = False
-        self._attributes.append((cls, "__bases__", cls.__bases__))
+        self._attributes.append((cls, lambda each: (each.__bases__,), (cls.__bases__,)))
         yield cls.__bases__
         yield type(cls)
         if isinstance(cls, abc.ABCMeta):

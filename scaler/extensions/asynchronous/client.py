@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from scaler.client.asynchronous import AsyncCalls, in_thread
 from scaler.client.client import Client
 from scaler.client.connect import say_unfinished
 from scaler.client.extended import AsyncExtendedCalls, AsyncExtendedQuestions
@@ -19,6 +18,7 @@ from scaler.client.gathering import Completion, futures_in, gather
 from scaler.client.options import OptionKeywords, options_of
 from scaler.client.task_calls import ClientView
 from scaler.errors import ClientClosedError
+from scaler.extensions.async_calls import AsyncCalls, in_thread
 from scaler.plugins import part_of
 
 P = ParamSpec("P")

@@ -8,12 +8,12 @@ from concurrent.futures import CancelledError
 from typing import Any, Unpack, cast
 
 from scaler import errors
-from scaler.client.asynchronous import AsyncCalls, passed
 from scaler.client.future import PENDING, ScalerFuture, Unloaded
 from scaler.client.options import OptionKeywords, Options, check_integer
 from scaler.client.task_calls import TaskCalls, check_arguments, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, Reference, Stage, TaskTemplate
+from scaler.extensions.async_calls import AsyncCalls, passed
 from scaler.extensions.gangs.member import Member
 from scaler.grammar import counted
 from scaler.needs import GANG

@@ -12,8 +12,8 @@ from functools import partial
 from operator import length_hint
 from typing import Any, Concatenate, ParamSpec
 
-from scaler.client.asynchronous import AsyncCalls, passed, take_late
 from scaler.client.task_calls import PublicCalls
+from scaler.extensions.async_calls import AsyncCalls, passed, take_late
 from scaler.extensions.maps.calls import MapCalls, starmap_results
 from scaler.extensions.maps.results import ResultIterator
 from scaler.extensions.maps.window import UNBOUNDED

@@ -12,12 +12,12 @@ from typing import Any, Unpack
 
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
-from scaler.client.future import ScalerFuture, carry_through
+from scaler.client.future import ScalerFuture
 from scaler.client.options import OptionKeywords, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.extensions.maps.results import ResultIterator, iterate
-from scaler.extensions.maps.runner import why_one
+from scaler.extensions.maps.runner import carry_through, why_one
 from scaler.extensions.maps.window import UNBOUNDED
 from scaler.host import usable_cpus
 from scaler.serialization import Serializer

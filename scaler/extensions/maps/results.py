@@ -8,9 +8,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import length_hint
 from typing import Any
 
-from scaler.client.calls import count_of
 from scaler.client.future import error_of
 from scaler.client.gathering import Progress
 from scaler.client.options import Options, chunk_size_of, iterated
@@ -367,3 +367,10 @@ def iterate(  # noqa: PLR0913, PLR0917 (the arguments of four methods)
         return_exceptions=return_exceptions,
         progress=Progress(name, total or None) if progress else None,
     )
+
+
+def count_of(iterables: Sequence[object]) -> int:
+    try:
+        return max(0, min((length_hint(each, 0) for each in iterables), default=0))
+    except Exception:  # noqa: BLE001 (a user's __len__ may raise; iterating raises it again)
+        return 0

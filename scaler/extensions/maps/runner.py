@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scaler import errors
-from scaler.client.future import carry_through, error_of
+from scaler.client.future import error_of
 from scaler.client.options import MAX_SECONDS, Options, why_alone
 from scaler.client.task_calls import DISCONNECTED, TaskCalls
 from scaler.client.task_future import TaskFuture
@@ -39,6 +40,17 @@ _OF_ONE_ITEM = (
     errors.ObjectLostError,
 )
 """Failures of a chunk after which its items are resent one by one."""
+
+
+def carry_through(function: Callable[[], object]) -> None:
+    """Call an idempotent function. If Ctrl-C (often the second one) interrupts it, a new thread calls it again."""
+    try:
+        function()
+    except Exception:
+        raise
+    except BaseException:
+        threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
+        raise
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self
 
-from scaler.client.asynchronous import AsyncCalls, take_late
+from scaler.extensions.async_calls import AsyncCalls, take_late
 from scaler.extensions.streams.calls import StreamCalls
 from scaler.extensions.streams.results import Stream
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 def passed(method: Callable[Concatenate[PublicCalls, P], T]) -> Callable[Concatenate[AsyncCalls, P], T]:
     @functools.wraps(method)
     def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(calls._open, *args, **kwargs)
+        return method(calls._open, *args, **kwargs)  # noqa: SLF001 (of a subclass)
 
     return call
 
