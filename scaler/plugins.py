@@ -42,6 +42,10 @@ def load(reference: str) -> object:
     return found
 
 
+def _references(form: str, names: str) -> dict[str, str]:
+    return {name: form.format(name) for name in names.split()}
+
+
 POLICIES = Plugins(
     "scaler.scaling_policies",
     {
@@ -52,17 +56,10 @@ POLICIES = Plugins(
 )
 WORKER_MANAGERS = Plugins(
     "scaler.worker_managers",
-    {
-        "baremetal_native": "scaler.worker_manager.baremetal_native:TYPE",
-        "aws_raw_ecs": "scaler.worker_manager.aws_raw_ecs:TYPE",
-        "aws_hpc": "scaler.worker_manager.aws_hpc:TYPE",
-        "kubernetes": "scaler.worker_manager.kubernetes:TYPE",
-        "aws_ec2": "scaler.worker_manager.aws_ec2:TYPE",
-        "orb_aws_ec2": "scaler.worker_manager.orb_aws_ec2:TYPE",
-        "slurm": "scaler.worker_manager.slurm:TYPE",
-        "symphony": "scaler.worker_manager.symphony:TYPE",
-        "ssh": "scaler.worker_manager.ssh:TYPE",
-    },
+    _references(
+        "scaler.worker_manager.{}:TYPE",
+        "baremetal_native aws_raw_ecs aws_hpc kubernetes aws_ec2 orb_aws_ec2 slurm symphony ssh",
+    ),
 )
 
 
@@ -93,37 +90,12 @@ def worker_manager_type(name: str) -> WorkerManagerType:
 
 EXTENSIONS = Plugins(
     "scaler.extensions",
-    {
-        "asynchronous": "scaler.extensions.asynchronous:EXTENSION",
-        "audit": "scaler.extensions.audit:EXTENSION",
-        "calls": "scaler.extensions.calls:EXTENSION",
-        "compression": "scaler.extensions.compression:EXTENSION",
-        "costs": "scaler.extensions.costs:EXTENSION",
-        "data_plane": "scaler.extensions.data_plane:EXTENSION",
-        "durability": "scaler.extensions.durability:EXTENSION",
-        "environment": "scaler.extensions.environment:EXTENSION",
-        "explain": "scaler.extensions.explain:EXTENSION",
-        "failures": "scaler.extensions.failures:EXTENSION",
-        "gangs": "scaler.extensions.gangs:EXTENSION",
-        "graphs": "scaler.extensions.graphs:EXTENSION",
-        "health": "scaler.extensions.health:EXTENSION",
-        "history": "scaler.extensions.history:EXTENSION",
-        "in_process": "scaler.extensions.in_process:EXTENSION",
-        "isolation": "scaler.extensions.isolation:EXTENSION",
-        "languages": "scaler.extensions.languages:EXTENSION",
-        "logs": "scaler.extensions.logs:EXTENSION",
-        "maps": "scaler.extensions.maps:EXTENSION",
-        "near": "scaler.extensions.near:EXTENSION",
-        "nested": "scaler.extensions.nested:EXTENSION",
-        "profiles": "scaler.extensions.profiles:EXTENSION",
-        "queries": "scaler.extensions.queries:EXTENSION",
-        "resources": "scaler.extensions.resources:EXTENSION",
-        "scaling": "scaler.extensions.scaling:EXTENSION",
-        "sharing": "scaler.extensions.sharing:EXTENSION",
-        "streams": "scaler.extensions.streams:EXTENSION",
-        "timeline": "scaler.extensions.timeline:EXTENSION",
-        "units": "scaler.extensions.units:EXTENSION",
-    },
+    _references(
+        "scaler.extensions.{}:EXTENSION",
+        "asynchronous audit calls compression costs data_plane durability environment explain failures gangs "
+        "graphs health history in_process isolation languages logs maps near nested profiles queries resources "
+        "scaling sharing streams timeline units",
+    ),
 )
 
 

@@ -21,16 +21,16 @@ USED_BY = {"aws_ec2": ["orb_aws_ec2"]}
 
 
 def delete(name: str, package: str, copy: Path) -> None:
-    """Delete the folder of an extension or manager type in this package, its line in the table, and its tests."""
+    """Delete the folder of an extension or manager type in this package, its name in the table, and its tests."""
     for folder in ("scaler", "tests"):
         shutil.rmtree(copy / folder / package / name, ignore_errors=folder == "tests")
-    delete_line(name, rf"scaler\.{package}\.{name}", copy)
+    delete_entry(rf'("scaler\.{package}\.{{}}:[^)]*?)\b{name}\b', copy)
 
 
-def delete_line(name: str, module: str, copy: Path) -> None:
+def delete_entry(pattern: str, copy: Path) -> None:
     table = copy / "scaler" / "plugins.py"
-    text, lines = re.subn(rf'"{name}": "{module}:\w+",?\s*', "", table.read_text())
-    assert lines == 1, f"{name} has {lines} lines in the table"
+    text, found = re.subn(pattern, r"\1", table.read_text())
+    assert found == 1, f"{pattern} has {found} entries in the table"
     table.write_text(text)
 
 
@@ -83,6 +83,6 @@ def test_clusters_work_without_the_policy(policy: str, tmp_path: Path) -> None:
     copied(tmp_path)
     module = POLICIES.built_in[policy].partition(":")[0]
     (tmp_path / module.replace(".", "/")).with_suffix(".py").unlink()
-    delete_line(policy, re.escape(module), tmp_path)
+    delete_entry(rf'()"{policy}": "{re.escape(module)}:\w+",?\s*', tmp_path)
     other = next(name for name in POLICIES.built_in if name not in (policy, "waterfall_v1"))  # which needs managers
     assert json.loads(run(tmp_path, "tests/rooms/program.py", other))["workers"]
