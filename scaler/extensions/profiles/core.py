@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.profiles.usage import MemorySamples
 from scaler.ids import ID_BYTES, owner_of
 from scaler.monitor.messages import Profiled, ReadProfile
 from scaler.protocol.messages import FunctionUse, TasksProfiled, WorkerHeartbeat
@@ -20,24 +20,6 @@ from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.stack_profile import StackProfile, read_json
 
 MAX_MEMORY_FUNCTIONS = 4_096
-
-
-@dataclass(slots=True)
-class FunctionMemory:
-    samples: int = 0
-    total_bytes: int = 0
-    peak_bytes: int = 0
-
-    @property
-    def mean_bytes(self) -> int:
-        return round(self.total_bytes / self.samples) if self.samples else 0
-
-    def take(self, use: FunctionUse) -> None:
-        self.samples += use.samples
-        self.total_bytes += use.samples * use.mean_bytes
-        self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
-
-
 MAX_FUNCTIONS = 256
 """Functions of all keys."""
 MAX_TASKS = 256
@@ -56,7 +38,7 @@ class Profiles(SchedulerPart):
     questions = (ReadProfile,)
 
     def __init__(self, _config: object = None) -> None:
-        self._memories: OrderedDict[str, FunctionMemory] = OrderedDict()
+        self._memories: OrderedDict[str, MemorySamples] = OrderedDict()
         """By function, least recently used first."""
         self._functions: OrderedDict[tuple[str, str], StackProfile] = OrderedDict()
         self._tasks: OrderedDict[bytes, tuple[str, StackProfile]] = OrderedDict()
@@ -76,7 +58,7 @@ class Profiles(SchedulerPart):
 
     def _add_memory(self, uses: Iterable[FunctionUse]) -> None:
         for use in uses:
-            self._memories.setdefault(use.function, FunctionMemory()).take(use)
+            self._memories.setdefault(use.function, MemorySamples()).add(use.samples, use.mean_bytes, use.peak_bytes)
             self._memories.move_to_end(use.function)
         while len(self._memories) > MAX_MEMORY_FUNCTIONS:
             self._memories.popitem(last=False)

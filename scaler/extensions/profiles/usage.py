@@ -29,35 +29,36 @@ class ProcessorSample(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Memory:
+class MemorySamples:
     samples: int = 0
     total_bytes: int = 0
     peak_bytes: int = 0
 
-    def taken(self) -> tuple[int, int, int]:
-        """Return samples, mean, and peak. Then starts counting again."""
-        samples, total_bytes, self.samples, self.total_bytes = self.samples, self.total_bytes, 0, 0
-        return samples, round(total_bytes / samples) if samples else 0, self.peak_bytes
+    @property
+    def mean_bytes(self) -> int:
+        return round(self.total_bytes / self.samples) if self.samples else 0
+
+    def add(self, samples: int, mean_bytes: int, peak_bytes: int) -> None:
+        self.samples += samples
+        self.total_bytes += samples * mean_bytes
+        self.peak_bytes = max(self.peak_bytes, peak_bytes)
 
 
 class MemoryUsage:
     def __init__(self) -> None:
-        self._functions: OrderedDict[str, _Memory] = OrderedDict()
+        self._functions: OrderedDict[str, MemorySamples] = OrderedDict()
         self._peaks: dict[int, int] = {}
         self._changed: dict[str, None] = {}
-        self._samples = self._total_bytes = 0
-        self._peak_bytes = 0
+        self._all = MemorySamples()
 
     def complete(self, heartbeat: WorkerHeartbeat) -> None:
-        heartbeat.rss_mean_bytes = round(self._total_bytes / self._samples) if self._samples else 0
-        heartbeat.rss_peak_bytes = self._peak_bytes
+        heartbeat.rss_mean_bytes = self._all.mean_bytes
+        heartbeat.rss_peak_bytes = self._all.peak_bytes
         heartbeat.functions = self.report()
 
     def take(self, processors: Mapping[int, ProcessorSample]) -> None:
         total = sum(sample.rss_bytes for sample in processors.values())
-        self._samples += 1
-        self._total_bytes += total
-        self._peak_bytes = max(self._peak_bytes, total)
+        self._all.add(1, total, total)
         for number, sample in processors.items():
             self._take(number, sample)
         self._peaks = {
@@ -66,10 +67,13 @@ class MemoryUsage:
         }
 
     def report(self) -> list[FunctionUse]:
-        names = list(self._changed)[:MAX_REPORTED]
-        for name in names:
+        uses = []
+        for name in list(self._changed)[:MAX_REPORTED]:
             del self._changed[name]
-        return [FunctionUse(name, *self._functions[name].taken()) for name in names]
+            memory = self._functions[name]
+            uses.append(FunctionUse(name, memory.samples, memory.mean_bytes, memory.peak_bytes))
+            memory.samples = memory.total_bytes = 0
+        return uses
 
     def _take(self, number: int, sample: ProcessorSample) -> None:
         used = {*sample.ended, sample.running} - {""}
@@ -81,11 +85,10 @@ class MemoryUsage:
         if is_alone and sample.peak_bytes > self._peaks.get(number, 0):
             memory.peak_bytes = max(memory.peak_bytes, sample.peak_bytes)
         if sample.rss_bytes <= memory.peak_bytes:  # anything above was left by other functions
-            memory.samples += 1
-            memory.total_bytes += sample.rss_bytes
+            memory.add(1, sample.rss_bytes, 0)
 
-    def _memory_of(self, function: str) -> _Memory:
-        memory = self._functions.setdefault(function, _Memory())
+    def _memory_of(self, function: str) -> MemorySamples:
+        memory = self._functions.setdefault(function, MemorySamples())
         self._functions.move_to_end(function)
         self._changed[function] = None
         if len(self._functions) > MAX_FUNCTIONS:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaler.extensions.profiles.core import FunctionMemory, Profiles
+from scaler.extensions.profiles.core import Profiles
+from scaler.extensions.profiles.usage import MemorySamples
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
@@ -17,11 +18,11 @@ def beat(*uses: FunctionUse) -> WorkerHeartbeat:
 
 
 def test_mean_covers_all_samples_and_peak_is_the_largest() -> None:
-    memory = FunctionMemory()
-    memory.take(FunctionUse("f", 10, 100, 500))
-    memory.take(FunctionUse("f", 30, 200, 300))
+    memory = MemorySamples()
+    memory.add(10, 100, 500)
+    memory.add(30, 200, 300)
     assert (memory.mean_bytes, memory.peak_bytes) == (175, 500)
-    memory.take(FunctionUse("f", 10, 100, 600))
+    memory.add(10, 100, 600)
     assert (memory.samples, memory.mean_bytes, memory.peak_bytes) == (50, 160, 600)
 
 
