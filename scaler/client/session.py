@@ -200,7 +200,7 @@ class TaskSession:
             del pending[identifier]
             template = task.template
             if template is not None and (template.spec.deliver or outcome != _SUCCESS):
-                _forget(task)
+                task.template, task.payload, task.references, task.uploads = None, b"", (), ()
         self.resolved = message.number or self.resolved
         if self.cancelling:
             self.cancelling.difference_update(message.ids)

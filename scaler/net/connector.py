@@ -117,7 +117,7 @@ class ConnectorShell(Shell[ConnectorCore]):
         return self._core.last_error
 
     def outbox_bytes(self) -> int:
-        return self._core.outbox_bytes
+        return self._core.session.outbox_bytes
 
     def send(self, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         if not self._closed:

@@ -54,7 +54,7 @@ class ConnectorCore:
         self._hello = hello
         self._addresses = addresses_of(address)
         self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
-        self._session = Session(session_id, limits)
+        self.session = Session(session_id, limits)
         self._latency_seconds = 0.0
         self._resume = False
         self._link: t.Transport | None = None
@@ -76,13 +76,9 @@ class ConnectorCore:
         """Address of the current or next attempt. Empty in memory."""
         return self._addresses[0]
 
-    @property
-    def outbox_bytes(self) -> int:
-        return self._session.outbox_bytes
-
     def send(self, message: Message, attachments: Attachments = (), descriptors: Descriptors = ()) -> None:
         if self.phase is not Phase.STOPPED:
-            self._session.send(message, attachments, descriptors, self.phase is Phase.CONNECTED)
+            self.session.send(message, attachments, descriptors, self.phase is Phase.CONNECTED)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
         for item in inputs:
@@ -100,7 +96,7 @@ class ConnectorCore:
             return commands
         link = self._link
         if link is not None and not link.is_blocked:
-            envelopes = self._session.take(now, sequenced=self.phase is Phase.CONNECTED)
+            envelopes = self.session.take(now, sequenced=self.phase is Phase.CONNECTED)
             if envelopes:
                 commands.append(t.Transmit(link, envelopes))
                 if self._unanswered_since == math.inf and envelopes[-1].body is not ACKNOWLEDGE_BODY:
@@ -108,7 +104,7 @@ class ConnectorCore:
         if self.phase is Phase.WAITING:
             self.wake_at = self._dial_at
         elif self.phase is not Phase.STOPPED:
-            acknowledge_at = math.inf if link is not None and link.is_blocked else self._session.acknowledge_at
+            acknowledge_at = math.inf if link is not None and link.is_blocked else self.session.acknowledge_at
             self.wake_at = min(self._heartbeat_at, self._unanswered_since + self._answer_seconds, acknowledge_at)
         return commands
 
@@ -116,7 +112,7 @@ class ConnectorCore:
         match item:
             case t.LinkOpened(link):
                 self._link = link
-                self._session.post(encode(replace(self._hello, resume=self._resume)))
+                self.session.post(encode(replace(self._hello, resume=self._resume)))
             case t.LinkLost(link, reason, refused_after) if link is self._link:
                 self._refusals = self._refusals + 1 if refused_after else 0
                 # After a Welcome, an uncertain refusal may come from a restarting server.
@@ -142,7 +138,7 @@ class ConnectorCore:
             if is_dialling:
                 message = self._first_message(envelope)
             else:
-                message = self._session.accept(envelope.header, envelope.body, envelope.attachments, now)
+                message = self.session.accept(envelope.header, envelope.body, envelope.attachments, now)
             match message:
                 case None:
                     pass  # a duplicate
@@ -173,13 +169,13 @@ class ConnectorCore:
         if self.phase is Phase.DIALLING:
             self._hang_up(f"the program at that address does not speak this protocol: {reason}", now)
             return
-        if not self._unreadable.is_final(self._session):
+        if not self._unreadable.is_final(self.session):
             self._hang_up(f"a message could not be read: {reason}", now)
             return
         text = f"the server sent {t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
         if self._link is not None:
-            self._session.post(encode(m.Goodbye(text)))
-            self._commands.append(t.Transmit(self._link, self._session.take(sequenced=False)))
+            self.session.post(encode(m.Goodbye(text)))
+            self._commands.append(t.Transmit(self._link, self.session.take(sequenced=False)))
         self._refused(m.Refused(m.RefusalReason.MALFORMED, text))
 
     def _first_message(self, envelope: EnvelopeReceived) -> Message | None:
@@ -210,20 +206,20 @@ class ConnectorCore:
         if welcome.lease_seconds <= 0 or welcome.heartbeat_seconds <= 0:
             raise ProtocolError("a Welcome without a lease or a heartbeat interval")
         if welcome.resumed:
-            is_the_same = self._resume and header.session == self._session.id
-            if not is_the_same or not self._session.can_resume(header.acknowledged):
+            is_the_same = self._resume and header.session == self.session.id
+            if not is_the_same or not self.session.can_resume(header.acknowledged):
                 # The sides disagree on the messages sent: drop the session on both sides and start over.
                 self._resume = False
                 self._hang_up("the server resumed a session that cannot continue", now)
                 return
-            self._session.resume(header.acknowledged)
+            self.session.resume(header.acknowledged)
             self._events.append(Resumed(self.peer))
         else:
             if self._welcome is not None:
-                self._session = Session(header.session, self._session.limits)
-            self._session.id = header.session  # chosen by the server
+                self.session = Session(header.session, self.session.limits)
+            self.session.id = header.session  # chosen by the server
             # Any message in the new session confirms the session to the server.
-            self._session.post(ACKNOWLEDGE_BODY)
+            self.session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
         if self._link is not None and welcome.compression and welcome.compression == self._hello.compression:
             self._commands.append(t.StartSession(self._link, compresses=True))
@@ -239,9 +235,9 @@ class ConnectorCore:
     def _close(self, reason: str) -> None:
         link = self._link
         if link is not None and self.phase is not Phase.STOPPED:
-            waiting = self._session.take(sequenced=self.phase is Phase.CONNECTED)
-            self._session.post(encode(m.Goodbye(reason)))
-            self._commands.append(t.Transmit(link, [*waiting, *self._session.take(sequenced=False)]))
+            waiting = self.session.take(sequenced=self.phase is Phase.CONNECTED)
+            self.session.post(encode(m.Goodbye(reason)))
+            self._commands.append(t.Transmit(link, [*waiting, *self.session.take(sequenced=False)]))
         self._stop("it was closed")
 
     def _expire(self, now: float) -> None:
@@ -259,7 +255,7 @@ class ConnectorCore:
                 self._hang_up(f"the server has been silent for {now - self._unanswered_since:.1f} s", now)
         elif now >= self._heartbeat_at:
             assert self._welcome is not None, "heartbeats start after Welcome"
-            self._session.post(encode(m.Heartbeat(now, self._latency_seconds)))
+            self.session.post(encode(m.Heartbeat(now, self._latency_seconds)))
             self._heartbeat_at = now + self._welcome.heartbeat_seconds
 
     def _hang_up(self, reason: str, now: float, *, elsewhere: bool = False) -> None:
@@ -273,7 +269,7 @@ class ConnectorCore:
         self.last_error = reason
         self.phase = Phase.WAITING
         self._drop_link(was_welcomed or elsewhere)
-        self._session.disconnect()
+        self.session.disconnect()
         self._failures += 1
         if elsewhere or not was_welcomed:
             self._addresses.append(self._addresses.pop(0))
@@ -287,7 +283,7 @@ class ConnectorCore:
     def _stop(self, reason: str) -> None:
         self.phase = Phase.STOPPED
         self.wake_at = math.inf
-        self._session = Session(self._session.id, self._session.limits)  # drops queued messages
+        self.session = Session(self.session.id, self.session.limits)  # drops queued messages
         self.last_error = reason
         self._link = None
         self._heartbeat_at = self._unanswered_since = math.inf

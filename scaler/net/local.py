@@ -189,17 +189,8 @@ class LocalTransport:
         at, size = 0, len(data)
         while size - at >= _HEAD.size:
             body_bytes, attachment_count, descriptor_count, header = _HEAD.unpack_from(data, at)
-            largest = MAX_CONTROL_BYTES if attachment_count else MAX_BATCH_BYTES
-            if (
-                body_bytes > largest
-                or attachment_count > MAX_ATTACHMENTS
-                or descriptor_count > MAX_DESCRIPTORS
-                or (self._is_limited and (body_bytes > MAX_HELLO_BYTES or attachment_count or descriptor_count))
-            ):
-                raise ProtocolError(
-                    f"an envelope with a body of size {body_bytes}: attachments={attachment_count} "
-                    f"descriptors={descriptor_count}"
-                )
+            if attachment_count or descriptor_count or body_bytes > MAX_HELLO_BYTES:
+                self._check(body_bytes, attachment_count, descriptor_count)
             begin = at + _HEAD.size
             sizes: tuple[int, ...] = ()
             if attachment_count:
@@ -221,7 +212,7 @@ class LocalTransport:
             descriptors = self._claim(descriptor_count) if descriptor_count else ()
             at = begin + body_bytes
             body = bytes(data[begin:at])
-            attachments = []
+            attachments: list[memoryview] = []
             for length in sizes:
                 attachments.append(memoryview(data[at : at + length]))
                 at += length
@@ -229,6 +220,12 @@ class LocalTransport:
         self._head = bytes(data[at:])
         if len(self._passed) > 1:
             raise ProtocolError("descriptors without an envelope")
+
+    def _check(self, body_bytes: int, attachments: int, descriptors: int) -> None:
+        is_large = body_bytes > (MAX_CONTROL_BYTES if attachments else MAX_BATCH_BYTES)
+        if self._is_limited or is_large or attachments > MAX_ATTACHMENTS or descriptors > MAX_DESCRIPTORS:
+            text = f"a body of size {body_bytes}: attachments={attachments} descriptors={descriptors}"
+            raise ProtocolError(f"an envelope with {text}")
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
         """Return an envelope's descriptors, or none if the kernel had no space for some and dropped them."""

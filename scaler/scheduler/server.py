@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never, cast
 
@@ -368,10 +368,10 @@ def recorded_bytes(item: Input) -> int:
     """Return the approximate memory that a recorded input keeps alive."""
     match getattr(item, "message", item):
         case m.Submit(functions, groups):
-            size = sum(_column_bytes(group.payloads) for group in groups)
-            return size + _column_bytes([payload for _, payload in functions]) if functions else size
+            columns = [*(group.payloads for group in groups), [payload for _, payload in functions]]
+            return sum([ROW_BYTES * len(column) + sum(map(len, column)) for column in columns])
         case m.Done(payloads=texts) | m.Printed(texts=texts):
-            return _column_bytes(texts)
+            return ROW_BYTES * len(texts) + sum(map(len, texts))
         case m.Output(text=text):
             return ROW_BYTES + len(text)
         case m.WorkerHeartbeat(processors=rows) | m.ManagerStatus(units=rows):
@@ -380,10 +380,6 @@ def recorded_bytes(item: Input) -> int:
             return ROW_BYTES + size_bytes
         case other:
             return ROW_BYTES + ID_BYTES * len(getattr(other, "ids", ()))
-
-
-def _column_bytes(payloads: Collection[bytes]) -> int:
-    return ROW_BYTES * len(payloads) + sum(map(len, payloads))
 
 
 async def _main(config: SchedulerConfig, component: Component) -> int:

@@ -343,7 +343,7 @@ class PageWriter:
         words = self._words
         if end > MAX_PAYLOAD_BYTES:
             send(self._socket, pack_results(self._batch, [row], [payload]))
-            self._next_batch()
+            self._batch = words[_BATCH] = (self._batch + 1) & 0xFFFFFFFF
         else:
             RESULT.pack_into(self._view, _WORDS_BYTES + self._rows * RESULT.size, *row)
             self._view[_PAYLOADS_AT + self._at : _PAYLOADS_AT + end] = payload
@@ -364,8 +364,4 @@ class PageWriter:
                 ]
             )
             self._words[_ROWS] = self._rows = self._at = self.oldest_ns = 0
-            self._next_batch()
-
-    def _next_batch(self) -> None:
-        self._batch = (self._batch + 1) & 0xFFFFFFFF
-        self._words[_BATCH] = self._batch
+            self._batch = self._words[_BATCH] = (self._batch + 1) & 0xFFFFFFFF

@@ -422,7 +422,8 @@ class FairTurns(SchedulerPart, Turns):
                     if (running := self._running.pop(identifier, None)) is not None:
                         running.stop(self._now)
                         charged -= running.charged_seconds + running.blocked_seconds
-            owner.ran(len(durations) - durations.count(0), seconds, max(0.0, charged) * width_of(group))
+            slots = width_of(group) if group.needs.cpus else 1.0
+            owner.ran(len(durations) - durations.count(0), seconds, max(0.0, charged) * slots)
 
     def _began(self, task: Task, started: TasksStarted, began_us: int, now: float) -> None:
         owner = self._users.get(task.group.owner.id)

@@ -7,7 +7,6 @@ cannot distinguish them. There, the limits protect the scheduler, but not peers 
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,6 +80,7 @@ class KeyAccounts:
         self.owners: OrderedDict[bytes, str] = OrderedDict()
         self._config = config
         self._max_bytes = config.max_bytes
+        self.max_tasks = config.max_tasks_per_client
         self._sessions: dict[bytes, KeyAccount] = {}
         self._accounts: dict[str, KeyAccount] = {}
 
@@ -126,10 +126,6 @@ class KeyAccounts:
             if not is_used and now - account.hour_began_at >= HOUR_SECONDS:
                 del self._accounts[key]
 
-    def tasks_left(self, account: KeyAccount) -> int:
-        limit = self._config.max_tasks_per_client
-        return limit - account.tasks if limit >= 0 else sys.maxsize
-
     def bytes_left(self, account: KeyAccount) -> int:
         left = self._max_bytes
         for each in self._accounts.values():
@@ -138,7 +134,7 @@ class KeyAccounts:
         return min(left, own - account.size_bytes) if own >= 0 else left
 
     def tasks_limit(self, account: KeyAccount) -> str:
-        return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and key {account.key} has reached it"
+        return f"max_tasks_per_client is {self.max_tasks}, and key {account.key} has reached it"
 
     def bytes_limit(self, account: KeyAccount) -> str:
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)

@@ -160,7 +160,7 @@ class ObjectTable:
     def unuse(self, identifier: bytes) -> None:
         entry = self.functions.get(identifier) or self.stored[identifier]
         entry.uses -= 1
-        if not entry.uses:
+        if not (entry.uses or entry.pins):
             self._settle(identifier, entry)
 
     def forget(self, identifier: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from scaler.ids import TASK_KIND, show
@@ -152,7 +153,8 @@ class Submission:
             return 0
         if (group.needs.items or group.spec.preemptible) and self._refusal(group):
             return 0
-        left = self._state.accounts.tasks_left(client.account)
+        most = self._state.accounts.max_tasks
+        left = most - client.account.tasks if most >= 0 else sys.maxsize
         if self._waiting_limit >= 0:
             left = min(left, self._waiting_limit - self._state.counts.waiting - self._state.ready.count - more)
         return left
@@ -172,7 +174,7 @@ class Submission:
             return self._state.accounts.bytes_limit(account)
         if refusal := self._refusal(group):
             return refusal
-        if self._state.accounts.tasks_left(account) <= 0:
+        if 0 <= self._state.accounts.max_tasks <= account.tasks:
             return self._state.accounts.tasks_limit(account)
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and that many tasks are already waiting"
 

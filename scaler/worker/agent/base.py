@@ -266,7 +266,8 @@ class ExecutorBase(ABC):
         """Report attempts as returned (started=False) or as continuing (started=True)."""
         if items:
             ids = [item.id for item in items]
-            self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))
+            for part in split(Returned(ids, [item.attempt for item in items], [started] * len(items))):
+                self.send(part)
 
     def give_back(self, items: list[Attempt]) -> None:
         self.queue.remove(items)

@@ -24,7 +24,6 @@ from scaler.net.versions import own_hello
 from scaler.plugins import extensions, load
 from scaler.processes import Load, LoadMeter
 from scaler.protocol import messages as m
-from scaler.protocol.messages import split
 from scaler.texts import escaped
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
@@ -172,7 +171,7 @@ class Agent:
         pending, self._pending = self._pending, []
         for command in self._core.close([*pending, *self._last_inputs()], time.monotonic()):
             if isinstance(command, m.Message):
-                self._report(command)
+                self.send(command)
         self.send(m.Returned([], [], []))
 
     def _end(self, command: e.EndAgent) -> None:
@@ -198,6 +197,9 @@ class Agent:
     def send(self, message: m.Message) -> None:
         if self._connector is None:
             return
+        if type(message) is m.Done:
+            for send_first in [*self.before_results]:
+                send_first(message.ids)
         try:
             self._connector.send(message)
         except LimitError as error:
@@ -305,7 +307,7 @@ class Agent:
         for command in core.step(inputs, now):
             match command:
                 case m.Message():
-                    self._report(command)
+                    self.send(command)
                 case e.WriteLog(text, task, level):
                     line = escaped(text) if "\n" not in text else text
                     getattr(_log, level)("%s", line, extra=about(task=task.hex()))
@@ -322,13 +324,6 @@ class Agent:
         if core.wake_at < self._wake_at - 0.001:
             self._timer.cancel()
             self._set_timer()
-
-    def _report(self, message: m.Message) -> None:
-        if isinstance(message, m.Done):
-            for send_first in [*self.before_results]:
-                send_first(message.ids)
-        for part in split(message) if isinstance(message, m.Returned) else (message,):
-            self.send(part)
 
     def _set_timer(self) -> None:
         self._wake_at = self._core.wake_at
