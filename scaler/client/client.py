@@ -10,7 +10,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any
 
-from scaler.client.connect import is_inside_task, say_unfinished, this_thread, uploaded_code
+from scaler.client.connect import is_inside_task, processor, say_unfinished, this_thread, uploaded_code
 from scaler.client.extended import ExtendedQuestions
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
@@ -112,6 +112,9 @@ class Client(ExtendedQuestions, PublicCalls):
         self._session = None if open_session is None else open_session(session, self._loop, self._serializer)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
         self._is_closed = False
+        task = processor() if self._is_nested else None
+        for call in () if task is None else task.on_client:
+            call(self._futures)
 
     def __repr__(self) -> str:
         return f"<Client {self.identity.hex()} of {self._loop.address}, {self._state()}>"

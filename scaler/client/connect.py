@@ -40,6 +40,7 @@ class RunningTask(Protocol):
 
     task_id: bytes
     uploaded_code: Callable[[], bytes]
+    on_client: list[Callable[[Any], object]]
 
     @property
     def is_suspended(self) -> bool: ...

@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from scaler import errors
 from scaler.client import tasks as t
 from scaler.client.future import IN_CALLBACK, PENDING, ScalerFuture, SteadyCondition
+from scaler.client.options import Options
 from scaler.client.session import TaskSession
 from scaler.client.task_future import TaskFuture
 from scaler.grammar import counted
@@ -37,6 +38,16 @@ _T = TypeVar("_T")
 Profile = int | tuple[int, int, int]
 """Microseconds, or (microseconds, CPU microseconds, peak bytes)."""
 Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
+
+
+class Observer(Protocol):
+    """An extension that sets contexts of tasks, and observes the tasks."""
+
+    def context(self, options: Options) -> str:
+        """Return `Spec.context` of tasks with these options that this thread is about to submit."""
+
+    def submitted(self, futures: Sequence[TaskFuture]) -> None:
+        """Called after each submission. Must not raise."""
 
 
 class FutureTable:
@@ -67,6 +78,7 @@ class FutureTable:
         self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         """Event loops that run an AsyncClient, which submit must not block."""
         self.closed: str | None = None
+        self.observer: Observer | None = None
         self.inbox: list[t.SessionInput] = []
         self.is_awake = False
         self._wake = wake
@@ -303,6 +315,8 @@ class FutureTable:
             self._inbox_bytes += size
         if not self.is_awake:
             self.wake()
+        if self.observer is not None:
+            self.observer.submitted(futures)
         return True
 
     # -- completion

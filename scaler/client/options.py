@@ -106,6 +106,7 @@ class Options(NamedTuple):
     retry_jitter: float = 0.0
     tags: tuple[str, ...] = ()
     preemptible: float = 0.0
+    context: str = ""
     owner: object = None
 
     @property

@@ -69,6 +69,9 @@ class TemplateTable:
 
     def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
         """Return the template of a task. Raises UsageError or SerializationError if the function cannot be sent."""
+        observer = self._futures.observer
+        if observer is not None and not options.context:
+            options = options._replace(context=observer.context(options))
         by_value = serialization.modules_by_value()
         if by_value != self._by_value:  # functions pickled by name may now have to be pickled by value
             self._by_value = by_value

@@ -7,6 +7,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -41,7 +42,7 @@ async def in_thread(
     thread: ThreadPoolExecutor, call: Callable[[], T], late: Callable[[T], object] = lambda _: None
 ) -> T:
     """Call a function in a thread. late: receives the value if this coroutine was cancelled first."""
-    running = thread.submit(call)
+    running = thread.submit(copy_context().run, call)
     try:
         return await asyncio.wrap_future(running)
     except asyncio.CancelledError:

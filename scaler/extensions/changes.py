@@ -10,6 +10,7 @@ from scaler.scheduler.core.changes import KeysRead as KeysRead
 from scaler.scheduler.core.changes import Noted as Noted
 from scaler.scheduler.core.changes import TaskFailed as TaskFailed
 from scaler.scheduler.core.changes import TaskRetried as TaskRetried
+from scaler.scheduler.core.changes import TasksArrived as TasksArrived
 from scaler.scheduler.core.changes import TasksEnded as TasksEnded
 from scaler.scheduler.core.changes import TasksStarted as TasksStarted
 from scaler.scheduler.core.commands import Command as Command

@@ -504,6 +504,8 @@ class Spec:
     code: f.OptionalId = b""  # id of the client's registered archive of uploaded modules, or empty
     packages: Packages = ()  # packages that the function imports, with the client's versions
     preemptible: f.Seconds = 0.0  # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
+    context: str = ""
+    """Lines such as `traceparent: ...`, which extensions of the client send to extensions of the processor"""
 
     @property
     def max_losses(self) -> int:

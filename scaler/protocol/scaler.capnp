@@ -360,6 +360,8 @@ struct Spec {
   code @19 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
   packages @20 :List(ImportedPackage);  # packages that the function imports, with the client's versions
   preemptible @21 :Float64;      # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
+  context @22 :Text;
+  # Lines such as `traceparent: ...`, which extensions of the client send to extensions of the processor
 }
 
 struct TaskGroup {

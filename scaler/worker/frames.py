@@ -62,7 +62,7 @@ class ToProcessor:
     SPEC = 3
     """number; ids of function, serializer, and uploaded code (the last two may be empty); retry_on, name, profiling,
     stream_output; once: the task may not run twice, so earlier results are sent before it starts, and its own at
-    once; packages imported by the function, with the client's versions"""
+    once; packages imported by the function, with the client's versions; context of `Spec`"""
     DEFINITION = 4
     """id, payload"""
     FORGET = 5

@@ -101,6 +101,7 @@ SPEC = st.builds(
     parent=OPTIONAL_ID,
     code=OPTIONAL_ID,
     packages=st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
+    context=TEXT,
 )
 FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY, m.Outcome.INPUT_MISSING}
 FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))

@@ -134,6 +134,7 @@ class ItemSender:
         self._parent = client._parent()
         self.chunk_attempts = (options.max_losses + 1) // 2
         self.one = self._template(options)
+        self._options = options._replace(context=self.one.spec.context)
 
     @cached_property
     def several(self) -> TaskTemplate:

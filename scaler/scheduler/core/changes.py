@@ -195,6 +195,12 @@ class GroupBegan(NamedTuple):
     group: Group
 
 
+class TasksArrived(NamedTuple):
+    """Tasks with a context were submitted, some of which may be repeated or rejected."""
+
+    ids: Sequence[bytes]
+
+
 class GroupEnded(NamedTuple):
     """A group's last live task has ended, so its counts are final."""
 
@@ -302,6 +308,7 @@ Change = (
     TasksStarted
     | TaskBlocked
     | GroupBegan
+    | TasksArrived
     | GroupEnded
     | TasksEnded
     | TaskRetried

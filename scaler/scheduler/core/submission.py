@@ -9,7 +9,7 @@ from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs, function_needs
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, spec_bytes
-from scaler.scheduler.core.changes import GroupBegan
+from scaler.scheduler.core.changes import GroupBegan, TasksArrived
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durability import ATTEMPTS_BETWEEN_SESSIONS, MAX_SESSIONS
 from scaler.scheduler.core.resources import ResourceRules
@@ -66,6 +66,8 @@ class Submission:
                 group = self._new_group(client, columns.spec)
             if group is not None:
                 self._take_in(client, group, columns, referencing, wrong, claims, is_again=is_again)
+                if columns.spec.context:
+                    self._state.changes.add(TasksArrived, columns.ids)
                 if columns.labels and not client.is_durable:
                     _note(wrong, "its tasks have keys or tags, but it has no durable session")
             else:

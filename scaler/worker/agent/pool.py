@@ -280,7 +280,9 @@ class ProcessorPool(ProcessorTable):
                 processor.functions.add(identifier)
         wire = spec.wire
         values = wire.function, wire.serializer, wire.code, wire.retry_on, wire.name, wire.profiling, wire.stream_output
-        announcements.append(pack(ToProcessor.SPEC, spec.number, *values, wire.retries == 0, wire.packages))
+        announcements.append(
+            pack(ToProcessor.SPEC, spec.number, *values, wire.retries == 0, wire.packages, wire.context)
+        )
         processor.specs.add(spec.number)
         return True
 

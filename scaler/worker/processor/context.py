@@ -9,10 +9,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
+
+if TYPE_CHECKING:  # clients import this module
+    from scaler.worker.processor.functions import Wrap
 
 refusal = ""
 """Why tasks in this process cannot have clients, or ""."""
@@ -81,6 +84,12 @@ class ProcessorContext:
         """Called when a task continues after a wait. Must neither block nor raise."""
         self.on_task: list[Callable[[], object]] = []
         """Called once, when the next task begins. Must neither block nor raise."""
+        self.wrappers: list[Wrap] = []
+        """Given a spec with a context and its function, return what is called in its place."""
+        self.on_client: list[Callable[[Any], object]] = []
+        """Called with the `FutureTable` of each new client inside a task."""
+        self.on_end: list[Callable[[], object]] = []
+        """Called when this process ends after its last task, unless it is killed. Must not raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
         """Open a channel for a client with this peer id. The channel carries encoded messages as `frames.send`

@@ -146,6 +146,14 @@ class StoredObjects:
         return self._storage
 
 
+class Loaded(Protocol):
+    def get(self) -> Callable[..., Any]:
+        """Return the function for one call."""
+
+
+Wrap = Callable[["LoadedSpec", Loaded], Loaded]
+
+
 @dataclass(slots=True, eq=False)
 class LoadedSpec:
     """A spec, and its function once loaded for the first task. See `ToProcessor.SPEC`."""
@@ -160,8 +168,9 @@ class LoadedSpec:
     stream_output: bool
     once: bool
     packages: tuple[tuple[str, str], ...]
+    context: str = ""
     mean_ns: float = 0.0
-    function: Fresh[Callable[..., Any]] | None = None
+    function: Loaded | None = None
     serializer: Serializer | None = None
     is_observed: bool = field(init=False)
     is_sent_at_once: bool = field(init=False)
@@ -176,9 +185,13 @@ class LoadedSpec:
 
 
 class FunctionCache:
-    def __init__(self, objects: StoredObjects, report_differences: Callable[[str, str], None]) -> None:
-        """report_differences: receives a function's name and the differences between imported packages."""
+    def __init__(
+        self, objects: StoredObjects, report_differences: Callable[[str, str], None], wrappers: Sequence[Wrap] = ()
+    ) -> None:
+        """report_differences: receives a function's name and the differences between imported packages. wrappers: wrap
+        the functions of specs with a context."""
         self._objects = objects
+        self._wrappers = wrappers
         self._report_differences = report_differences
         self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
         """By ids of function, serializer, and code."""
@@ -214,8 +227,12 @@ class FunctionCache:
         if function is None:
             identifier, serializer = spec.function_id, spec.serializer
             function = self._functions[key] = Fresh(lambda: load_function(self._parts(identifier), serializer))
-        spec.function = function
-        return function.get()
+        loaded: Loaded = function
+        if spec.context:
+            for wrap in self._wrappers:
+                loaded = wrap(spec, loaded)
+        spec.function = loaded
+        return loaded.get()
 
     def _compare(self, spec: LoadedSpec) -> None:
         packages, spec.packages = spec.packages, ()

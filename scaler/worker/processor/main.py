@@ -86,6 +86,8 @@ def run_processor(
         for start in parts:
             start(processor.context, partial(_offer, results))
         processor.loop()
+        for end in processor.context.on_end:
+            end()
     except ConnectionError:
         return 1  # the agent is dead, and its fork server dies with it
     with contextlib.suppress(ValueError, OSError):
@@ -175,7 +177,7 @@ class _Processor:
         self.context = context.ProcessorContext(control, results.flush, config)
         context.enter(self.context)
         self._objects = StoredObjects(connect, self.context.report_wait, self._read_all)
-        self._functions = FunctionCache(self._objects, self._report_differences)
+        self._functions = FunctionCache(self._objects, self._report_differences, self.context.wrappers)
         self.context.uploaded_code = self._functions.uploaded_code
         self._announcements: dict[int, Callable[..., None]] = {
             ToProcessor.SPEC: self._functions.add_spec,

@@ -39,7 +39,7 @@ class Table:
             explain=lambda _future: "",
             timeout_seconds=1.0,
         )
-        self._templates = TemplateTable(self.futures, None)
+        self.templates = TemplateTable(self.futures, None)
         self._last: dict[int, TaskTemplate] = {}
 
     def _upload(self, parts: Parts) -> ObjectUpload:
@@ -50,7 +50,7 @@ class Table:
         return self.uploads[-1]
 
     def template(self, function: Callable[..., Any]) -> TaskTemplate:
-        return self._templates.template(function, Options(), b"")
+        return self.templates.template(function, Options(), b"")
 
     def serialized(self, function: Callable[..., Any]) -> bool:
         """Request a function's template; return whether that serialized the function."""
@@ -59,7 +59,7 @@ class Table:
         return after is not before
 
     def clear(self) -> None:
-        self._templates.clear()
+        self.templates.clear()
         self._last.clear()
 
     def messages(self) -> list[Message]:

@@ -1,0 +1,42 @@
+"""Extensions set the context of tasks, and observe the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaler.client.options import Options
+from scaler.client.task_future import TaskFuture
+from scaler.protocol.messages import Submit
+from tests.unit.client.test_functions import Table
+
+
+class Observer:
+    def __init__(self) -> None:
+        self.lines = ""
+        self.seen: list[bytes] = []
+
+    def context(self, options: Options) -> str:
+        return f"{self.lines}{options.priority}" if self.lines else ""
+
+    def submitted(self, futures: Sequence[TaskFuture]) -> None:
+        self.seen += [future.task_id for future in futures]
+
+
+def test_tasks_carry_the_context_at_their_submission() -> None:
+    table = Table()
+    table.futures.observer = observer = Observer()
+    futures = []
+    for lines in ("", "a: ", "a: ", "b: "):
+        observer.lines = lines
+        futures.append(table.futures.submit(table.template(len), ("word",), {}))
+    (message,) = (each for each in table.messages() if isinstance(each, Submit))
+    assert {group.spec.context: len(group.ids) for group in message.groups} == {"": 1, "a: 0": 2, "b: 0": 1}
+    assert observer.seen == [future.task_id for future in futures]
+
+
+def test_context_of_the_options_remains() -> None:
+    table = Table()
+    table.futures.observer = observer = Observer()
+    observer.lines = "later: "
+    options = Options(context="first")
+    assert table.templates.template(len, options, b"").spec.context == "first"
