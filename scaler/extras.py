@@ -13,5 +13,9 @@ the first section of docs/guide.md, to which all other pages refer."""
 
 def require(library: str, what: str, distribution: str = "") -> None:
     """Raise UsageError with the command that installs a missing library."""
-    if find_spec(library) is None:
+    try:
+        is_missing = find_spec(library) is None
+    except ModuleNotFoundError:  # so is its parent
+        is_missing = True
+    if is_missing:
         raise UsageError(f"{what} needs {library}, which is not installed: pip install {distribution or library}")

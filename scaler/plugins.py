@@ -94,7 +94,7 @@ EXTENSIONS = Plugins(
         "scaler.extensions.{}:EXTENSION",
         "asynchronous audit calls compression costs data_plane durability environment explain failures gangs "
         "graphs health history in_process isolation languages logs maps near nested profiles queries resources "
-        "scaling sharing streams timeline units",
+        "scaling sharing streams telemetry timeline units",
     ),
 )
 
@@ -151,6 +151,9 @@ class Extension:
     of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a web page module `package:NAME`,
     in the file page/NAME.js of the package; it can import all files of that folder by name.
 
+    metrics: called by the web server with its `scaler.monitor.web.metrics.Metrics` and telemetry_endpoint, returns a
+    coroutine, which the end of the server cancels.
+
     keeper: called with the frame of a scheduler with a state_directory, returns an object like
     `scaler.extensions.durability.steps.DurableSteps`. main: coroutine function that runs a scheduler's process, called
     with the settings, the Component, and `scaler.scheduler.server.serve`. prepare: called in a fork server before later
@@ -178,6 +181,7 @@ class Extension:
     tables: str = ""
     routes: str = ""
     page: str = ""
+    metrics: str = ""
     keeper: str = ""
     main: str = ""
     prepare: str = ""

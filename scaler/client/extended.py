@@ -31,6 +31,7 @@ _QUESTIONS = {
         "wait_for_workers",
         "who_has",
     ),
+    "telemetry": ("trace",),
 }
 
 

@@ -16,11 +16,21 @@ from scaler.extensions.profiles.client import ProfileCalls
 from scaler.extensions.queries.client import Queries
 from scaler.extensions.streams.asynchronous import AsyncStreamCalls
 from scaler.extensions.streams.calls import StreamCalls
+from scaler.extensions.telemetry.calls import TraceCalls
 
 class ExtendedCalls(MapCalls, GraphCalls, GangCalls, StreamCalls, CachedCalls, metaclass=ABCMeta): ...
 class AsyncExtendedCalls(AsyncMapCalls, AsyncGraphCalls, AsyncGangCalls, AsyncStreamCalls, metaclass=ABCMeta): ...
 class ExtendedQuestions(
-    FailureCalls, SessionCalls, HistoryCalls, LogCalls, ProfileCalls, Queries, CopyCalls, UploadCalls, metaclass=ABCMeta
+    FailureCalls,
+    SessionCalls,
+    HistoryCalls,
+    LogCalls,
+    ProfileCalls,
+    Queries,
+    CopyCalls,
+    UploadCalls,
+    TraceCalls,
+    metaclass=ABCMeta,
 ): ...
 
 class AsyncExtendedQuestions:
@@ -42,3 +52,4 @@ class AsyncExtendedQuestions:
     tasks = asked(ExtendedQuestions.tasks)
     wait_for_workers = asked(ExtendedQuestions.wait_for_workers)
     who_has = asked(ExtendedQuestions.who_has)
+    trace = asked(ExtendedQuestions.trace)

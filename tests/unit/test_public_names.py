@@ -27,7 +27,7 @@ FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith
 SHOWN: dict[type, set[str]] = {
     scaler.Client: {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
-        *("gang", "stream"),
+        *("gang", "stream", "trace"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "profile", "persist"),
         *(
             "bundle",

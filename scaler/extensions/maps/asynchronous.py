@@ -8,6 +8,7 @@ import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from operator import length_hint
 from typing import Any, Concatenate, ParamSpec
@@ -63,7 +64,7 @@ class AsyncResults(AsyncIterator[Any]):
     def __init__(self, make: Callable[[], ResultIterator]) -> None:
         """make: starts the call, in the thread that then consumes the results. Called in the event loop."""
         self._thread = ThreadPoolExecutor(1, "scaler-results")
-        self._made = self._thread.submit(make)
+        self._made = self._thread.submit(copy_context().run, make)
         self._outcomes: deque[tuple[Any, BaseException | None]] = deque()
 
     def __await__(self) -> Generator[Any, None, list[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Self
 
@@ -33,7 +34,7 @@ class AsyncStream(AsyncIterator[Any]):
     def __init__(self, make: Callable[[], Stream]) -> None:
         """make: starts the stream, in the thread that then takes its values."""
         self._thread = ThreadPoolExecutor(1, "scaler-stream")
-        self._made = self._thread.submit(make)
+        self._made = self._thread.submit(copy_context().run, make)
 
     async def __anext__(self) -> Any:
         try:

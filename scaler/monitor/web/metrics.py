@@ -47,11 +47,15 @@ class Metrics(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    async def answer(self, request: Request) -> Response:
+    async def refresh(self) -> None:
+        """Read the tables of extensions, for `collect`."""
         self._asked = []
         for name, kind in _OF_TABLES.items():
             with contextlib.suppress(ScalerError):
                 self._asked.append((kind, await self._asking.rows(name)))
+
+    async def answer(self, request: Request) -> Response:
+        await self.refresh()
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._registry), headers={"Content-Type": content_type})
 

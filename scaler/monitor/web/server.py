@@ -39,7 +39,7 @@ from scaler.monitor.web.security import Guard, Login
 from scaler.monitor.web.serving import serve
 from scaler.monitor.web.stream import Broadcast
 from scaler.net.access import Access
-from scaler.plugins import known_extensions
+from scaler.plugins import known_extensions, part_of
 from scaler.protocol.messages import Role
 
 STATIC = Path(__file__).parent / "static"
@@ -114,6 +114,7 @@ class WebApp:
             trusts_user=not is_open_to_others(config.web_host),
         )
         names = (config.web_host, *config.allowed_hosts)
+        self.metrics = Metrics(monitor, self.connection)
         self._app: ASGIApp = Guard(self._routes(), None if config.insecure_no_auth else login, names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,7 +154,7 @@ class WebApp:
             routes=[
                 *api_routes(Source(self._monitor, self.connection)),
                 Route("/api/openapi.json", lambda _request: answer(openapi())),
-                Route("/metrics", Metrics(self._monitor, self.connection).answer),
+                Route("/metrics", self.metrics.answer),
                 Route("/events", self.broadcast),
                 *(Route(f"/{name}.js", made) for name in MADE),
                 Mount("/", Files()),
@@ -205,15 +206,18 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
             _log.warning("%s; the page is empty until one does: %s", monitor.last_error, WHICH_ADDRESS)
 
     warning = asyncio.get_running_loop().call_later(WARN_SECONDS, warn)
-    keeping = None
+    running = []
     if token is not None and config.web_token_file is None:
-        keeping = asyncio.create_task(keep_token(token))
+        running.append(asyncio.create_task(keep_token(token)))
+    if config.telemetry_endpoint:
+        send = part_of("telemetry", "metrics", "telemetry_endpoint")
+        running.append(asyncio.create_task(send(app.metrics, config.telemetry_endpoint)))
     try:
         await serve(app, listening, component.stop, app.close, tls)
     finally:
         warning.cancel()
-        if keeping is not None:
-            keeping.cancel()
+        for each in running:
+            each.cancel()
         monitor.close()
 
 

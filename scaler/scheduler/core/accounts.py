@@ -65,7 +65,7 @@ class KeyAccount:
 
 
 def spec_bytes(spec: Spec) -> int:
-    size = ENTRY_BYTES + len(spec.name) + len(spec.retry_on) + DELAY_BYTES * len(spec.retry_delays)
+    size = ENTRY_BYTES + len(spec.name) + len(spec.context) + len(spec.retry_on) + DELAY_BYTES * len(spec.retry_delays)
     for tag in spec.tags:
         size += ENTRY_BYTES + len(tag)
     for name, _ in spec.needs:

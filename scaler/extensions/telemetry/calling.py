@@ -1,0 +1,74 @@
+"""Runs traced tasks inside a span, in processors. Exceptions of tasks pass through this module."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from scaler.errors import UsageError
+from scaler.extensions.telemetry import require_library
+from scaler.extensions.telemetry.context import load_context, place_of
+from scaler.worker.frames import Note
+from scaler.worker.processor.calling import finish
+from scaler.worker.processor.context import ProcessorContext
+from scaler.worker.processor.functions import Loaded, LoadedSpec
+
+_log = logging.getLogger(__name__)
+
+
+def trace_tasks(context: ProcessorContext, _send: Callable[[Note], None]) -> None:
+    tracing = TaskTracing(context)
+    context.wrappers.append(tracing.wrap)
+    context.on_client.append(tracing.observe)
+    context.on_end.append(tracing.end)
+
+
+class TaskTracing:
+    """Traces the tasks of one processor. Imports libraries for the first traced task, after the fork."""
+
+    def __init__(self, context: ProcessorContext) -> None:
+        self._context = context
+        self._is_missing = False
+        self._spans: Any = None
+
+    def wrap(self, spec: LoadedSpec, loaded: Loaded) -> Loaded:
+        if self._is_missing or place_of(load_context(spec.context), b"") is None:
+            return loaded
+        try:
+            require_library("tracing of tasks")
+        except UsageError as error:
+            self._is_missing = True
+            _log.warning("tasks run without spans: %s", error)
+            return loaded
+        return TracedFunction(self, spec, loaded)
+
+    def run(self, name: str, lines: dict[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from scaler.extensions.telemetry.running import start_spans, traced  # noqa: PLC0415 (20 MB)
+
+        task = self._context.task_id
+        place = place_of(lines, task)
+        assert place is not None, "its function was wrapped"
+        self._spans = self._spans or start_spans()  # after the task's modules, which may set a provider
+        return traced(self._spans, name, lines, place, task, lambda: finish(function(*args, **kwargs)))
+
+    def observe(self, futures: Any) -> None:
+        """Trace the tasks that traced tasks submit."""
+        if self._spans is not None and futures.observer is None:
+            from scaler.extensions.telemetry.client import NestedTracer  # noqa: PLC0415 (for tasks with clients)
+
+            futures.observer = NestedTracer(futures.ids.owner, self._spans.provider)
+
+    def end(self) -> None:
+        if self._spans is not None:
+            self._spans.end()
+
+
+class TracedFunction:
+    def __init__(self, tracing: TaskTracing, spec: LoadedSpec, loaded: Loaded) -> None:
+        self._run = partial(tracing.run, spec.name, load_context(spec.context))
+        self._loaded = loaded
+
+    def get(self) -> Callable[..., Any]:
+        return partial(self._run, self._loaded.get())

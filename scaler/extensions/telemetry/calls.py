@@ -1,0 +1,29 @@
+"""The call of clients that traces their tasks."""
+
+from __future__ import annotations
+
+from scaler.client.options import check_number
+from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
+from scaler.extensions.telemetry import require_library
+
+
+@hiding_frames_of_methods()
+class TraceCalls(TaskCalls):
+    def trace(self, *, ratio: float | None = None) -> None:
+        """Trace the tasks that this client submits from now on with OpenTelemetry.
+
+        A task belongs to the trace of the current span, if that is sampled. Without a current span, each task or call
+        such as `map` begins a trace. Uses the program's tracer provider, or else exports as the variables OTEL_* say.
+
+        Args:
+            ratio: share of the traces that begin here. Default: the provider's sampler decides.
+
+        Raises:
+            UsageError: The packages of the extra `otel` are not installed.
+        """
+        require_library("trace")
+        if ratio is not None:
+            check_number("ratio", ratio, 0, 1, ": share of the traces that begin here")
+        from scaler.extensions.telemetry.client import CallTracer  # noqa: PLC0415 (10 MB)
+
+        self._futures.observer = CallTracer(self._futures.ids.owner, ratio)

@@ -1,0 +1,69 @@
+"""Collects the times that traced tasks spent in the scheduler. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scaler.extensions.changes import Command, Now, Perform, TasksArrived, TasksEnded
+from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.telemetry import TelemetrySettings
+from scaler.protocol.messages import Outcome
+
+MAX_TASKS = 100_000
+"""Traced tasks whose arrival is remembered."""
+
+
+class QueuedTask(NamedTuple):
+    """A task that ended. Times in Unix seconds. began_at: start of its last run, or its end if it never ran."""
+
+    context: str
+    task: bytes
+    name: str
+    arrived_at: float
+    began_at: float
+    worker: str
+    outcome: str
+    attempts: int
+    errors: list[str]
+
+
+class QueueTimes(SchedulerPart):
+    changes = (TasksArrived, TasksEnded)
+
+    def __init__(self) -> None:
+        self._arrived: dict[bytes, float] = {}
+        """Unix seconds, by task."""
+
+    def on_changes(self, changes: Sequence[TasksArrived | TasksEnded], now: Now) -> Iterable[Command]:
+        ended: list[QueuedTask] = []
+        for change in changes:
+            if type(change) is TasksEnded:
+                if self._arrived:
+                    ended += self._ended(change, now)
+            else:
+                for task in change.ids:
+                    self._arrived.setdefault(task, now.unix)
+                for task in list(self._arrived)[:-MAX_TASKS]:  # such as rejected ones
+                    del self._arrived[task]
+        return [Perform("telemetry", ended)] if ended else ()
+
+    def _ended(self, ended: TasksEnded, now: Now) -> Iterable[QueuedTask]:
+        for index, task in enumerate(ended.ids):
+            arrived_at = self._arrived.pop(task, None)
+            if arrived_at is None:
+                continue
+            (group, worker), ran = ended.run_of(index), ended.ran(index)
+            began_at = now.unix
+            if ran is not None and ran[0].began_us and ran[0].clock.offset_seconds is not None:
+                began_at += ran[0].began_us[ran[1]] / 1e6 + ran[0].clock.offset_seconds - now.clock
+            record = ended.record_of(index)
+            outcome = Outcome(ended.outcomes[index]).name.lower()
+            began_at = min(max(began_at, arrived_at), now.unix)  # estimates of the worker's clock differ
+            times = arrived_at, began_at, worker, outcome, record.attempt, record.texts
+            yield QueuedTask(group.spec.context, task, group.spec.name, *times)
+
+
+def queue_times(config: TelemetrySettings) -> SchedulerPart:
+    """Return the part, or one without changes if the scheduler sends no spans."""
+    return QueueTimes() if config.telemetry_endpoint else SchedulerPart()

@@ -1,0 +1,161 @@
+"""Makes spans with given ids, and sends them to a collector. Imported only for traced tasks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+MAX_QUEUED = 2_048
+"""Spans that wait for the collector. Further ones replace the oldest."""
+MAX_BATCH = 512
+GATHER_SECONDS = 0.02
+"""Time for which a span waits for others."""
+FLUSH_SECONDS = 2.0
+MAX_SPANS_PER_SECOND = 1_000
+"""Per process. Further tasks have no own spans, so tracing cannot slow a cluster down."""
+_log = logging.getLogger(__name__)
+_system = random.SystemRandom()
+_next = threading.local()
+"""Ids of the span that a thread is about to start; 0: random ones. Tracers of one provider are one object."""
+
+
+def suppress_instrumentation() -> None:
+    """Let libraries make no spans of the requests that this thread or coroutine sends to the collector."""
+    attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+
+
+def otlp(endpoint: str) -> SpanExporter:
+    """Return the exporter for a base address, or if empty, for the variables OTEL_EXPORTER_OTLP_*."""
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415 (80 ms)
+
+    logging.getLogger(trace_exporter.__name__).setLevel(logging.CRITICAL)  # it logs each attempt
+    return trace_exporter.OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None)
+
+
+class SpanQueue(SpanProcessor):
+    """Exports from a thread that starts with the first span, also in a forked child. Loses the oldest spans while the
+    collector is unreachable, and logs one warning."""
+
+    def __init__(self, make_exporter: Callable[[], SpanExporter]) -> None:
+        self._make_exporter = make_exporter
+        self._queue: deque[ReadableSpan] = deque(maxlen=MAX_QUEUED)
+        self._pid = 0
+        self._is_sending = self._is_failing = False
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        if self._pid != os.getpid():
+            self._pid, self._due, self._is_sending = os.getpid(), threading.Event(), False
+            self._queue.clear()  # spans of the parent process
+            threading.Thread(target=self._run, name="scaler-spans", daemon=True).start()
+        self._queue.append(span)
+        self._due.set()
+
+    def force_flush(self, timeout_millis: float = FLUSH_SECONDS * 1000) -> bool:
+        """Wait until all spans are sent, unless the collector is unreachable."""
+        until = time.monotonic() + timeout_millis / 1000
+        while self._pid == os.getpid() and (self._queue or self._is_sending) and time.monotonic() < until:
+            if self._is_failing:
+                return False
+            time.sleep(0.001)
+        return not self._queue
+
+    def shutdown(self) -> None:
+        self.force_flush()
+
+    def _run(self) -> None:
+        suppress_instrumentation()
+        exporter = self._make_exporter()
+        while self._due.wait():
+            self._is_sending = True  # before taking spans, for `force_flush`
+            self._due.clear()
+            time.sleep(GATHER_SECONDS)
+            while self._queue:
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
+                has_failed = True
+                with suppress(Exception):  # must not end the thread
+                    has_failed = exporter.export(batch) is not SpanExportResult.SUCCESS
+                if has_failed and not self._is_failing:
+                    _log.warning("spans are dropped until the collector accepts them again")
+                self._is_failing = has_failed
+            self._is_sending = False
+
+
+class Ids(IdGenerator):
+    """Ids that do not repeat when tasks seed `random` equally, or the ids in `_next`."""
+
+    def generate_span_id(self) -> int:
+        return getattr(_next, "span_id", 0) or _system.getrandbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        return getattr(_next, "trace_id", 0) or _system.getrandbits(128) or 1
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+
+def users_provider() -> Any:
+    """Return the provider that the program has set, or None."""
+    found = trace.get_tracer_provider()
+    return None if isinstance(found, trace.ProxyTracerProvider) else found
+
+
+def make_provider(service: str, endpoint: str = "", *, is_flushed: bool = False) -> TracerProvider:
+    """is_flushed: flush when the interpreter exits."""
+    attributes = {"host.name": socket.gethostname(), "process.pid": os.getpid()}
+    if "OTEL_SERVICE_NAME" not in os.environ:
+        attributes["service.name"] = service
+    resource = Resource.create(attributes)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=is_flushed, id_generator=Ids())
+    if os.environ.get("OTEL_TRACES_EXPORTER") != "none":
+        provider.add_span_processor(SpanQueue(lambda: otlp(endpoint)))
+    return provider
+
+
+class TaskSpans:
+    """Makes spans of tasks, for which sampling is decided."""
+
+    def __init__(self, provider: Any) -> None:
+        self.provider = provider
+        self._tracer = provider.get_tracer("scaler")
+        self.sets_ids = hasattr(self._tracer, "id_generator")
+        """Whether spans can have given ids. Other implementations than OpenTelemetry's make their own."""
+        if self.sets_ids:
+            self._tracer.id_generator, self._tracer.sampler = Ids(), ALWAYS_ON
+        self._second = self._count = 0
+
+    def has_room(self) -> bool:
+        """Count a span, and return whether the rate permits it."""
+        if (second := int(time.monotonic())) != self._second:
+            self._second, self._count = second, 0
+        self._count += 1
+        return self._count <= MAX_SPANS_PER_SECOND
+
+    def start(self, name: str, parent: Any, *more: Any, ids: tuple[int, int] = (0, 0), **named: Any) -> Any:
+        """Start a span. ids: of trace and span, which replace random ones."""
+        _next.trace_id, _next.span_id = ids
+        try:
+            return self._tracer.start_span(name, parent, *more, **named)
+        finally:
+            _next.trace_id = _next.span_id = 0
+
+    def end(self) -> None:
+        with suppress(Exception):  # of a user's provider
+            self.provider.force_flush(FLUSH_SECONDS * 1000)
