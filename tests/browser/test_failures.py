@@ -60,4 +60,4 @@ def test_rerun_task_explains_how_earlier_attempts_ended(server: WebServer, windo
     page = windows.open(server.url + f"/#/task/{LAST}")
     page.locator(".facts").get_by_text("Earlier attempts").wait_for()
     text = page.locator(".facts").inner_text()
-    assert "2 raised an exception of retry_on, 1 lost with process or worker" in text
+    assert "2 raised an exception in retry_on, 1 lost with their process or worker" in text

@@ -64,9 +64,9 @@ def test_history_has_charts_runs_decisions_incidents_failures_and_functions(told
     runs.get_by_text("scheduler ended").wait_for()
     assert "412 tasks wait for" in runs.inner_text()
     assert "no heartbeat for 60 s" in page.get_by_role("region", name="Incidents, workers and managers").inner_text()
-    failures = page.get_by_role("table", name="Failures of this time").locator("tbody tr")
+    failures = page.get_by_role("table", name="Failures in this period").locator("tbody tr")
     assert "no curve for XYZ" in failures.first.inner_text()
-    functions = page.get_by_role("table", name="Functions of this time").locator("tbody tr")
+    functions = page.get_by_role("table", name="Functions in this period").locator("tbody tr")
     assert sorted(row.split()[0] for row in functions.all_inner_texts()) == ["load_market", "price_swaption"]
     page.get_by_role("button", name="1 h").click()
     page.wait_for_url("**range=3600*")
@@ -99,4 +99,4 @@ def test_history_shows_a_chosen_time(told: Told, windows: Windows) -> None:
     page.wait_for_url(re.compile(f"at={at(7.0) // 60 * 60}"))
     page.get_by_role("region", name="Runs and decisions").get_by_text("412 tasks wait").first.wait_for()
     page.goto(told.url(f"/#/history?at={at(80)}"))
-    page.get_by_text("Nothing is kept from before").wait_for()
+    page.get_by_text("The history begins at").wait_for()

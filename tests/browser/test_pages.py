@@ -170,20 +170,20 @@ def test_worker_logs_are_below_the_table_and_on_each_page(server: WebServer, win
     server.step(cluster)
     page = windows.open(f"{server.url}/#/workers")
     page.get_by_role("table", name="Workers", exact=True).locator("tbody tr").first.wait_for()
-    assert not page.get_by_role("region", name="Log of workers").is_visible()
+    assert not page.get_by_role("region", name="Worker logs").is_visible()
     texts_of_both = ("the disk is full", f"process 7 died {EVIL}")
     rows = [
         LogRow(2 - place, cluster.at, "ERROR", f"node-00{place}", f"{place:032x}", text, "agent", "ab" * 16)
         for place, text in enumerate(texts_of_both)
     ]
     server.monitor.lines = rows
-    lines = page.get_by_role("table", name="Log of workers").locator("tbody tr")
+    lines = page.get_by_role("table", name="Worker logs").locator("tbody tr")
     lines.nth(1).wait_for()
     assert [line.split("\t")[1:4] for line in lines.all_inner_texts()] == [
         ["ERROR", f"node-00{place}", text] for place, text in enumerate(texts_of_both)
     ]
     lines.nth(1).get_by_role("link", name="node-001").click()
-    page.get_by_role("region", name="Its own log").get_by_text("process 7 died").wait_for()
+    page.get_by_role("region", name="Its log").get_by_text("process 7 died").wait_for()
     assert lines.count() == 1
     lines.get_by_role("link", name="abab").click()
     page.get_by_role("heading", name="Task abab").wait_for()
@@ -211,7 +211,7 @@ def test_tasks_are_filtered_with_the_filters_in_the_url(told: Told, windows: Win
     assert page.get_by_label("Search").input_value() == "calib"
     assert {row.split("\t")[2] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"calibrate"}
     page.get_by_label("Search").fill("nothing of the kind")
-    page.get_by_role("heading", name="No task fits").wait_for()
+    page.get_by_role("heading", name="No task matches").wait_for()
     page.get_by_role("link", name="Clear").click()
     page.get_by_text("500 most recent").wait_for()
 
@@ -377,7 +377,7 @@ def test_worker_map_shows_unknown_values(server: WebServer, windows: Windows) ->
     cluster = FakeCluster(workers=1, tasks_per_second=0, at=time.time())
     server.tell(cluster.status(), cluster.events(0.0))
     page = windows.open(server.url + "/#/workers")
-    page.get_by_role("heading", name="Not known with fewer than 4 workers").wait_for()
+    page.get_by_role("heading", name="Unknown with fewer than 4 workers").wait_for()
     assert "worse than the others" not in page.locator("main").inner_text()
 
 

@@ -18,7 +18,7 @@ function failures(store, place) {
   const one = place.id !== "";
   const list = one
     ? table("Failed tasks", TASKS, (task) => task.id, { limit: LIMIT })
-    : table("Failures", FAILURES, (group) => group.key, { empty: nothing("No task has failed", "Failed tasks stay here, the last 1,000 of them, however many succeed after them.") });
+    : table("Failures", FAILURES, (group) => group.key, { empty: nothing("No task has failed", "The last 1,000 failed tasks stay here, however many tasks succeed later.") });
   const heading = h("h1", { tabindex: "-1" }, "Failures");
   const counted = h("span", { class: "muted", role: "status" });
   const trouble = h("p", { class: "bad", hidden: true });
@@ -56,7 +56,7 @@ function failures(store, place) {
 
   function draw(group, tasks) {
     list.update(tasks);
-    setText(heading, group ? `${count(group.times)} × ${group.text}` : "These failures are not kept any more");
+    setText(heading, group ? `${count(group.times)} × ${group.text}` : "These failures are no longer kept");
     setText(counted, group ? `in ${group.function}` : "");
     if (group && group.task !== newest) fill(how, replay(group.task));
     newest = group?.task ?? "";

@@ -21,9 +21,9 @@ function network(store) {
   const total = h("span", { class: "muted" });
   const verdict = h("p", { role: "status" });
   const times = chart("Round trips and delays", LINES, span);
-  const links = table("Connections", LINKS, (row) => row.id, { sort: [LATENCY, -1], empty: nothing("No connections", "Workers, clients and worker managers appear here.") });
+  const links = table("Connections", LINKS, (row) => row.id, { sort: [LATENCY, -1], empty: nothing("No connections", "Workers, clients, and worker managers appear here.") });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Network"), total),
-    panel("Is it the network?", {}, verdict, h("p", { class: "muted" }, "What hosts send each other is on the page ", h("a", { href: "#/data" }, "Data"), ".")),
+    panel("Is it the network?", {}, verdict, h("p", { class: "muted" }, "Traffic between hosts is on the page ", h("a", { href: "#/data" }, "Data"), ".")),
     h("div", { class: "grid charts" }, times.element), panel("Connections to the scheduler", {}, links.element));
   let askedAt = -Infinity;
 

@@ -14,7 +14,7 @@ function logs(_store, { id }) {
   const asking = new AbortController();
   let askedAt = -Infinity;
   const counted = h("span", { class: "muted" });
-  const list = table("Log of workers", columns("logs", {
+  const list = table("Worker logs", columns("logs", {
     level: { show: (row) => ({ text: row.level, class: LEVELS[row.level] ?? "" }) },
     worker: { class: "name", show: (row) => ({ text: row.worker, href: href(["worker", row.worker_id]), title: row.worker }) },
     text: {
@@ -23,7 +23,7 @@ function logs(_store, { id }) {
       then: [{ title: "Task", class: "id", rank: 2, show: (row) => (row.task ? { text: shortId(row.task), href: href(["task", row.task]), title: row.task } : "") }],
     },
   }).filter((column) => id === "" || column.name !== "worker"), (row) => row.id, { limit: FIRST_LINES });
-  const element = panel(id ? "Its own log" : "Log of workers", { extra: counted, hidden: true }, list.element);
+  const element = panel(id ? "Its log" : "Worker logs", { extra: counted, hidden: true }, list.element);
 
   async function load() {
     askedAt = performance.now();

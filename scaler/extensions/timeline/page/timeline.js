@@ -28,12 +28,12 @@ function timeline(store) {
   let theme = themed();
   const places = new Map();  // function -> index of its colour, kept while the page is open
 
-  const canvas = h("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline of tasks by worker. Arrow keys go from task to task, Enter opens one, plus and minus zoom, shift and arrow keys move, 0 goes back.", "aria-describedby": "chosen-task" });
+  const canvas = h("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline of tasks by worker. Arrow keys select tasks, Enter opens one, plus and minus zoom, Shift with arrow keys moves, and 0 resets the view.", "aria-describedby": "chosen-task" });
   const spacer = h("div");
   const tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
   const scroller = h("div", { class: "lanes", tabindex: "-1" }, canvas, spacer);
   const legend = h("div", { class: "timeline-legend" });
-  const functions = h("div", { class: "functions", role: "group", "aria-label": "Functions: choose one to make it stand out" });
+  const functions = h("div", { class: "functions", role: "group", "aria-label": "Functions: choose one to highlight it" });
   const details = h("p", { class: "details", id: "chosen-task", "aria-live": "polite" }, "Point at a bar, or use the arrow keys, to see its task.");
   const empty = h("div", { class: "empty panel", hidden: true });
   const old = h("span");
@@ -104,7 +104,7 @@ function timeline(store) {
     drawLegend(seen);
     const none = shown.lanes.length === 0;
     const idle = !none && shown.lanes.every((lane) => lane.bars.length === 0);
-    if (none || idle) fill(empty, idle ? (store.tasks.size ? nothing("No tasks in this time", "Choose a longer one, or wait for the next task.") : noTasks(store)) : noWorkers(store));
+    if (none || idle) fill(empty, idle ? (store.tasks.size ? nothing("No tasks in this period", "Choose a longer period, or wait for the next task.") : noTasks(store)) : noWorkers(store));
     empty.hidden = !(none || idle);
     scroller.parentElement.hidden = none;
     const leftOut = store.status?.tasks_left_out ?? 0;

@@ -162,12 +162,12 @@ function drawBanner(state) {
   if (wanted === banner) return;
   banner = wanted;
   at("banner").hidden = wanted === "";
-  if (state === "lost") fill(at("banner"), h("p", {}, h("b", {}, "✕ Connection lost."), " The web server does not answer. This page shows what it knew last, and connects again by itself."));
+  if (state === "lost") fill(at("banner"), h("p", {}, h("b", {}, "✕ Connection lost."), " The web server does not answer. This page shows the last known state and reconnects automatically."));
   else if (state === "away") {
     const said = trouble || "the scheduler does not answer";
-    fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), " The page goes on as soon as it does."),
+    fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), "The page continues as soon as it does."),
       store.status === null && [h("p", {}, "If there is none yet, start one:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
-  } else fill(at("banner"), disks.map((text) => h("p", {}, h("b", {}, "✕ A disk takes nothing new. "), text)), open !== "" && h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: every process that can connect can run code on its workers and read all data, and nothing is encrypted."));
+  } else fill(at("banner"), disks.map((text) => h("p", {}, h("b", {}, "✕ A disk takes nothing new. "), text)), open !== "" && h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: any process that can connect can run code on its workers and read all data, and nothing is encrypted."));
 }
 
 function announce(text) {
@@ -178,7 +178,7 @@ function pause() {
   paused = !paused;
   at("pause").setAttribute("aria-pressed", String(paused));
   setText(at("pause"), paused ? "Go on" : "Pause");
-  announce(paused ? "The page is held still" : "The page goes on");
+  announce(paused ? "Updates paused" : "Updates resumed");
   drawState();
   if (!paused) page?.update(["all"]);
 }

@@ -19,7 +19,7 @@ const CLIENTS = columns("clients", {
 });
 const FUNCTIONS = columns("functions", {
   name: { class: "name", show: (row) => named(row.name, { function: row.name }) },
-  max_seconds: { then: [{ title: "Profile", rank: 2, show: (row) => profileOf({ function: row.name }, `Where the time of ${row.name} goes`) }] },
+  max_seconds: { then: [{ title: "Profile", rank: 2, show: (row) => profileOf({ function: row.name }, `Where ${row.name} spends its time`) }] },
   failed: FAILED,
   progress_percent: { class: "progress", show: progress, draw: drawProgress },
   left_seconds: { show: left },
@@ -55,7 +55,7 @@ export function clients(store) {
     }
     if (all || what.includes("functions")) {
       const rows = store.rows("functions");
-      if (rows.length === 0) fill(noFunctions, h("p", {}, "Functions appear with the first tasks."));
+      if (rows.length === 0) fill(noFunctions, h("p", {}, "Functions appear once tasks start."));
       functionTable.update(rows);
     }
     added.update(what);

@@ -27,15 +27,15 @@ const MEMORY = STORES.findIndex((column) => column.name === "bytes");
 
 export function data(store) {
   const moved = h("span", { class: "muted" });
-  const rate = chart("Bytes that moved between stores per second", [{ name: "moved_per_second", title: "moved", colour: "teal", fill: true }], bytes);
+  const rate = chart("Bytes moved between stores per second", [{ name: "moved_per_second", title: "moved", colour: "teal", fill: true }], bytes);
   const stores = table("Stores", STORES, (row) => row.id, { sort: [MEMORY, -1], empty: nothing("No stores yet", "They appear with the scheduler's first report.") });
   const objects = table("Largest objects", OBJECTS, (row) => row.id, { sort: [SIZE, -1], limit: 20, empty: nothing("No large objects", "Values of 1 MiB and more appear here.") });
-  const grid = h("div", { class: "scroll", role: "group", "aria-label": "Bytes that moved from host to host", tabindex: "0" });
+  const grid = h("div", { class: "scroll", role: "group", "aria-label": "Bytes moved between hosts", tabindex: "0" });
   const listed = h("span", { class: "muted" });
-  const matrix = panel("From host to host", { extra: listed, hidden: true }, grid);
+  const matrix = panel("Traffic between hosts", { extra: listed, hidden: true }, grid);
   const apart = h("ul", { class: "counts" });
   const unreachable = panel("Hosts that cannot reach each other", { hidden: true },
-    h("p", { class: "muted" }, "Objects go through the object storage between them. Open the ports of their stores to each other to save it the bytes. Each pair is tried again every minute that it is needed."), apart);
+    h("p", { class: "muted" }, "Objects between them go through the object storage. To avoid this, open their stores' ports to each other. Needed pairs are retried every minute."), apart);
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Data"), moved),
     unreachable, panel("Stores", {}, stores.element), matrix, panel("Largest objects", {}, objects.element), h("div", { class: "grid charts" }, rate.element));
 

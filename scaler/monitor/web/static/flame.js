@@ -8,8 +8,8 @@ import { barsOf, frameAt, pathOf } from "./stacks.js";
 const ROW = 21;
 const COLOURS = 8;
 const LEAST_PIXELS = 1;
-const KEYS = "Arrow down goes to what a frame calls, up to its caller, left and right to its neighbours. Enter zooms, Escape shows everything.";
-const START = "Point at a frame, or use the arrow keys. A click or Enter zooms, Escape shows everything.";
+const KEYS = "Arrow keys: down to what a frame calls, up to its caller, left and right to its neighbors. Enter zooms in, Escape shows everything.";
+const START = "Point at a frame, or use the arrow keys. A click or Enter zooms in, Escape shows everything.";
 
 /** A canvas with the frames of a tree, and a line about the chosen frame. name: of the profiled function or task. */
 export function flame(name) {

@@ -39,8 +39,8 @@ export function history(store, place) {
   const trouble = h("p", { class: "bad", hidden: true });
   const decisions = h("ol", { class: "notes" });
   const incidents = h("ol", { class: "notes" });
-  const failureTable = table("Failures of this time", FAILURES, (row) => `${row.function} ${row.text}`, { empty: nothing("No task has failed in this time", "Failures are counted by function and text.") });
-  const times = table("Functions of this time", TIMES, (row) => row.function, { empty: nothing("No tasks have ended in this time", "Functions are listed with the tasks that ended.") });
+  const failureTable = table("Failures in this period", FAILURES, (row) => `${row.function} ${row.text}`, { empty: nothing("No task failed in this period", "Failures are counted by function and text.") });
+  const times = table("Functions in this period", TIMES, (row) => row.function, { empty: nothing("No tasks ended in this period", "Functions appear once their tasks end.") });
   const body = h("div", { class: "page", hidden: true }, h("div", { class: "grid charts" }, charts.map((each) => each.element)),
     h("div", { class: "grid" }, panel("Runs and decisions", {}, decisions), panel("Incidents, workers and managers", {}, incidents)),
     panel("Failures", {}, failureTable.element), panel("Functions", {}, times.element));
@@ -87,13 +87,13 @@ export function history(store, place) {
     trouble.hidden = true;
     body.hidden = false;
     const left = found.left_out ? ` ${counted(found.left_out, "further event")} left out.` : "";
-    const from = found.oldest > found.since ? ` Nothing is kept from before ${moment(found.oldest)}.` : "";
-    const thin = found.points.some((point) => point.seconds > 90) ? " A point stands for several minutes: the highest of them, and dashed the lowest." : "";
+    const from = found.oldest > found.since ? ` The history begins at ${moment(found.oldest)}.` : "";
+    const thin = found.points.some((point) => point.seconds > 90) ? "Each point covers several minutes: the line shows the maximum, and the dashed line the minimum." : "";
     setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} A click on a chart moves to that time.`);
     const shown = columnsOf(found.points, FIGURES.flatMap(([, lines]) => lines.map((line) => line.name)));
     for (const each of charts) each.update(shown, found.since, found.until, marksOf(found.events, at));
-    list(decisions, found.events.filter(isDecision), "Nothing was decided", "Starts and ends of the scheduler, and decisions of the scaling policy.");
-    list(incidents, folded(found.events.filter((event) => !isDecision(event))), "Nothing went wrong", "Lost workers, retried tasks, and peers that came and left.");
+    list(decisions, found.events.filter(isDecision), "Nothing was decided", "Scheduler starts and stops, and decisions of the scaling policy.");
+    list(incidents, folded(found.events.filter((event) => !isDecision(event))), "Nothing went wrong", "Lost workers, retried tasks, and peers that joined and left.");
     failureTable.update(found.failures);
     times.update(found.functions);
   }

@@ -40,7 +40,7 @@ export function overview(store) {
   const endedList = h("ul", { class: "counts" });
   const emptyTasks = h("div", { class: "empty", hidden: true });
   const emptyWorkers = h("section", { class: "panel empty", hidden: true, "aria-label": "Why there are no workers" });
-  const states = panel("Tasks by state", { class: "states" }, bar, h("h3", {}, "Now"), nowList, h("h3", {}, "Ended since the scheduler's start"), endedList, emptyTasks);
+  const states = panel("Tasks by state", { class: "states" }, bar, h("h3", {}, "Now"), nowList, h("h3", {}, "Ended since the scheduler started"), endedList, emptyTasks);
 
   let absence = null;
   let range = 300;
@@ -68,7 +68,7 @@ export function overview(store) {
     emptyWorkers, tiles, added.elements, advicePanel,
     h("div", { class: "grid charts" }, charts.map((each) => each.element)),
     h("div", { class: "grid thirds" }, states, panel("Last scaling decisions", {}, decisions), panel("Incidents", {}, incidents)),
-    h("details", { class: "panel" }, h("summary", {}, "Messages of the scheduler by kind"), messages));
+    h("details", { class: "panel" }, h("summary", {}, "Scheduler messages by kind"), messages));
 
   function update(what) {
     const all = what.includes("all");
@@ -159,8 +159,8 @@ export function overview(store) {
     notesAt = performance.now();
     try {
       const [decided, happened] = await Promise.all(["decisions", "incidents"].map((name) => ask(`api/${name}?limit=${NOTES}`, asking.signal)));
-      fillNotes(decisions, decided.decisions, decisionLine, "None yet", "They appear when a manager has to start or stop workers.");
-      fillNotes(incidents, happened.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
+      fillNotes(decisions, decided.decisions, decisionLine, "None yet", "Decisions appear when a manager must start or stop workers.");
+      fillNotes(incidents, happened.incidents, incidentLine, "Nothing went wrong", "Events such as lost workers and retried tasks appear here.");
     } catch {
       // the page already shows the connection state; the next interval retries
     }

@@ -9,7 +9,7 @@ import { table } from "./table.js";
 
 const AGAIN_MS = 2000;
 const FIRST_FRAMES = 20;
-const NONE_YET = "A processor samples its main thread ten times a second, and reports every 1 to 5 s. Shorter tasks have a profile together, by function. profile_interval_seconds = 0 of a worker manager switches this off.";
+const NONE_YET = "A processor samples its main thread ten times a second, and reports every 1 to 5 s. Shorter tasks share a profile per function. To disable profiles, set profile_interval_seconds = 0 for the worker manager.";
 
 /** A link to the flame graph of a function or a task. */
 export const profileOf = (query, title) => ({ text: "flame graph", href: href(["profile"], query), title });
@@ -18,8 +18,8 @@ const seconds = (name, title, help) => ({ title, help, number: true, rank: 2, sh
 const part = (name, title, help) => ({ title, help, number: true, show: (row) => percent(100 * row[name] / row.whole), by: (row) => row[name] });
 const FRAMES = [
   { title: "Frame", class: "frame", show: (row) => ({ text: row.frame, title: row.frame }) },
-  part("own", "Own share", "Of the time in which this frame was the innermost one"), part("total", "With calls", "Of the time in this frame and what it calls"),
-  seconds("own", "Own time", "In which this frame was the innermost one"), seconds("total", "Time with calls", "In this frame and what it calls"),
+  part("own", "Own share", "Share of the time in which this frame was the innermost"), part("total", "With calls", "Share of the time in this frame and what it calls"),
+  seconds("own", "Own time", "In which this frame was the innermost"), seconds("total", "Time with calls", "In this frame and what it calls"),
 ];
 const FUNCTIONS = [
   { title: "Function", class: "name", show: (row) => ({ text: row.name || NONE, href: href(["profile"], { function: row.name }), title: row.name }) },
@@ -57,7 +57,7 @@ function asked(path, take, trouble) {
 function all() {
   const trouble = h("p", { class: "bad", hidden: true });
   const list = table("Functions with samples", FUNCTIONS, (row) => row.name, { empty: nothing("No samples yet", NONE_YET) });
-  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Where the time of tasks goes")), trouble, h("div", { class: "panel" }, list.element));
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Where tasks spend their time")), trouble, h("div", { class: "panel" }, list.element));
   return { title: "Profiles", element, ...asked("api/profile", ({ functions }) => list.update(functions), trouble) };
 }
 
@@ -80,7 +80,7 @@ function one(store, task, name) {
     if (found === null) return;
     const shown = base === null ? found : since(found, base);
     const tree = treeOf(shown);
-    const of = found.of === "function" && task ? `all tasks of ${found.name}: this one has no samples of its own` : found.name;
+    const of = found.of === "function" && task ? `all tasks of ${found.name}: this one has no samples` : found.name;
     setText(said, shown.samples ? `${of} · ${counted(shown.samples, "sample")}, ${span(tree.us / 1e6)}` : base === null ? "no samples yet" : "no samples since then yet");
     graphs.hidden = tree.us === 0;
     graph.update(tree);

@@ -125,7 +125,7 @@ export function tasks(store, place) {
   }
 
   function show(rows, said) {
-    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Without a search text, only tasks that have run lately are looked at.") : queued.element.hidden ? noTasks(store) : nothing("No task has run yet", "Waiting tasks are listed above."));
+    if (rows.length === 0) fill(empty, filtered() ? nothing("No task matches", "Change or clear the filters. Without a search text, the list contains only tasks that ran recently.") : queued.element.hidden ? noTasks(store) : nothing("No task has run yet", "Waiting tasks are listed above."));
     list.update(rows);
     setText(counted, rows.length ? said : "");
   }
@@ -158,7 +158,7 @@ export function task(store, place) {
     h("p", { class: "crumbs" }, h("a", { href: href(["tasks"]) }, "Tasks")),
     h("div", { class: "page-head titled" }, heading, state, h("a", { class: "button", href: href(["profile"], { task: id }) }, "Flame graph")),
     panel("What became of it", {}, said), facts, errors, how,
-    panel("What it has printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
+    panel("What it printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
 
   function update(what) {
     const listed = store.tasks.get(id);
@@ -194,7 +194,7 @@ export function task(store, place) {
     try {
       const { stdout, stderr, cut } = await ask(`api/tasks/${encodeURIComponent(id)}/log`, asking.signal);
       if (!stdout && !stderr) fill(log, h("p", { class: "muted" }, "There is no output, or it is too old."));
-      else fill(log, cut > 0 && h("p", { class: "muted" }, `${bytes(cut)} in the middle are left out.`), output("stdout", stdout), output("stderr", stderr));
+      else fill(log, cut > 0 && h("p", { class: "muted" }, `${bytes(cut)} in the middle are omitted.`), output("stdout", stdout), output("stderr", stderr));
     } catch (error) {
       if (!asking.signal.aborted) fill(log, h("p", { class: "muted" }, error.message));
     }
@@ -213,7 +213,7 @@ export function task(store, place) {
       ["Client", row.client ? h("a", { href: href(["tasks"], { client: row.client }) }, row.client) : "–"],
       // The maximum matters for a task that runs again.
       ["Attempt", row.attempt > 1 || row.ended_at === null ? `${count(row.attempt)} of ${count(row.max_attempts)}` : row.attempt > 0 ? "1" : "never started"],
-      (row.failures > 0 || row.losses > 0) && ["Earlier attempts", [row.failures > 0 && `${count(row.failures)} raised an exception of retry_on`, row.losses > 0 && `${count(row.losses)} lost with process or worker`].filter(Boolean).join(", ")],
+      (row.failures > 0 || row.losses > 0) && ["Earlier attempts", [row.failures > 0 && `${count(row.failures)} raised an exception in retry_on`, row.losses > 0 && `${count(row.losses)} lost with their process or worker`].filter(Boolean).join(", ")],
       row.tags && ["Tags", row.tags],
       row.failed_input && ["Failed input", h("a", { href: href(["task", row.failed_input]) }, h("code", {}, shortId(row.failed_input)))],
       ["Started", isQueued(row.state) || row.attempt === 0 ? "–" : clock(row.started_at)], ["Ended", clock(row.ended_at)],

@@ -10,7 +10,7 @@ const HOUR = 3600;
  */
 export function timeDialog(dialog, choose) {
   const field = h("input", { type: "datetime-local", id: "time-at", step: "60" });
-  const wrong = h("p", { class: "bad", role: "alert", hidden: true }, "Give a day and a time that has passed.");
+  const wrong = h("p", { class: "bad", role: "alert", hidden: true }, "Enter a day and time in the past.");
   const shortcuts = [
     ["1 hour ago", () => Date.now() / 1000 - HOUR],
     ["6 hours ago", () => Date.now() / 1000 - 6 * HOUR],

@@ -16,7 +16,7 @@ const MANAGERS = columns("managers", {
   max_slots: { show: (row) => (row.max_slots > 0 ? count(row.max_slots) : "no limit") },
   reason: {
     wide: true,
-    show: (row) => ({ text: row.trouble || row.reason || NONE, class: row.trouble ? "bad" : "", title: row.trouble ? `Trouble. Last decision: ${row.reason}` : "The reason of the last decision" }),
+    show: (row) => ({ text: row.trouble || row.reason || NONE, class: row.trouble ? "bad" : "", title: row.trouble ? `Trouble. Last decision: ${row.reason}` : "The reason for the last decision" }),
   },
 });
 
@@ -39,7 +39,7 @@ function runs(worker) {
 /** The running tasks, with a link to the profile of the first. */
 function running(worker) {
   const tasks = busy(worker);
-  const title = `Where its time goes: ${tasks.map((each) => each.function).join(", ")}`;
+  const title = `Where it spends its time: ${tasks.map((each) => each.function).join(", ")}`;
   return { text: runs(worker), ...(tasks.length ? { href: href(["profile"], { task: tasks[0].running }), title } : {}) };
 }
 
@@ -68,10 +68,10 @@ const PEERS = 4;  // minimum workers for comparing tasks
 /** Text of the empty map. States that no worker is bad only if that is known. */
 function verdict(rows) {
   const unknown = rows.filter((row) => row.failures_heat === null || row.slowness_heat === null).length;
-  if (rows.length > 0 && unknown === 0) return nothing("No worker is worse than the others", "Their tasks of the same functions fail as seldom and take as long as those of others; memory, CPU and disk have room.");
-  const how = "Tasks are compared where four workers have run five of the same function each; memory, CPU and disk by themselves.";
-  if (rows.length < PEERS) return nothing(`Not known with fewer than ${PEERS} workers`, how);
-  return nothing(`Not known of ${unknown === rows.length ? "any worker yet" : `${count(unknown)} of ${counted(rows.length, "worker")}`}`, how);
+  if (rows.length > 0 && unknown === 0) return nothing("No worker is worse than the others", "For the same functions, their tasks fail as rarely and take as long as on other workers. Memory, CPU, and disk have room.");
+  const how = "Tasks are compared once four workers have each run five tasks of the same function. Memory, CPU, and disk are judged per worker.";
+  if (rows.length < PEERS) return nothing(`Unknown with fewer than ${PEERS} workers`, how);
+  return nothing(`Unknown for ${unknown === rows.length ? "any worker yet" : `${count(unknown)} of ${counted(rows.length, "worker")}`}`, how);
 }
 
 export function workers(store) {
@@ -105,7 +105,7 @@ export function workers(store) {
       const wanted = filter.value.toLowerCase();
       const rows = store.rows("workers");
       const found = wanted ? rows.filter((row) => [row.name, row.host, row.manager, row.capabilities, condition(row).text, runs(row)].join("\n").toLowerCase().includes(wanted)) : rows;
-      if (found.length === 0) fill(noWorker, rows.length === 0 ? noWorkers(store) : nothing("No worker fits", "Change or clear the filter."));
+      if (found.length === 0) fill(noWorker, rows.length === 0 ? noWorkers(store) : nothing("No worker matches", "Change or clear the filter."));
       list.update(found);
       fill(unjudged, verdict(rows));
       const bad = found.filter((row) => row.heat > 0).sort((one, other) => other.heat - one.heat);
@@ -150,7 +150,7 @@ export function worker(store, place) {
     const found = store.tables.workers.get(id);
     if (found) row = found;
     gone.hidden = found !== undefined;
-    if (!found) fill(gone, nothing("This worker is no longer listed", "It ended, or it was lost: in that case, the incidents on the overview give the reason."));
+    if (!found) fill(gone, nothing("This worker is no longer listed", "It ended or was lost. If it was lost, the incidents on the overview show the reason."));
     if (row) draw(row, found !== undefined);
     if (row && (what.includes("all") || what.includes("tasks") || what.includes("clock"))) void load();
   }
