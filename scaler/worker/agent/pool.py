@@ -321,9 +321,11 @@ class ProcessorPool(ProcessorTable):
             processor.results += 1
             payload = bytes(payloads[at : at + size])
             at += size
-            if not (item.spec.near and not outcome and self._was_first(processor, item.spec.near, duration_us)):
-                item.spec.observe(duration_us)
-            processor.ended.add(item.spec)
+            spec = item.spec
+            if not (spec.near and not outcome and self._was_first(processor, spec.near, duration_us)):
+                spec.mean_us += (WEIGHT if spec.is_measured else 1.0) * (duration_us - spec.mean_us)
+                spec.is_measured = True
+            processor.ended.add(spec)
             ran = began_ns // 1000, lane, *counts
             if outcome and processor.kill_reason is PREEMPTED and outcome <= _RAISED:
                 # SIGTERM has most likely caused the exception.

@@ -35,14 +35,9 @@ class KnownSpec:
     wire: Spec
     limit_seconds: float
     mean_us: float = UNKNOWN_COST_US
+    is_measured: bool = False
     near: str = ""
     """Name whose tasks should run in the same processor."""
-
-    def observe(self, duration_us: float) -> None:
-        if self.mean_us == UNKNOWN_COST_US:
-            self.mean_us = float(duration_us)
-        else:
-            self.mean_us += WEIGHT * (duration_us - self.mean_us)
 
 
 class KillReason(NamedTuple):
