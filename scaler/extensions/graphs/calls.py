@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
-from scaler.client.options import OptionKeywords, Options, chunk_size_of, iterated, why_alone
+from scaler.client.options import OptionKeywords, Options, iterated
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.client.tasks import TaskTemplate
 from scaler.extensions.async_calls import AsyncCalls, in_thread
+from scaler.extensions.chunk_options import chunk_size_of, why_alone
 from scaler.extensions.graphs.plan import Key
 from scaler.extensions.graphs.run import GraphRun, nodes_with_options
 from scaler.grammar import counted

@@ -7,9 +7,10 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from scaler.client.gathering import show_progress
-from scaler.client.options import OptionKeywords, Options, chunk_size_of
+from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_calls import Call, TaskCalls, hiding_frames_of_methods
 from scaler.client.task_future import TaskFuture
+from scaler.extensions.chunk_options import chunk_size_of
 from scaler.extensions.maps.results import ResultIterator, iterate, results_of, side_by_side
 from scaler.extensions.maps.window import UNBOUNDED
 from scaler.serialization import name_of

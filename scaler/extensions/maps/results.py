@@ -13,10 +13,11 @@ from typing import Any
 
 from scaler.client.future import error_of
 from scaler.client.gathering import Progress
-from scaler.client.options import Options, chunk_size_of, iterated
+from scaler.client.options import Options, iterated
 from scaler.client.task_calls import TaskCalls
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ScalerError, UsageError
+from scaler.extensions.chunk_options import chunk_size_of
 from scaler.extensions.maps.runner import Chunk, ChunkRunner, FailedItem, ItemSender, why_one
 from scaler.extensions.maps.window import (
     CHUNKS_OF_WINDOW,

@@ -18,10 +18,11 @@ from typing import Any
 
 from scaler import errors
 from scaler.client.future import error_of
-from scaler.client.options import MAX_SECONDS, Options, why_alone
+from scaler.client.options import MAX_SECONDS, Options
 from scaler.client.task_calls import DISCONNECTED, TaskCalls
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference, TaskTemplate
+from scaler.extensions.chunk_options import why_alone
 from scaler.extensions.maps.chunks import ChunkResults, ItemsFailedError, map_function, show_item
 from scaler.extensions.maps.values import Items, PackedValues
 from scaler.extensions.maps.window import Chunking

@@ -19,7 +19,7 @@ from scaler.serialization.chunks import ATOMS, outside
 from scaler.serialization.snapshot import Fresh, is_found_by_name
 
 if TYPE_CHECKING:  # most processes never need cloudpickle
-    from scaler.serialization.by_value import PickleStream
+    from scaler.extensions.maps.stream import PickleStream
 
 MAX_CONTAINED_BYTES = 4096
 """Maximum size of a buffer inside the pickle of its value."""
@@ -115,7 +115,7 @@ class ValuePacker:
 
     def _by_value(self) -> PickleStream:
         if self._stream is None:
-            from scaler.serialization.by_value import PickleStream  # noqa: PLC0415 (see above)
+            from scaler.extensions.maps.stream import PickleStream  # noqa: PLC0415 (see above)
 
             self._stream = PickleStream(self._class_number)
         return self._stream

@@ -12,11 +12,10 @@ from scaler.client.options import (
     MAX_DELAYS,
     OptionKeywords,
     Options,
-    chunk_size_of,
     options_of,
-    why_alone,
 )
 from scaler.errors import SerializationError, UsageError
+from scaler.extensions.chunk_options import chunk_size_of, why_alone
 from scaler.extensions.graphs.run import nodes_with_options
 from scaler.serialization import load_retry_on
 
