@@ -248,7 +248,12 @@ class ProcessorAgent(Agent):
             self._release(number)
 
     def _on_readable(self, number: int) -> None:
-        self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))
+        found = self._read(number, MAX_READ_PER_WAKEUP)
+        if len(self._processors) > 1:
+            self.take_soon(*found)
+        else:  # no other results to wait for
+            self._pending += found
+            self._take_pending()
 
     def _read(self, number: int, limit: int = sys.maxsize) -> list[e.AgentInput]:
         """Read a processor's datagrams. Returns inputs for the core and forwards the rest."""
