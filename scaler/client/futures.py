@@ -46,8 +46,8 @@ class Observer(Protocol):
     def context(self, options: Options) -> str:
         """Return `Spec.context` of tasks with these options that this thread is about to submit."""
 
-    def submitted(self, futures: Sequence[TaskFuture]) -> None:
-        """Called after each submission. Must not raise."""
+    def submitting(self, futures: Sequence[TaskFuture]) -> None:
+        """Called for each submission, under the lock and before the tasks can end. Must not raise."""
 
 
 class FutureTable:
@@ -307,6 +307,8 @@ class FutureTable:
                 for reference in future.references:
                     if isinstance(reference, TaskFuture) and reference.must_embed:
                         return False
+            if self.observer is not None:
+                self.observer.submitting(futures)
             last = self.inbox[-1] if self.inbox else None
             if type(last) is t.TasksAdded:
                 last.tasks.extend(futures)
@@ -315,8 +317,6 @@ class FutureTable:
             self._inbox_bytes += size
         if not self.is_awake:
             self.wake()
-        if self.observer is not None:
-            self.observer.submitted(futures)
         return True
 
     # -- completion

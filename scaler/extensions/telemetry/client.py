@@ -35,12 +35,11 @@ class CallTracer:
         self._spans: TaskSpans | None = None
 
     def context(self, options: Options) -> str:
-        spans = self._current()
         caller = trace.get_current_span().get_span_context()
-        lines: dict[str, str] = {}
+        if caller.is_valid and not caller.trace_flags.sampled:
+            return ""
+        spans, lines = self._current(), dict[str, str]()
         if caller.is_valid:
-            if not caller.trace_flags.sampled:
-                return ""
             TraceContextTextMapPropagator().inject(lines)
             W3CBaggagePropagator().inject(lines)
         else:
@@ -52,7 +51,7 @@ class CallTracer:
             lines[c.PARENT] = c.OF_TASK
         return c.dump_context(lines)
 
-    def submitted(self, futures: Sequence[TaskFuture]) -> None:
+    def submitting(self, futures: Sequence[TaskFuture]) -> None:
         with suppress(Exception):  # of a user's span processor
             for future in futures:
                 if future.template is not None and future.template.spec.context:

@@ -24,8 +24,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 MAX_QUEUED = 2_048
 """Spans that wait for the collector. Further ones replace the oldest."""
 MAX_BATCH = 512
-GATHER_SECONDS = 0.02
-"""Time for which a span waits for others."""
+GATHER_SECONDS = 0.1
+"""Time for which a span waits for others, to share a request with them."""
 FLUSH_SECONDS = 2.0
 MAX_SPANS_PER_SECOND = 1_000
 """Per process. Further tasks have no own spans, so tracing cannot slow a cluster down."""

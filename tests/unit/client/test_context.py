@@ -6,25 +6,29 @@ from collections.abc import Sequence
 
 from scaler.client.options import Options
 from scaler.client.task_future import TaskFuture
+from scaler.client.tasks import TasksAdded
 from scaler.protocol.messages import Submit
 from tests.unit.client.test_functions import Table
 
 
 class Observer:
-    def __init__(self) -> None:
+    def __init__(self, table: Table) -> None:
         self.lines = ""
         self.seen: list[bytes] = []
+        self._futures = table.futures
 
     def context(self, options: Options) -> str:
         return f"{self.lines}{options.priority}" if self.lines else ""
 
-    def submitted(self, futures: Sequence[TaskFuture]) -> None:
+    def submitting(self, futures: Sequence[TaskFuture]) -> None:
+        added = [task for each in self._futures.inbox if isinstance(each, TasksAdded) for task in each.tasks]
+        assert not {*added}.intersection(futures), "or else they could have ended"
         self.seen += [future.task_id for future in futures]
 
 
 def test_tasks_carry_the_context_at_their_submission() -> None:
     table = Table()
-    table.futures.observer = observer = Observer()
+    table.futures.observer = observer = Observer(table)
     futures = []
     for lines in ("", "a: ", "a: ", "b: "):
         observer.lines = lines
@@ -36,7 +40,7 @@ def test_tasks_carry_the_context_at_their_submission() -> None:
 
 def test_context_of_the_options_remains() -> None:
     table = Table()
-    table.futures.observer = observer = Observer()
+    table.futures.observer = observer = Observer(table)
     observer.lines = "later: "
     options = Options(context="first")
     assert table.templates.template(len, options, b"").spec.context == "first"
