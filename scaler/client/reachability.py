@@ -1,4 +1,4 @@
-"""Warnings that a client's scheduler stops or resumes answering."""
+"""Warns when a client's scheduler stops or resumes answering."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ OBJECT_STORAGE = 0
 MAX_LOST = 50_000
 """Maximum number of lost objects whose host is retained."""
 MAX_LOOKS = 30_000
-"""Large objects among which the largest are found. Among more, the selection is arbitrary."""
+"""Maximum large objects to compare when finding the largest. If there are more, an arbitrary selection is compared."""
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ class PolicyCalls:
     """Asks a policy. A user's policy runs in a daemon thread, because it may take seconds, or forever."""
 
     def __init__(self, config: SchedulerConfig, step: Callable[[Sequence[Input]], None]) -> None:
-        """step: steps the scheduler's core. Raises UsageError for an unknown policy or its invalid content."""
+        """step: steps the scheduler's core. Raises UsageError if the policy is unknown or its content is invalid."""
         policy = load_policy(config.policy_engine_type, config.policy_content)
         self.allocation = policy.allocation
         self._policy = GuardedPolicy(policy)

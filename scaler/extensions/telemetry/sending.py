@@ -28,7 +28,7 @@ GATHER_SECONDS = 0.1
 """Time for which a span waits for others, to share a request with them."""
 FLUSH_SECONDS = 2.0
 MAX_SPANS_PER_SECOND = 1_000
-"""Per process. Further tasks have no own spans, so tracing cannot slow a cluster down."""
+"""Per process. Further tasks get no spans, so tracing cannot slow a cluster down."""
 _log = logging.getLogger(__name__)
 _system = random.SystemRandom()
 _next = threading.local()

@@ -525,8 +525,8 @@ class Reports:
 
 @dataclass(slots=True, eq=False)
 class WorkerProgress:
-    """Whether a worker's tasks end. at: time of the last results, or since which the worker has had no task, or again
-    a task."""
+    """Whether a worker's tasks end. at: when results last arrived, when the worker ran out of tasks, or when it got a
+    task again."""
 
     at: float
     checks_without: int = 0
