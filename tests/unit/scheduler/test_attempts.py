@@ -62,7 +62,8 @@ def test_lost_and_cut_off_peers_and_degraded_managers_are_incidents() -> None:
     manager = cluster.manager("m")
     for reason in ("", "no quota", "no quota, next attempt in 3 s", "", "no network"):
         cluster.say(manager, ManagerStatus(cluster.now, [], reason))
-    assert [(each["kind"], each["subject"], each["text"][:10]) for each in watched.report()["incidents"]] == [
+    watched.report()
+    assert [(each.kind, each.subject, each.text[:10]) for each in watched.events.notes["incidents"]] == [
         ("lost", "worker manager-2 (host, pid 1)", "was gone f"),
         ("lost", "client loud", "5 malforme"),
         ("degraded", "manager m", "no quota"),
