@@ -61,9 +61,7 @@ class Submission:
         if is_again:
             client.attempt_base = message.again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS
         for columns in message.groups:
-            group = client.groups.get(columns.spec)
-            if group is None and objects.knows(columns.spec, client.id):
-                group = self._new_group(client, columns.spec)
+            group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
             if group is not None:
                 self._take_in(client, group, columns, referencing, wrong, claims, is_again=is_again)
                 if columns.spec.context:
@@ -215,7 +213,10 @@ class Submission:
 
     # -- groups
 
-    def _new_group(self, client: ClientRecord, spec: Spec) -> Group:
+    def _new_group(self, client: ClientRecord, spec: Spec) -> Group | None:
+        """Return a new group, or None if its function is undefined."""
+        if not self._state.objects.knows(spec, client.id):
+            return None
         timing = self._timings.pop(spec.function, None) or Timing()
         if spec.expected_seconds and not timing.measured:
             timing.seconds = spec.expected_seconds
