@@ -1,10 +1,10 @@
-"""What a connected client notices of attacks on the scheduler's port, and what they cost the scheduler.
+"""Measures how attacks on the scheduler's port affect a connected client, and how much memory they cost.
 
     python benchmarks/attacks.py [--attacks a,b] [--rounds 3] [--connections 2000] [--local]
 
-Each attack runs in a process of low priority (it shares the processors with the cluster), in turns with none, and
-with the same attack on a port of the attacking process itself, which costs the machine the same whatever listens. The
-client comes over TCP, or with --local over the local transport. Memory is what the scheduler needs more than before.
+Each attack runs in a low-priority process, because it shares the cores with the cluster. Runs with an attack, without,
+and with the same attack on a port of the attacking process alternate. The last shows the load on the machine alone. The
+client uses TCP, or the local transport with --local. Memory is the scheduler's growth during the attack.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SETTLE_SECONDS = 2.0
 SAMPLE_SECONDS = 0.02
 MEBIBYTE = 1024 * 1024
 PAUSE_SECONDS = 0.005
-"""Between one connection of an attack and the next, when they do not stay."""
+"""Pause between two connections if the attack does not keep them open."""
 ANSWER_SECONDS = 0.02
 
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 
 
 def greeting(mechanism: bytes) -> bytes:
-    """Return the first 64 bytes of a ZeroMQ peer."""
+    """Return the 64-byte greeting of a ZeroMQ peer."""
     return SIGNATURE + b"\x03\x00" + mechanism.ljust(20, b"\0") + bytes(32)
 
 
@@ -64,21 +64,21 @@ MORE, COMMAND = 1, 4
 Stream = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def says(data: bytes, then_every_seconds: float = 0.0) -> Stream:
-    """Say this at once or byte by byte, then nothing, until the server closes the connection."""
+def sends(data: bytes, then_every_seconds: float = 0.0) -> Stream:
+    """Send the data at once, or byte by byte with an interval, then wait until the server closes the connection."""
 
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for part in [data[at : at + 1] for at in range(len(data))] if then_every_seconds else [data]:
             writer.write(part)
             await asyncio.sleep(then_every_seconds)
         while await reader.read(1000):
             pass
 
-    return say
+    return send
 
 
 def floods(*begin: bytes, frame_bytes: int = MEBIBYTE, frame: bytes = b"") -> Stream:
-    """Say the parts of `begin`, then send frames (or the bytes of one) without an end."""
+    """Send the parts of `begin`, then endless frames, or the endless bytes of a single frame."""
 
     async def flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for part in begin:
@@ -93,23 +93,23 @@ def floods(*begin: bytes, frame_bytes: int = MEBIBYTE, frame: bytes = b"") -> St
 
 
 ATTACKS: dict[str, tuple[Stream, bool]] = {
-    "silent": (says(b""), True),
-    "half a greeting": (says(SIGNATURE), True),
-    "slow loris": (says(greeting(b"CURVE"), 1.0), True),
-    "junk": (says(os.urandom(2000)), False),
-    "HTTP": (says(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), False),
-    "TLS hello": (says(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(500)), False),
+    "silent": (sends(b""), True),
+    "half a greeting": (sends(SIGNATURE), True),
+    "slow loris": (sends(greeting(b"CURVE"), 1.0), True),
+    "junk": (sends(os.urandom(2000)), False),
+    "HTTP": (sends(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), False),
+    "TLS hello": (sends(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(500)), False),
     "a frame of 1 GB": (floods(greeting(b"NULL"), READY + large_frame(1 << 30, 0)), False),
     "endless frames": (floods(greeting(b"NULL"), READY, frame=large_frame(MEBIBYTE, MORE)), False),
     "a handshake of 60 MB": (floods(greeting(b"CURVE") + large_frame(60_000_000, COMMAND)), False),
-    "local bodies of 64 MB": (says(struct.pack("=IHH40s", MAX_BATCH_BYTES, 0, 0, bytes(40))), True),
+    "local bodies of 64 MB": (sends(struct.pack("=IHH40s", MAX_BATCH_BYTES, 0, 0, bytes(40))), True),
 }
-"""What is said on each connection, and whether as many as --connections stay open; of the others there are ten."""
+"""Data sent per connection, and whether --connections of them stay open. Otherwise ten connect in turn."""
 UNKNOWN_KEYS = "unknown keys"
 
 
 def knock_with_unknown_keys(address: str) -> None:
-    """Connect ten ZeroMQ sockets with a key of their own each, again and again."""
+    """Connect ten ZeroMQ sockets with unknown keys, repeatedly."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     server = Access().keys(Server.SCHEDULER, address)
     assert server is not None
@@ -128,7 +128,7 @@ def knock_with_unknown_keys(address: str) -> None:
 
 
 async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read what comes first and close the connection, as a server does that does not know the protocol."""
+    """Read once and close the connection, like a server that rejects the protocol."""
     with contextlib.suppress(OSError):
         await reader.read(64)
     writer.transport.abort()
@@ -158,7 +158,7 @@ async def attack(name: str, address: str, connections: int) -> None:
 
 
 class Attack:
-    """A process that attacks, and the scheduler's memory meanwhile."""
+    """An attacking process, with the scheduler's memory during the attack."""
 
     def __init__(self, name: str, address: str, connections: int, scheduler: psutil.Process) -> None:
         command = [sys.executable, __file__, "--run", name, "--address", address, "--connections", str(connections)]
@@ -186,7 +186,7 @@ class Attack:
 
 
 def measure(client: Client) -> tuple[float, float]:
-    """Return the rate of no-ops per second, and the 99th percentile of lone round trips in milliseconds."""
+    """Return no-ops per second, and the 99th percentile of single round trips in milliseconds."""
     began = time.perf_counter()
     futures = [client.submit(identity, number) for number in range(TASKS)]
     check([future.result() for future in futures] == list(range(TASKS)), "no-ops")
@@ -221,10 +221,10 @@ def cluster(is_local: bool) -> Iterator[tuple[Client, str, psutil.Process]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--attacks", help=f"of {', '.join(ATTACKS)} (default: all)")
+    parser.add_argument("--attacks", help=f"attacks to run, from {', '.join(ATTACKS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=2000)
-    parser.add_argument("--local", action="store_true", help="the client uses the local transport")
+    parser.add_argument("--local", action="store_true", help="connect the client over the local transport")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""config/burst.toml on the emulator of AWS: a laptop of two slots, alone and with AWS Batch behind it.
+"""Runs config/burst.toml on emulated AWS: a laptop with two slots, alone and with AWS Batch in addition.
 
-Each job begins a while after it was submitted, as on Fargate. Both clusters do the same work at the same time, on the
-same machine: their tasks only sleep. Prints the makespans of both, and how many tasks went to the cloud.
+Jobs start after a delay, as on Fargate. Both clusters run the same tasks at the same time on this machine, and tasks
+only sleep. Prints both makespans and the number of tasks that ran in the cloud.
 
     python benchmarks/burst.py [--dispatch 45] [--tasks 60,200] [--seconds 1]
 """
@@ -47,7 +47,7 @@ def configured(folder: Path, endpoint_url: str, ports: ReservedPorts) -> str:
         ("worker_requirements = []", 'batch_image = "emulated"'),
     ):
         if old not in text:
-            sys.exit(f"{CONFIG} has no {old!r} any more")
+            sys.exit(f"{CONFIG} does not contain {old!r} anymore")
         text = text.replace(old, new)
     (folder / "burst.toml").write_text(text)
     return text
@@ -67,8 +67,8 @@ def cluster(file: Path, ports: ReservedPorts) -> Iterator[Client]:
 
 
 def measure(client: Client, tasks: int, seconds: float) -> tuple[float, int]:
-    """Return the makespan, and how many tasks ran in the cloud."""
-    client.submit(where, seconds).result(WAIT_SECONDS)  # one has been measured
+    """Return the makespan and the number of tasks that ran in the cloud."""
+    client.submit(where, seconds).result(WAIT_SECONDS)  # gives the scheduler one measured duration
     began = time.perf_counter()
     futures = [client.submit(where, seconds) for _ in range(tasks)]
     places = [future.result(WAIT_SECONDS) for future in futures]
@@ -77,9 +77,9 @@ def measure(client: Client, tasks: int, seconds: float) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--dispatch", type=float, default=45.0, help="seconds from a job's submission to its begin")
+    parser.add_argument("--dispatch", type=float, default=45.0, help="seconds from a job's submission to its start")
     parser.add_argument("--tasks", default="60,200")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a task")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each task")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, AwsEmulator() as aws, ThreadPoolExecutor(2) as threads:
         os.environ.update(aws.environment)
@@ -99,7 +99,7 @@ def main() -> None:
                 waited = threads.submit(measure, alone, tasks, options.seconds)
                 seconds, given = measure(both, tasks, options.seconds)
                 print(
-                    f"{tasks} x {options.seconds:g} s: the laptop alone {waited.result()[0]:.1f} s, "
+                    f"{tasks} x {options.seconds:g} s: laptop alone {waited.result()[0]:.1f} s, "
                     f"with the cloud {seconds:.1f} s, {given} tasks in the cloud",
                     flush=True,
                 )

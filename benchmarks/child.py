@@ -1,8 +1,8 @@
-"""One run of one scenario, in the interpreter of the system that it measures. Started by `frame.py`.
+"""Runs one scenario once, in the interpreter of the measured system. Started by `one_run.py`.
 
     python -m benchmarks.child ROW ADAPTOR ARGUMENTS ANSWER
 
-ARGUMENTS is a JSON object; ANSWER a file, since systems write what they like to standard output.
+ARGUMENTS is a JSON object. ANSWER is a file, because systems also write to standard output.
 """
 
 from __future__ import annotations

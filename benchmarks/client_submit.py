@@ -1,6 +1,6 @@
-"""What one submitted task costs its client: microseconds of CPU, with a scheduler that answers at once.
+"""Measures the client's CPU time per submitted task, in microseconds, without sockets.
 
-The sink answers every Submit with a Finished in the same process, without a wire. `encoded` adds the codec both ways.
+A sink in the same process answers each Submit with a Finished. `encoded` also encodes and decodes every message.
 
     python benchmarks/client_submit.py [TASKS]
 """
@@ -27,7 +27,7 @@ RESULT = b"\x80\x05K\x01."
 
 
 class Sink:
-    """A connector whose scheduler is in it. hold: keep the tasks instead of answering."""
+    """A connector that plays the scheduler. hold: keep the tasks instead of answering."""
 
     passes_descriptors = False
 
@@ -46,7 +46,7 @@ class Sink:
     def send(
         self, message: Message, _attachments: Sequence[Buffer] = (), _descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Take a message; answer a Submit on the next turn of the loop."""
+        """Take a message. Answer a Submit in the next iteration of the event loop."""
         if self._encoded:
             message = decode(encode(message))
         if isinstance(message, Submit) and not self._hold:
@@ -64,11 +64,11 @@ class Sink:
         work()
 
     def outbox_bytes(self) -> int:
-        """Return 0: it keeps nothing."""
+        """Return 0: nothing is buffered."""
         return 0
 
     def close(self, reason: str = "") -> None:
-        """Nothing to end."""
+        """Do nothing: there is no connection to close."""
 
 
 def no_storage(_welcome: Welcome, _peer: bytes) -> StorageClient:

@@ -1,6 +1,6 @@
-"""What encoding and decoding cost: per task in batches of 500, and per message for small ones.
+"""Measures encoding and decoding: per task in batches of 500, and per message for small messages.
 
-Run `python benchmarks/codec.py`. Figures are the best of five rounds, on one core.
+Run `python benchmarks/codec.py`. Figures are the best of five rounds on one core.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ROUNDS = 5
 
 
 def best(action: object, per: int) -> float:
-    """Return microseconds per item of the fastest round."""
+    """Return microseconds per item in the fastest round."""
     timer = timeit.Timer(action)  # type: ignore[arg-type]
     number = max(1, timer.autorange()[0] // 4)
     return min(timer.repeat(ROUNDS, number)) / number / per * 1e6
 
 
 def batches(tasks: int) -> list[m.Message]:
-    """Return the four messages of the hot path, each about this many tasks."""
+    """Return the four messages of a task's path, each for this many tasks."""
     spec = m.Spec(function=bytes(16), name="module.function")
     ids = [index.to_bytes(16, "big") for index in range(tasks)]
     payloads = [bytes(40)] * tasks
@@ -39,7 +39,7 @@ def batches(tasks: int) -> list[m.Message]:
 
 
 def others() -> list[m.Message]:
-    """Return messages of which there are few per second and peer, but many peers."""
+    """Return messages that are rare per peer but add up over many peers."""
     processor = m.ProcessorStatus(4321, 12.5, 100_000_000, True, False, bytes(16), 0.5)
     return [
         m.Heartbeat(1.0),

@@ -1,10 +1,10 @@
-"""What the scheduler's core costs by itself: microseconds of CPU time per task, and in its longest step.
+"""Measures the scheduler's core alone: CPU time per task in microseconds, and the longest step.
 
-Run `python benchmarks/core.py [--tasks N]` for all sizes; the table has the row of the largest. Simulated workers end
-every task one step after they got it, and say so in one message each. A client submits a batch per step, and has seen
-the results of the steps before. In the rows named *flood* it submits everything at the start, and then a hundred
-workers a step end ten of their tasks each. Only the core's steps are timed, with the garbage collector set as the
-scheduler sets it.
+Run `python benchmarks/core.py [--tasks N]` to measure all sizes. The table of `all.py` contains only the largest.
+Simulated workers finish each task one step after they received it, and report in one message per worker. A client
+submits one batch per step and has received all results of earlier steps. In rows named *flood*, the client submits all
+tasks at once, and then a hundred workers per step each finish ten tasks. Only the core's steps are timed, with the
+scheduler's settings of the garbage collector.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FUNCTION = content_id(b"\x80")
 SPEC = Spec(FUNCTION, name="function")
 
 ROW = Row(
-    title="the scheduler's core alone, batches of 1,000, {workers:,} simulated workers: us per task / longest step, ms",
+    title="scheduler core alone, batches of 1,000, {workers:,} simulated workers: us per task / longest step, ms",
     figures=(
         Figure("us per task", 8, is_higher_better=False),
         Figure("longest step, ms", 50, is_higher_better=False, is_noisy=True),
@@ -69,7 +69,7 @@ ROW = Row(
 
 @dataclass
 class Bench:
-    """A core, its peers, and what its steps took."""
+    """A core with simulated peers, and the times of its steps."""
 
     workers: int
     seconds: float = 0.0
@@ -78,7 +78,7 @@ class Bench:
     number: int = 0
     now: float = 0.0
     holds: dict[bytes, deque[tuple[bytes, int]]] = field(default_factory=dict)
-    """What workers have, those that have something only, in turn."""
+    """Tasks of each worker that has any, in the order in which workers report."""
 
     def __post_init__(self) -> None:
         self.ids = IdFactory(CLIENT)
@@ -117,7 +117,7 @@ class Bench:
         return Received(CLIENT, Submit([(FUNCTION, b"\x80")], [TaskGroup(SPEC, ids, [payload] * count)], self.number))
 
     def results(self, workers: int, tasks: int) -> list[Received]:
-        """Return what the next workers say that have something: up to this many of their tasks ended."""
+        """Return reports from the next workers with tasks: each finishes up to this many."""
         said = []
         for peer in list(self.holds)[:workers]:
             held = self.holds.pop(peer)
@@ -131,7 +131,7 @@ class Bench:
         return said
 
     def steady(self, tasks: int, batch: int) -> None:
-        """Submit a batch per step; everything that was sent has ended by the next step."""
+        """Submit one batch per step. Every dispatched task finishes before the next step."""
         submitted = 0
         while self.finished < tasks:
             inputs: list[Input] = list(self.results(self.workers, tasks))
@@ -141,7 +141,7 @@ class Bench:
             self.step(inputs)
 
     def flood(self, tasks: int) -> None:
-        """Submit everything, then let a hundred workers say in each step that ten of their tasks ended."""
+        """Submit everything. Then a hundred workers finish ten tasks each per step."""
         for _ in range(0, tasks, 1_000):
             self.step([self.submission(1_000)])
         while self.finished < tasks:
@@ -149,7 +149,7 @@ class Bench:
 
 
 def scenario(_start: Start, workers: int, tasks: int) -> dict[str, float]:
-    """Measure the row. No system is started: the core is run here."""
+    """Measure the row. Runs only the core and starts no system."""
     configure_collector()
     bench = Bench(workers)
     bench.steady(tasks, 1_000)

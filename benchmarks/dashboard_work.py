@@ -1,10 +1,10 @@
-"""The work of `dashboards.py`, the same for each system: functions of different lengths, failures, output, memory and
+"""Workload for `dashboards.py`, the same on each system: functions of various durations, failures, output, memory, and
 a slow worker.
 
     python benchmarks/dashboard_work.py scaler|dask SECONDS
 
-prints the address of the system's page, works for so long, says "worked", and keeps the system until its standard
-input ends.
+Prints the address of the system's page, works for SECONDS, prints "worked", and keeps the system running until stdin
+closes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 WORKERS = 5
 MIB = 1024**2
 BURST = 60
-"""Calls that are submitted together."""
+"""Number of calls submitted together."""
 
 
 def _slowness() -> float:
-    """Return 3 on the one worker that has claimed to be slow, on others 1."""
+    """Return 3 on the one worker that has claimed to be slow, and 1 on other workers."""
     claim = Path(os.environ["SLOW_WORKER_CLAIM"])
     own = str(os.getppid() if os.environ["SYSTEM"] == "scaler" else os.getpid())
     with contextlib.suppress(FileExistsError), claim.open("x") as file:
@@ -38,7 +38,7 @@ def _slowness() -> float:
 
 
 def simulate_paths(number: int) -> float:
-    """Compute for a tenth of a second, on the slow worker for longer."""
+    """Compute for a tenth of a second, or longer on the slow worker."""
     until = time.perf_counter() + 0.1 * _slowness()
     total = 0.0
     while time.perf_counter() < until:
@@ -52,14 +52,14 @@ def _path(number: int) -> float:
 
 
 def load_market(number: int) -> int:
-    """Take 40 MB for a moment."""
+    """Allocate 40 MB briefly."""
     held = bytearray(40 * MIB)
     time.sleep(0.05)
     return len(held) + number
 
 
 def price_swaption(number: int) -> float:
-    """Price one, print that, and fail for one in twenty."""
+    """Price a trade and print a line about it. Fails for every twentieth trade."""
     time.sleep(0.02)
     print(f"priced trade {number}")
     if number % 20 == 7:
@@ -97,7 +97,7 @@ def dask() -> Iterator[tuple[str, Any]]:
 
 
 def work(client: Any, seconds: float) -> None:
-    """Submit bursts until the time is over, without waiting for the last one."""
+    """Submit bursts until the time is up, without waiting for the last one."""
     until, number = time.monotonic() + seconds, 0
     options = {} if os.environ["SYSTEM"] == "scaler" else {"pure": False}
     while time.monotonic() < until:

@@ -1,9 +1,9 @@
-"""Pictures of Scaler's page and of Dask's dashboard under the same work, in pairs that answer the same question.
+"""Takes screenshots of Scaler's page and Dask's dashboard during the same work, in pairs that answer one question.
 
     python benchmarks/peers.py dask     # once
     python benchmarks/dashboards.py [--seconds 240] [--into docs/images]
 
-writes QUESTION-scaler.png and QUESTION-dask.png, and pictures for docs/web.md, and prints the origin of each. One
+Writes QUESTION-scaler.png and QUESTION-dask.png, and screenshots for docs/web.md. Prints the origin of each. Only one
 system runs at a time.
 """
 
@@ -32,14 +32,14 @@ PAGES: Mapping[str, Mapping[str, str]] = {
     "failures": {"scaler": "/#/failures", "dask": "/individual-task-stream"},
 }
 OWN_PAGES = {"web-overview": ("/#/", 960), "web-timeline": ("/#/timeline", 390)}
-"""Pictures of the page about the web page, and their heights."""
+"""Screenshots for docs/web.md: name, path, and height in pixels."""
 WIDTH, HEIGHT = 1000, 640
 DRAWN_MILLISECONDS = 4_000
-"""Both pages draw what they get once a second or less."""
+"""Time until a page shows current data. Both pages draw new data at most once per second."""
 
 
 def take(page: Page, system: str, seconds: float, into: Path) -> None:
-    """Take the pictures of one system."""
+    """Take all screenshots of one system."""
     python = interpreter(system)
     if python is None:
         raise SystemExit(f"{system} is not installed: python benchmarks/peers.py {system}")

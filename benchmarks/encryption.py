@@ -1,8 +1,8 @@
-"""What encryption costs between two hosts: objects and tasks with keys, without, and beside CURVE alone.
+"""Measures the cost of encryption between two hosts: with keys, without keys, and with CURVE alone.
 
-Run it as `python benchmarks/encryption.py [--rounds 5]`, as root: the client is in a network namespace of its own.
-Without root, both sides share one namespace. All three take turns, and every figure is the best of the rounds: the
-others are what else the machine did.
+Run `python benchmarks/encryption.py [--rounds 5]` as root, to put the client into its own network namespace. Without
+root, both sides share one namespace. The three variants alternate, and each figure is the best of all rounds, because
+other programs only slow a round down.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def make_and_keep(size: int) -> int:
 
 
 def serve(kind: str, host: str, home: Path) -> None:
-    """Run the server's side until stdin ends."""
+    """Run the server side until stdin closes."""
     port = 9100 + KINDS.index(kind) * 10
     if kind == "CURVE alone":
         pair = KeyPair(**json.loads((home / "pair").read_text()))
@@ -84,7 +84,7 @@ def swallow(router: zmq.Socket[bytes]) -> None:
 
 
 def measure(kind: str, host: str, home: Path) -> None:
-    """Print the client's figures of one round as JSON: MB/s there and back, and tasks/s; 0 for what there is not."""
+    """Print one round's figures as JSON: MB/s there, MB/s back, and tasks/s. Unsupported figures are 0."""
     address = f"tcp://{host}:{9100 + KINDS.index(kind) * 10}"
     value = os.urandom(SIZE_BYTES)
     if kind == "CURVE alone":
@@ -115,7 +115,7 @@ def measure(kind: str, host: str, home: Path) -> None:
             assert client.submit(make_and_keep, SIZE_BYTES).result() == SIZE_BYTES
             made = time.perf_counter()
             assert len(client.submit(make, SIZE_BYTES).result()) == SIZE_BYTES
-            # Without the time that the task itself takes.
+            # Excludes the time of the task itself.
             back.append(SIZE_BYTES / 1e6 / (time.perf_counter() - made - (made - begun)))
         begun = time.perf_counter()
         futures = [client.submit(abs, -1) for _ in range(TASKS)]
@@ -164,8 +164,8 @@ def main() -> None:
         figures = f"{there:6.0f} MB/s there" + (f", {back:6.0f} MB/s back, {tasks:8,.0f} tasks/s" if tasks else "")
         print(f"{kind:18} {figures}")
     secure, plain, alone = (best[kind] for kind in KINDS)
-    print(f"with keys: {secure[0] / alone[0]:.2f} of CURVE alone there, {secure[1] / alone[0]:.2f} back")
-    print("with keys: " + ", ".join(f"{a / b:.2f}" for a, b in zip(secure, plain, strict=True)) + " of without")
+    print(f"with keys, relative to CURVE alone: {secure[0] / alone[0]:.2f} there, {secure[1] / alone[0]:.2f} back")
+    print("with keys, relative to none: " + ", ".join(f"{a / b:.2f}" for a, b in zip(secure, plain, strict=True)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A client far away: what `compression` changes over a slow link, as ratios of the same run.
+"""Measures a remote client with and without `compression` on a slow link, as ratios within the same run.
 
     python benchmarks/far.py [--rounds 3] [--megabits 200] [--milliseconds 40] [--megabytes 20]
 
-Client and cluster are on two simulated hosts (`tests/hosts.py`, as root), whose only link this program makes: packets
-of 1,500 bytes take half of the round trip and are delivered at the rate, at most, from a queue of 0.2 s. Clients with
-`compression = "off"` and `"auto"` take turns; figures are medians of the rounds.
+Client and cluster are on two simulated hosts (`tests/hosts.py`, as root). This program is the link between them: it
+delays packets of 1,500 bytes by half the round trip, limits the rate, and queues up to 0.2 s of data. Clients with
+`compression = "off"` and `"auto"` alternate. Figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEAR, FAR = "10.97.0.1", "10.97.0.2"
 PORT = 9300
 QUEUE_SECONDS = 0.2
 HEADER_BYTES = 38
-"""What a frame of Ethernet has around a packet."""
+"""Bytes that an Ethernet frame adds to a packet."""
 _SET_TUN, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001
 
 
@@ -50,7 +50,7 @@ _SET_TUN, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001
 
 
 class Direction:
-    """Packets on their way from one end to the other."""
+    """Packets in flight from one end to the other."""
 
     def __init__(self, source: int, target: int, megabits: float, delay_seconds: float) -> None:
         self.source = source
@@ -71,16 +71,16 @@ class Direction:
                     self._packets.append((self._free_at + self._delay_seconds, packet))
 
     def deliver(self) -> float:
-        """Deliver what is due; return when the next one is."""
+        """Deliver packets that are due, and return the time of the next one."""
         while self._packets and self._packets[0][0] <= time.monotonic():
-            with suppress(OSError):  # its end does not take it: lost
+            with suppress(OSError):  # the device rejected the packet: it is lost
                 os.write(self._target, self._packets[0][1])
             self._packets.popleft()
         return self._packets[0][0] if self._packets else time.monotonic() + 1.0
 
 
 def end_of_link(host: Host, address: str, peer: str) -> int:
-    """Give a host a network device; return what reads and writes its packets."""
+    """Add a network device to a host, and return a descriptor that reads and writes its packets."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     name = f"far{os.getpid()}-{host.name[-1]}"
     fcntl.ioctl(device, _SET_TUN, struct.pack("16sH", name.encode(), _TUN_WITHOUT_HEADER))
@@ -91,7 +91,7 @@ def end_of_link(host: Host, address: str, peer: str) -> int:
 
 
 def carry(first: int, second: int, megabits: float, milliseconds: float) -> None:
-    """Be the link, for ever."""
+    """Carry packets between both ends, forever."""
     ways = [Direction(*ends, megabits, milliseconds / 2000) for ends in ((first, second), (second, first))]
     while True:
         due = min(way.deliver() for way in ways)
@@ -101,7 +101,7 @@ def carry(first: int, second: int, megabits: float, milliseconds: float) -> None
                 way.read()
 
 
-# -- both sides
+# -- client and cluster
 
 
 def measured_text(megabytes: int, seed: int) -> str:
@@ -146,24 +146,24 @@ def same(value: object) -> object:
 
 
 def crossed_megabytes() -> float:
-    """Return what has come over the link from and to this host."""
+    """Return the megabytes that this host has sent and received over the link."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     (counts,) = (line.split(":")[1].split() for line in lines if line.strip().startswith("far"))
     return (int(counts[0]) + int(counts[8])) / 1e6
 
 
 def serve(home: Path) -> None:
-    """Run the cluster until stdin ends."""
+    """Run the cluster until stdin closes."""
     with SchedulerClusterCombo(f"tcp://{NEAR}:{PORT}", 1, credentials=str(home / "keys")):
         print("ready", flush=True)
         sys.stdin.read()
 
 
 def measure(kind: str, home: Path, megabytes: int, seed: int) -> None:
-    """Print the figures of one client as JSON."""
+    """Print one client's figures as JSON."""
     figures: dict[str, float] = {}
     with Client(f"tcp://{NEAR}:{PORT}", credentials=str(home / "client.credentials"), compression=kind) as client:
-        client.submit(same, client.send_object(noise(megabytes, seed))).result()  # the connections are warm
+        client.submit(same, client.send_object(noise(megabytes, seed))).result()  # warms up the connections
         lone = []
         for _ in range(LONE):
             begun = time.perf_counter()

@@ -1,10 +1,10 @@
-"""Workers far away: the share of their slots that tasks keep busy.
+"""Measures the share of time for which tasks keep the slots of remote workers busy.
 
     python benchmarks/far_workers.py [--milliseconds 100] [--slots 4] [--tasks 1 10 50] [--seconds 6]
 
-The scheduler with its client and the workers are on two simulated hosts (`tests/hosts.py`, as root), joined by the link
-of `far.py`. Tasks sleep, so that one CPU is enough for all slots. The share is that of the middle of a run: the work
-done in it, divided by the slots and the time.
+The scheduler and its client are on one simulated host, the workers on another (`tests/hosts.py`, as root), joined by
+the link from `far.py`. Tasks sleep, so one CPU suffices for all slots. The share is the work done in the second half of
+a run, divided by slots and time.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tests.hosts import hosts, run_as_root, why_not
 
 MEGABITS = 200.0
 WARM_SECONDS = 6.0
-"""Until the round trip of the workers is known: by their second heartbeat."""
+"""Time until the scheduler has measured the workers' round trip, from their second heartbeat."""
 
 
 def rest(seconds: float) -> tuple[float, float]:
-    """Sleep. Returns when it began and ended, by the monotonic clock, which is one for both hosts."""
+    """Sleep. Returns the start and end on the monotonic clock, which both hosts share."""
     began = time.monotonic()
     time.sleep(seconds)
     return began, time.monotonic()
 
 
 def busy_share(client: Client, task_seconds: float, slots: int, seconds: float) -> float:
-    """Run tasks for a while. Returns the share of the slots that they kept busy in the second half."""
+    """Run tasks for a while, and return the busy share of the slots in the second half."""
     count = int(1.2 * seconds * slots / task_seconds)
     begun = time.monotonic()
     ran = client.map(rest, [task_seconds] * count, chunk_size=1)
@@ -50,7 +50,7 @@ def busy_share(client: Client, task_seconds: float, slots: int, seconds: float) 
 
 
 def serve(home: Path, slots: int, seconds: float, milliseconds: list[float]) -> None:
-    """Be the scheduler's host: print a line when workers may come, and the shares as JSON."""
+    """Run the scheduler's host. Prints a line when workers can connect, then the shares as JSON."""
     address = f"tcp://{NEAR}:{PORT}"
     command = [sys.executable, "-m", "scaler.cli", "scaler_scheduler", address, "--credentials", str(home / "keys")]
     with subprocess.Popen(command, stdout=sys.stderr) as scheduler:
@@ -68,8 +68,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--milliseconds", type=float, default=100, help="round trip")
     parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--tasks", type=float, nargs="+", default=[1, 10, 50], help="milliseconds of each task")
-    parser.add_argument("--seconds", type=float, default=6, help="of each run")
+    parser.add_argument("--tasks", type=float, nargs="+", default=[1, 10, 50], help="task durations in milliseconds")
+    parser.add_argument("--seconds", type=float, default=6, help="duration of each run")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:

@@ -1,11 +1,11 @@
-"""How long one client's single task takes while another client floods the cluster with tasks.
+"""Measures one client's round trip while another client floods the cluster with tasks.
 
     python benchmarks/flood.py [--tasks 200000] [--workers 2] [--rounds 3] [--cases alone,elsewhere,flood]
 
-A client submits one no-op, waits for its result, pauses for 20 ms, and submits the next. Meanwhile another client does
+A client submits one no-op, waits for its result, and pauses for 20 ms before the next. Meanwhile another client does
 nothing (`alone`), submits --tasks no-ops at once to another cluster of the same size on this machine (`elsewhere`), or
-to the same cluster (`flood`). `elsewhere` is the control: it takes the same processor time, and shares nothing else. So
-what `flood` takes more than `elsewhere` is time behind the other client's tasks.
+submits them to the same cluster (`flood`). `elsewhere` is the control: it uses the same CPU time but shares nothing
+else. The difference between `flood` and `elsewhere` is time spent behind the other client's tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def say(**figures: float) -> None:
 
 
 def flood(address: str, tasks: int) -> None:
-    """Submit all tasks when told to; say when the last result is here."""
+    """Submit all tasks after a line of input. Prints the time of the last result."""
     with Client(address) as client:
         client.submit(identity, 1).result()
         say()
@@ -46,7 +46,7 @@ def flood(address: str, tasks: int) -> None:
 
 
 def single(address: str) -> None:
-    """Run one task at a time from one line of input to the next; say how long they took, in ms."""
+    """Run one task at a time between two lines of input. Prints the durations in ms."""
     taken: list[float] = []
     is_over = threading.Event()
 
@@ -71,7 +71,7 @@ def single(address: str) -> None:
 
 
 class Program:
-    """One of the two clients above, in a process of its own."""
+    """A process that runs one of the two clients above."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, __file__, *arguments]

@@ -1,4 +1,4 @@
-"""Runs rows: systems take turns, medians of the rounds, and a line of the table for each row."""
+"""Runs rows: systems take turns, figures are medians of the rounds, and each row is a line of the table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from benchmarks.table import Measured, table
 
 SHORT_SYSTEMS = ("scaler", "executor")
 SLOW_SECONDS = 20.0
-"""A run that takes longer is not repeated: what varies between runs is little beside it."""
+"""Runs that take longer are not repeated, because variation between runs is small in comparison."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how often."""
+    """Systems to measure, and the number of rounds."""
 
     systems: Sequence[str]
     rounds: int
@@ -34,21 +34,21 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument(
         "--short",
         action="store_true",
-        help="a few seconds, on scaler and the executor; exits with 1 on a gross loss, measured twice",
+        help="run for a few seconds on scaler and the executor; exit with 1 on a gross loss, confirmed once",
     )
-    made.add_argument("--systems", help=f"those to measure, of {','.join(SYSTEMS)} (default: all that are installed)")
-    made.add_argument("--rounds", type=int, help="figures are medians of this many rounds (default: 3, short: 1)")
+    made.add_argument("--systems", help=f"systems to measure, from {','.join(SYSTEMS)} (default: all installed)")
+    made.add_argument("--rounds", type=int, help="rounds per figure, which is their median (default: 3, short: 1)")
     return made
 
 
 def plan(arguments: argparse.Namespace) -> Plan:
-    """Return what was asked for, without the systems that are not here."""
+    """Return the plan that the arguments ask for, without systems that are not installed."""
     wanted = arguments.systems.split(",") if arguments.systems else SHORT_SYSTEMS if arguments.short else SYSTEMS
     for system in wanted:
         if system not in SYSTEMS:
             raise SystemExit(f"no such system: {system}; there are {', '.join(SYSTEMS)}")
         if interpreter(system) is None:
-            print(f"{system} is left out: python benchmarks/peers.py installs it", file=sys.stderr)
+            print(f"{system} is not installed: python benchmarks/peers.py installs it", file=sys.stderr)
     here = [system for system in wanted if interpreter(system) is not None]
     return Plan(here, arguments.rounds or (1 if arguments.short else 3), arguments.short)
 
@@ -58,7 +58,7 @@ def given_to(row: Row, plan: Plan) -> Mapping[str, int]:
 
 
 def measure(name: str, row: Row, plan: Plan) -> dict[str, Answer]:
-    """Return the medians of each system that the row compares. One that fails, or is slow, is not asked again."""
+    """Return the medians of each system in the row. A system that fails or is slow runs only once."""
     found: dict[str, list[Answer]] = {system: [] for system in plan.systems if system in row.systems}
     problems: dict[str, Answer] = {}
     slow: set[str] = set()
@@ -84,20 +84,20 @@ def medians(answers: Sequence[Answer]) -> Answer:
 
 
 def gross_losses(row: Row, answers: Mapping[str, Answer]) -> list[str]:
-    """Return what is so bad that it is no noise: one line for each figure."""
+    """Return one line for each figure that is too bad to be explained by noise."""
     ours, executor = answers["scaler"], answers.get("executor", Answer({}))
     if ours.problem:
         return [ours.problem]
     return [
-        f"{figure.name} is {ours.figures[figure.name]:.4g}, the executor's {executor.figures.get(figure.name)}; "
-        f"the aim is {figure.aim:g}, or {figure.of_executor} times the executor's"
+        f"{figure.name} is {ours.figures[figure.name]:.4g}, and {executor.figures.get(figure.name)} for the executor; "
+        f"the aim is {figure.aim:g}, or {figure.of_executor} times the executor's figure"
         for figure in row.figures
         if figure.is_gross_loss(ours.figures[figure.name], executor.figures.get(figure.name))
     ]
 
 
 def run_rows(names: Sequence[str], arguments: argparse.Namespace | None = None) -> str:
-    """Measure rows and print their table; return it. Exits with 1 when a short form lost grossly, twice."""
+    """Measure rows, and print and return their table. A short form exits with 1 on a confirmed gross loss."""
     given = arguments or parser("Measure one row of the table in benchmarks/README.md.").parse_args()
     todo = plan(given)
     measured: list[Measured] = []
@@ -109,7 +109,7 @@ def run_rows(names: Sequence[str], arguments: argparse.Namespace | None = None) 
             answers = measure(name, row, todo)
             losses += [f"{name}: {loss}" for loss in gross_losses(row, answers)]
         measured.append((row.title.format_map(given_to(row, todo)), row, answers))
-        print(table(measured[-1:], todo.systems), file=sys.stderr)  # in case that a later row breaks off a long run
+        print(table(measured[-1:], todo.systems), file=sys.stderr)  # in case a later row aborts a long run
     text = f"{machine(todo.rounds)}\n\n" + "".join(f"- {versions(system)}\n" for system in todo.systems)
     text += "\n" + table(measured, todo.systems)
     print(text)

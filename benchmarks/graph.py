@@ -1,6 +1,6 @@
-"""A graph of small nodes in layers, each of two nodes of the layer before; only the last layer comes back.
+"""A graph in layers: each node depends on two nodes of the previous layer, and only the last layer is returned.
 
-Not for the executor, which has no graphs.
+The executor has no graphs.
 
     python benchmarks/graph.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -19,7 +19,7 @@ from benchmarks.systems import Start
 from benchmarks.tasks import check, warm_up
 
 MODULUS = 1_000_003
-"""Keeps the values small."""
+"""Keeps values small."""
 
 ROW = Row(
     title="graph, {layers} layers of {width} nodes, 2 dependencies each: nodes/s",

@@ -1,9 +1,9 @@
-"""The programs that `hosts.py` runs on several hosts, once for each system, in the system's own interpreter.
+"""Programs that `hosts.py` runs on several hosts, in the interpreter of each measured system.
 
     python -m benchmarks.host_programs PROGRAM ADAPTOR ADDRESS CREDENTIALS ARGUMENTS CHANNEL
 
-CHANNEL is the descriptor of a socket to `hosts.py`. What a program does in a `Meter` is what is measured: both ends
-of it are told, and `hosts.py` answers when it has read the counters of the links.
+CHANNEL is the descriptor of a socket to `hosts.py`. Only the work in a `Meter` is measured. At its begin and end, the
+program notifies `hosts.py`, which reads the counters of the links and answers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.tasks import check, warm_up
 
 SLICE = 1_000
 MODULUS = 2**64
-"""Sums of arrays are modulo this."""
+"""Modulus for the sums of arrays."""
 
 Arguments = Mapping[str, int]
 
 
 class Meter:
-    """Measures the body of a `with` statement: its time, and the bytes on the links."""
+    """Measures the time and the bytes on the links during a `with` statement."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._lines = channel.makefile("rw")
@@ -54,7 +54,7 @@ def host_names(hosts: int) -> list[str]:
 
 
 def random_array(size_bytes: float, seed: int) -> Any:
-    """Return what no compression makes smaller."""
+    """Return an array that does not compress."""
     return np.random.default_rng(seed).integers(0, MODULUS, int(size_bytes) // 8, np.uint64)
 
 
@@ -146,7 +146,7 @@ def main(program: str, adaptor: str, address: str, credentials: str, arguments: 
     with socket.socket(fileno=int(channel)) as link:
         system: Spread = module.Connected(address, credentials)
         warm_up(system, given["hosts"] * given["slots"])
-        # Whatever a host needs before its first large value, it has now.
+        # By now, each host has received everything that its first large value needs.
         first = system.put(random_array(2e6, 0))
         system.gather([system.submit_on(name, part, first, 0) for name in host_names(given["hosts"])])
         del first

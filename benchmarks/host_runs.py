@@ -1,4 +1,4 @@
-"""One run of a program on several simulated hosts: a new cluster, counters at the links, and nothing left behind."""
+"""Runs a program once on several simulated hosts: a new cluster, counters on the links, and a complete cleanup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaler.security.private_files import write_private
 from tests.hosts import Host, HostsError, Network, Traffic, hosts, why_not
 
 SETTLE_SECONDS = 0.5
-"""What crosses a link this soon after the last result still counts."""
+"""Traffic this soon after the last result still counts."""
 FIRST = "host0"
 
 Links = Mapping[str, Traffic]
@@ -31,7 +31,7 @@ Arguments = Mapping[str, int]
 class Measured:
     """One run of a program with these arguments.
 
-    seconds: from its first call to its last result. links: what crossed the link of each host.
+    seconds: from its first call to its last result. links: traffic on each host's link.
     """
 
     given: Arguments
@@ -39,16 +39,16 @@ class Measured:
     links: Links
 
     def moved_bytes(self) -> int:
-        """Return what crossed from one host to another. Each byte counts once, where it was sent."""
+        """Return the bytes sent from one host to another, each counted once, at its sender."""
         return sum(link.sent_bytes for link in self.links.values())
 
     def worker_links_bytes(self) -> list[int]:
-        """Return what crossed the links of the hosts with workers, each direction by itself."""
+        """Return the bytes on the links of the hosts with workers, one number per direction."""
         workers = [link for host, link in self.links.items() if host != FIRST]
         return [size for link in workers for size in (link.received_bytes, link.sent_bytes)]
 
     def busiest_bytes(self) -> int:
-        """Return the most that crossed one link in one direction."""
+        """Return the largest number of bytes on one link in one direction."""
         return max(size for link in self.links.values() for size in (link.received_bytes, link.sent_bytes))
 
 
@@ -56,13 +56,13 @@ class Measured:
 
 
 class Deployment:
-    """Starts a system on the hosts of a network, as its users start it on several machines."""
+    """Starts a system on the hosts of a network, in the way that its users start it on several machines."""
 
     def __init__(self, network: Network, directory: Path) -> None:
         self.network = network
         self.log = directory / "log"
         self._output = self.log.open("wb")
-        # A peer must not find this checkout's scaler, so its path has nothing but the benchmarks.
+        # Only the benchmarks are on the path, because a peer must not import this checkout's scaler.
         path = directory / "path"
         path.mkdir()
         (path / "benchmarks").symlink_to(Path(__file__).parent)
@@ -72,11 +72,11 @@ class Deployment:
         self._output.close()
 
     def start(self, system: str, slots: int) -> tuple[str, str]:
-        """Return the address for clients, and their credential file."""
+        """Start the system, and return the address for clients and their credential file."""
         return self._scaler(slots) if system == "scaler" else self._dask(slots)
 
     def client(self, system: str, *words: str, channel: socket.socket) -> subprocess.Popen[Any]:
-        """Start a module on the first host, in the system's interpreter."""
+        """Start a module on the first host with the system's interpreter."""
         python = interpreter(system)
         assert python is not None
         end = channel.fileno()
@@ -107,7 +107,7 @@ class Deployment:
         return address, str(credentials[first])
 
     def _dask(self, slots: int) -> tuple[str, str]:
-        """Start Dask with its defaults, but without dashboards and with one thread in each worker."""
+        """Start Dask with its defaults, except for no dashboards and one thread per worker."""
         first, *others = self.network.hosts
         found = interpreter("dask")
         assert found is not None
@@ -129,7 +129,7 @@ class Deployment:
 
 
 class RunFailedError(Exception):
-    """A program did not end as it should."""
+    """A program failed or did not finish in time."""
 
 
 def run_program(name: str, system: str, given: Arguments, limit_seconds: float) -> Measured:
@@ -151,7 +151,7 @@ def run_program(name: str, system: str, given: Arguments, limit_seconds: float) 
                 ours.settimeout(limit_seconds)
                 measured = listen(ours, network, given)
             if client.wait(limit_seconds) or measured is None:
-                raise RunFailedError(f"the client ended with status {client.returncode}")
+                raise RunFailedError(f"the client exited with status {client.returncode}")
         except (RunFailedError, HostsError, TimeoutError, subprocess.TimeoutExpired) as error:
             raise RunFailedError(f"{error}\n{tail(deployment.log)}") from error
         finally:
@@ -160,7 +160,7 @@ def run_program(name: str, system: str, given: Arguments, limit_seconds: float) 
 
 
 def listen(channel: socket.socket, network: Network, given: Arguments) -> Measured | None:
-    """Read the counters whenever the program asks for it; return what it measured when it has ended."""
+    """Read the counters whenever the program asks. Returns the measurement after the program has ended."""
     before: Links = {}
     measured = None
     with channel.makefile("rw") as lines:

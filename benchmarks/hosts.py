@@ -1,12 +1,12 @@
-"""Bytes between hosts: programs on several simulated hosts, on Scaler and Dask, with a counter at each host's link.
+"""Counts the bytes between hosts for programs that run on several simulated hosts, with Scaler and with Dask.
 
     python benchmarks/hosts.py [--programs a,b] [--systems a,b] [--set chain.megabytes=200] [--json FILE] [--short]
 
-Hosts are network namespaces on one bridge (`tests/hosts.py`), which need root, or a Linux where users may make user
-namespaces. Elsewhere they are groups of processes with host names of their own (`named_hosts.py`), for Scaler alone,
-and for programs whose links have no limit. Client, scheduler and object storage of Scaler run on the first host, which
-has no workers; every other host has the same number of workers and a key of its own. `python benchmarks/peers.py dask`
-installs Dask, once.
+A host is a network namespace on a common bridge (`tests/hosts.py`). This requires root or a Linux that permits user
+namespaces. Elsewhere, a host is a group of processes with its own host name (`named_hosts.py`): for Scaler only, and
+only for programs without a limited link. Scaler's client, scheduler, and object storage share the first host, which has
+no workers. All other hosts have the same number of workers, and one key each. Install Dask with
+`python benchmarks/peers.py dask`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEGIN, END = "<!-- the hosts begin -->\n", "<!-- the hosts end -->\n"
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that follows from a run. aim: None where there is none; it may be less."""
+    """A number computed from a run. aim: upper limit, or None."""
 
     name: str
     of: Callable[[Measured], float]
@@ -46,10 +46,10 @@ class Figure:
 @dataclass(frozen=True)
 class Program:
     title: str
-    """Names of arguments in braces become their values."""
+    """Text in which names of arguments in braces become their values."""
     figures: tuple[Figure, ...]
     full: Arguments
-    """What the program of this name in `host_programs.py` is called with."""
+    """Arguments for the program with this name in `host_programs.py`."""
     short: Arguments
     limit_seconds: float = 240.0
 
@@ -63,12 +63,12 @@ def moved_megabytes(run: Measured) -> float:
 
 
 def share_moved(run: Measured) -> float:
-    """Return the percentage of the bytes that move when every argument and every result does."""
+    """Return the bytes moved, as a percentage of all arguments and results."""
     return moved_megabytes(run) / (2 * run.given["tasks"] * run.given["megabytes"]) * 100
 
 
 def time_in_copies(run: Measured) -> float:
-    """Return the time as a multiple of what a limited link needs for one copy at least."""
+    """Return the time, as a multiple of the minimum to carry one copy over a limited link."""
     return run.seconds / (run.given["megabytes"] * 8 / run.given["megabits"])
 
 
@@ -90,7 +90,7 @@ SECONDS = Figure("s", seconds)
 PROGRAMS = {
     "shared": Program(
         "{megabytes} MB from the client, used by {tasks} tasks on {slots} slots of another host",
-        (Figure("copies that cross", copies, 1.01), Figure(MOVED, moved_megabytes), SECONDS),
+        (Figure("copies on the link", copies, 1.01), Figure(MOVED, moved_megabytes), SECONDS),
         full={"hosts": 1, "slots": 4, "megabytes": 100, "tasks": 80},
         short={"hosts": 1, "slots": 2, "megabytes": 10, "tasks": 8},
     ),
@@ -104,21 +104,21 @@ PROGRAMS = {
         "{megabytes} MB from the client to {hosts} hosts, links of {megabits} Mbit/s",
         (
             Figure("time, in copies at a link's full rate", time_in_copies, 2.5),
-            Figure("the busiest link, in copies", busiest_in_copies, 3),
+            Figure("busiest link, in copies", busiest_in_copies, 3),
             SECONDS,
         ),
         full={"hosts": 16, "slots": 1, "megabytes": 25, "megabits": 50},
         short={"hosts": 3, "slots": 1, "megabytes": 4, "megabits": 80},
     ),
     "chain": Program(
-        "{tasks} tasks, each with the {megabytes} MB that the one before returns, {hosts} hosts",
-        (Figure("moved, % of all arguments and results", share_moved, 2), SECONDS),
+        "{tasks} tasks, each takes the {megabytes} MB that the previous one returned, {hosts} hosts",
+        (Figure("moved, % of arguments and results", share_moved, 2), SECONDS),
         full={"hosts": 4, "slots": 1, "megabytes": 50, "tasks": 50},
         short={"hosts": 2, "slots": 1, "megabytes": 5, "tasks": 6},
     ),
     "shuffle": Program(
         "shuffle of {pieces} x {pieces} pieces of {kilobytes} kB, {hosts} hosts",
-        (Figure("the busiest link, of the mean", busiest_of_mean, 1.3), Figure(MOVED, moved_megabytes), SECONDS),
+        (Figure("busiest link, relative to the mean", busiest_of_mean, 1.3), Figure(MOVED, moved_megabytes), SECONDS),
         full={"hosts": 8, "slots": 1, "kilobytes": 250, "pieces": 64},
         short={"hosts": 3, "slots": 1, "kilobytes": 100, "pieces": 6},
     ),
@@ -126,14 +126,14 @@ PROGRAMS = {
 
 
 def median_run(runs: Sequence[Measured]) -> Measured:
-    """Return the run whose time is the median."""
+    """Return the run with the median time."""
     return sorted(runs, key=lambda run: run.seconds)[(len(runs) - 1) // 2]
 
 
 # -- tables
 
 Results = Mapping[str, Mapping[str, Measured | str]]
-"""By program and system: what was measured, or why nothing was."""
+"""Results by program and system: the measurement, or the reason for having none."""
 
 
 def table(results: Results, arguments: Mapping[str, Arguments], systems: Sequence[str]) -> str:
@@ -164,7 +164,7 @@ def holds(figure: Figure, run: Measured | str | None) -> str:
 
 
 def link_table(found: Mapping[str, Measured | str]) -> str:
-    """Return what crossed each host's link, in MB, sent and received by the host."""
+    """Return a table of the MB that each host sent and received over its link."""
     runs = {system: run for system, run in found.items() if isinstance(run, Measured)}
     head = ["link of", *(f"{system}: {way}" for system in runs for way in ("sent", "received"))]
     lines = [head, ["---"] * len(head)]
@@ -189,18 +189,18 @@ def as_json(results: Results, arguments: Mapping[str, Arguments]) -> dict[str, A
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", default=",".join(PROGRAMS), help="those to run (default: %(default)s)")
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="those to measure (default: %(default)s)")
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="programs to run (default: %(default)s)")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="systems to measure (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="show the run of median time (default: %(default)s)")
-    parser.add_argument("--short", action="store_true", help="small values and few hosts: a few seconds a program")
+    parser.add_argument("--short", action="store_true", help="small values and few hosts: a few seconds per program")
     parser.add_argument("--set", action="append", default=[], metavar="PROGRAM.NAME=VALUE", help="another argument")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and links into a file")
-    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and link counters to a file")
+    parser.add_argument("--write", action="store_true", help="update the table in benchmarks/README.md")
     return parser.parse_args()
 
 
 def given_arguments(given: argparse.Namespace) -> dict[str, Arguments]:
-    """Return the arguments of the programs to run, by name. Ends the program where an option says what there is not."""
+    """Return the arguments of each program to run. Exits if an option names an unknown program or argument."""
     names = given.programs.split(",")
     for name in names:
         if name not in PROGRAMS:
@@ -221,7 +221,7 @@ def installed(names: str) -> list[str]:
         if system not in SYSTEMS:
             raise SystemExit(f"no such system: {system}; there are {', '.join(SYSTEMS)}")
         if interpreter(system) is None:
-            print(f"{system} is left out: python benchmarks/peers.py {system} installs it", file=sys.stderr)
+            print(f"{system} is not installed: python benchmarks/peers.py {system} installs it", file=sys.stderr)
     return [system for system in names.split(",") if interpreter(system) is not None]
 
 
@@ -230,13 +230,13 @@ def main() -> None:
     arguments, systems = given_arguments(given), installed(given.systems)
     run_as_root()
     if why_not():
-        print(f"{why_not()}: hosts are processes with names of their own, and only values count", file=sys.stderr)
+        print(f"{why_not()}: hosts are groups of processes, and only values are counted", file=sys.stderr)
         systems = [system for system in systems if system == "scaler"]
         limited = [name for name, each in arguments.items() if "megabits" in each]
         if limited:
-            print(f"left out, because no link can be limited: {', '.join(limited)}", file=sys.stderr)
+            print(f"omitted, because links cannot be limited: {', '.join(limited)}", file=sys.stderr)
         arguments = {name: each for name, each in arguments.items() if name not in limited}
-    # `timeout` and other programs that end this one send SIGTERM: the hosts go as with Ctrl-C.
+    # `timeout` sends SIGTERM. Exiting normally removes the hosts, as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     results: dict[str, dict[str, Measured | str]] = {}
     for name, each in arguments.items():

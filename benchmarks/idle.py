@@ -1,4 +1,4 @@
-"""What a system costs that has nothing to do: memory and CPU of all its processes and the client's, with two workers.
+"""CPU time and memory of an idle system with two workers: all its processes and the client.
 
 python benchmarks/idle.py [--short] [--systems a,b] [--rounds 3]
 """

@@ -1,6 +1,6 @@
-"""Results one after another: `imap` beside `multiprocessing.Pool`, and what windows are worth.
+"""Results one by one: `imap` relative to `multiprocessing.Pool`, and the effect of window sizes.
 
-Two workers each. The two take turns, so that what else the machine does hits both; the tables show medians.
+Each side has two workers. The two alternate, because load from other programs then affects both. Figures are medians.
 
     python benchmarks/imap.py [--rounds 5] [--items 50000]
 """
@@ -18,7 +18,7 @@ from scaler import Client, SchedulerClusterCombo
 
 WORKERS = 2
 POOL_CHUNK = 500
-"""Without chunks, the pool takes about ten times as long."""
+"""Without chunks, the pool takes ten times as long."""
 WINDOWS = (16, 64, 512, 4096, 32_768, None)
 
 
@@ -59,15 +59,15 @@ def main() -> None:
         pool.map(identity, range(100))
         for _ in range(arguments.rounds):
             rows = {
-                f"imap_unordered over {items:,}, items/s": (
+                f"imap_unordered of {items:,}, items/s": (
                     rate(client.imap_unordered(identity, range(items)), items),
                     rate(pool.imap_unordered(identity, range(items), chunksize=POOL_CHUNK), items),
                 ),
-                f"imap over {items:,}, items/s": (
+                f"imap of {items:,}, items/s": (
                     rate(client.imap(identity, range(items)), items),
                     rate(pool.imap(identity, range(items), chunksize=POOL_CHUNK), items),
                 ),
-                "the first result, ms": (
+                "first result, ms": (
                     first_ms(lambda: client.imap(identity, range(100))),
                     first_ms(lambda: pool.imap(identity, range(100))),
                 ),
@@ -85,7 +85,7 @@ def main() -> None:
         print(f"| {name} | {shown.format(ours)} | {shown.format(theirs)} | {ours / theirs:.2f} |")
     print("\n| window | items/s |\n|---|---|")
     for window, rates in windows.items():
-        print(f"| {'chosen by itself' if window is None else f'{window:,}'} | {statistics.median(rates):,.0f} |")
+        print(f"| {'default' if window is None else f'{window:,}'} | {statistics.median(rates):,.0f} |")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Few long tasks among many short ones, in three orders: the least time for two workers as a share of what it took.
+"""A few long tasks among many short ones, in three orders: the shortest possible time divided by the time taken.
 
-One task in ten sleeps 100 ms, the others 1 ms. *In a clump*: the long ones are neighbours, in the middle.
-*Alternating*: every tenth is long, so that dealing out tasks in turns gives all long ones to one worker. *Behind a 1 s
-task*: that one goes first, then the same as alternating.
+One task in ten sleeps 100 ms, and the others 1 ms. *Adjacent*: the long tasks are consecutive, in the middle. *Every
+tenth*: dealing out tasks in turns would give all long ones to the same worker. *Behind a 1 s task*: that task comes
+first, followed by the order of *every tenth*.
 
     python benchmarks/imbalance.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -26,7 +26,7 @@ FIRST_SECONDS = 1.0
 AIM = 0.96
 
 ROW = Row(
-    title="imbalance, {tasks} tasks: in a clump / alternating / behind a 1 s task: share of the ideal",
+    title="imbalance, {tasks} tasks: long ones adjacent / every tenth / behind a 1 s task: share of the ideal",
     figures=tuple(Figure(name, AIM, of_executor=1.0) for name in ("clump", "alternating", "behind")),
     full={"tasks": 200},
     short={"tasks": 40},

@@ -1,12 +1,12 @@
-"""What a journal costs: a file of our own beside SQLite and LMDB, then a cluster with and without one.
+"""Measures the cost of a journal: a plain file, SQLite, and LMDB, then a cluster with and without a journal.
 
-Run it as `python benchmarks/journal.py [--rounds 3] [--directory PATH]`; the directory says which disk. LMDB has a row
-when the package `lmdb` is installed. All take turns; every figure is the best of the rounds: the others are what else
-the machine did.
+Run `python benchmarks/journal.py [--rounds 3] [--directory PATH]`, with a directory on the disk to measure. LMDB is
+included if the package `lmdb` is installed. Variants alternate, and each figure is the best of all rounds, because
+other programs only slow a round down.
 
-A record stands for one step of the scheduler, and counts when the disk has confirmed it. In the column of lone records
-each waits for the one before; in the others records come as fast as they are taken, and those that came during a
-confirmation share the next one. CPU is that of all threads, per record.
+A record stands for one step of the scheduler, and counts once the disk has confirmed it. In the first column, each
+record waits for the previous one. In the others, records arrive as fast as the store accepts them, and records that
+arrive during a confirmation share the next one. CPU is the time of all threads, per record.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from scaler.journal.journal import SEGMENT_BYTES, Journal
 LMDB = importlib.import_module("lmdb") if importlib.util.find_spec("lmdb") else None
 
 LONE, SMALL, LARGE = 200, 20_000, 1_000
-"""Records of each column."""
+"""Number of records in each column."""
 SMALL_BYTES, LARGE_BYTES = 300, 50_000
-"""A lone task, and a batch of 500."""
+"""Sizes of a single task's record and of a batch of 500."""
 TASKS, ROUND_TRIPS = 20_000, 500
 
 
 class Store(Protocol):
-    """Takes records, and knows how many the disk has confirmed."""
+    """Accepts records, and counts those that the disk has confirmed."""
 
     def append(self, body: bytes) -> None: ...
 
@@ -52,8 +52,8 @@ class Store(Protocol):
 
 
 class Database:
-    """Commits to a database as the journal does: a lone record in the caller's thread, because a change of threads
-    takes longer than the disk, and all records that have come meanwhile at a time in a thread.
+    """Commits to a database as the journal does. Commits a single record in the caller's thread, because switching
+    threads takes longer than the disk. Otherwise a thread commits all records that have arrived, together.
     """
 
     def __init__(self, commit: Callable[[int, list[bytes]], None]) -> None:
@@ -95,9 +95,9 @@ class Database:
 
 
 def open_sqlite(directory: Path) -> Callable[[int, list[bytes]], None]:
-    """Open SQLite with a log that has the space of a segment before the first record, as the journal has.
+    """Open SQLite with a log preallocated to the size of a journal segment.
 
-    A log that grows costs each commit a change of the file system. Checkpoints are off, and so is compaction.
+    A growing log would cost a file system change per commit. Checkpoints and compaction are both off.
     """
     database = sqlite3.connect(directory / "journal.sqlite", isolation_level=None, check_same_thread=False)
     for pragma in ("page_size=65536", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0"):
@@ -147,7 +147,7 @@ async def confirmed(store: Store, count: int) -> None:
 
 
 async def measure(opened: Callable[[Path], Store], directory: Path) -> list[float]:
-    """Return ms per lone record, small records/s and their us of CPU, MB/s of large ones and their us."""
+    """Return ms per single record, small records/s with us of CPU each, and MB/s of large records with us of CPU."""
     figures: list[float] = []
     with tempfile.TemporaryDirectory(dir=directory) as name:
         store = opened(Path(name))
@@ -178,7 +178,7 @@ def no_op(number: int) -> int:
 
 
 def cluster(state_directory: str) -> list[float]:
-    """Return submits/s with all results, and ms of a round trip."""
+    """Return tasks/s from submit to result, and ms per round trip."""
     with (
         SchedulerClusterCombo(n_workers=2, state_directory=state_directory) as combo,
         Client(combo.get_address()) as client,
@@ -225,7 +225,7 @@ def main() -> None:
     heads = ["", "lone, ms", "small/s", "CPU, us", "large, MB/s", "CPU, us"]
     higher = [False, True, False, True, False]
     print(table([heads, *([name, *numbers(best(rows, higher))] for name, rows in found.items())]))
-    heads = ["state_directory", "`submit` of a no-op/s", "round trip, ms"]
+    heads = ["state_directory", "no-ops by `submit`/s", "round trip, ms"]
     print(table([heads, *([name, *numbers(best(rows, [True, False]))] for name, rows in clusters.items())]))
 
 

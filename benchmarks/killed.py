@@ -1,6 +1,6 @@
-"""SIGKILL to a process that runs tasks, a second after they were submitted: the share of right results, and the time.
+"""SIGKILL for a process that runs tasks, one second after their submission: correct results, and the time taken.
 
-The time counts until every future has ended, or until it is given up; it is left out where most results are missing.
+The time ends when every future has ended, or at the limit. The table omits it if most results are missing.
 
     python benchmarks/killed.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -24,7 +24,7 @@ TASK_SECONDS = 0.05
 GIVE_UP_SECONDS = 60.0
 
 ROW = Row(
-    title="SIGKILL the process that runs tasks, {tasks} x 50 ms: right results, % / s",
+    title="SIGKILL a process that runs tasks, {tasks} x 50 ms: correct results, % / s",
     figures=(
         Figure("right %", 100, must_hold=True),
         Figure("s", 5.6, is_higher_better=False),

@@ -1,11 +1,11 @@
-"""Graphs of very many small nodes through `get`: chains, fan-ins and random layers, with ten inputs a node.
+"""Graphs with very many small nodes through `get`: chains, fan-ins, and random layers, with ten inputs per node.
 
-Rates, and the growth of all processes together at its largest, per node. The graph itself is made before.
+Prints nodes per second, and the peak memory growth of all processes per node. Building the graph is not measured.
 
     python benchmarks/peers.py                    # once
     python benchmarks/large_graphs.py [--nodes 1000000] [--peer-nodes 10000] [--limit 1200]
 
-Other systems get fewer nodes, because they need minutes for them; their rates hardly depend on the number.
+Other systems get fewer nodes because they are slow. Their rates hardly depend on the number of nodes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ KINDS = ("chain", "fan-in", "random layers")
 INPUTS = 10
 LAYERS = 100
 MODULUS = 1_000_003
-"""Keeps the values small."""
+"""Keeps values small."""
 LOOK_SECONDS = 1.0
-"""Reading how much memory a large process has takes a part of this time, and a core."""
+"""Interval between memory readings. One reading of a large process keeps a core busy for a part of it."""
 
 Graph = dict[str, Any]
 VALUES: Graph = {f"value {number}": number for number in range(INPUTS)}
-"""Inputs that are no nodes. All systems take names of inputs; some take nothing else."""
+"""Inputs that are not nodes. All systems accept names as inputs, and some accept nothing else."""
 
 
 def add(*values: int) -> int:
@@ -43,7 +43,7 @@ def add(*values: int) -> int:
 
 
 def chain(nodes: int) -> tuple[Graph, list[str]]:
-    """Each node takes the one before, and nine values."""
+    """Make a chain: each node takes the previous node and nine values."""
     graph: Graph = {**VALUES, "0": (add, *VALUES)}
     others = list(VALUES)[1:]
     for number in range(1, nodes):
@@ -52,7 +52,7 @@ def chain(nodes: int) -> tuple[Graph, list[str]]:
 
 
 def fan_in(nodes: int) -> tuple[Graph, list[str]]:
-    """Ten nodes into one, again and again, until one is left."""
+    """Make a tree in which each node takes ten nodes, down to a single one."""
     leaves = nodes * (INPUTS - 1) // INPUTS
     left = deque(str(number) for number in range(leaves))
     graph: Graph = VALUES | dict.fromkeys(left, (add, *VALUES))
@@ -64,7 +64,7 @@ def fan_in(nodes: int) -> tuple[Graph, list[str]]:
 
 
 def random_layers(nodes: int) -> tuple[Graph, list[str]]:
-    """A hundred layers; each node takes ten of the layer before."""
+    """Make a hundred layers in which each node takes ten nodes of the previous layer."""
     draw, width = random.Random(1), nodes // LAYERS
     graph: Graph = dict(VALUES)
     before: list[str] = list(VALUES)
@@ -80,7 +80,7 @@ MAKE = (chain, fan_in, random_layers)
 
 
 def expected(graph: Graph, keys: list[str]) -> list[int]:
-    """Return the values of these keys, computed here: each node comes after its inputs."""
+    """Return the values of these keys, computed here in the graph's order, which puts inputs first."""
     values: dict[str, int] = {}
     for name, node in graph.items():
         values[name] = add(*(values[each] for each in node[1:])) if isinstance(node, tuple) else node
@@ -88,7 +88,7 @@ def expected(graph: Graph, keys: list[str]) -> list[int]:
 
 
 class Peak:
-    """Watches the memory of all processes for its largest growth, from a thread."""
+    """Records the peak memory growth of all processes, in a thread."""
 
     def __init__(self) -> None:
         self._everyone = processes()
@@ -123,7 +123,7 @@ def scenario(start: Start, kind: int, nodes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    # They are of no use to the processes that are measured.
+    # Imported here, because the measured processes do not need them.
     from benchmarks.one_run import run_once  # noqa: PLC0415
     from benchmarks.peers import interpreter, versions  # noqa: PLC0415
     from benchmarks.rows import PLATFORMS  # noqa: PLC0415
@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--peer-nodes", type=int, default=10_000)
-    parser.add_argument("--limit", type=float, default=1_200.0, help="seconds of one run")
+    parser.add_argument("--limit", type=float, default=1_200.0, help="time limit of a run in seconds")
     parser.add_argument("--systems", default=",".join(PLATFORMS))
     given = parser.parse_args()
     systems = [each for each in given.systems.split(",") if interpreter(each)]

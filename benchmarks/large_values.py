@@ -1,6 +1,6 @@
-"""Arguments of 10 MB each to tasks that return a number, and then tasks whose results are as large.
+"""Tasks with arguments of 10 MB that return a number, then tasks with results of 10 MB.
 
-All tasks of a kind are submitted at once. Contents differ and do not compress. MB/s of values, counted once each.
+All tasks of a kind are submitted at once. Values are random and do not compress. MB/s counts each value once.
 
     python benchmarks/large_values.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -24,9 +24,9 @@ BLOCK = 1_000_000
 BLOCKS = 10
 
 ROW = Row(
-    title="{values} arguments / then {values} results of 10 MB each: MB/s",
-    # No ratio for arguments: the executor's figure was 190 MB/s when the aim was set and is 400 to 500 elsewhere, where
-    # a third of the aim as a ratio would ask for four fifths of the aim.
+    title="{values} arguments of 10 MB / then {values} results of 10 MB: MB/s",
+    # Arguments have no aim as a ratio: the executor reached 190 MB/s when the aim was set, but 400 to 500 on other
+    # machines, where a third of such an aim would be four fifths of the absolute one.
     figures=(Figure("arguments", 600), Figure("results", 600, of_executor=1.5)),
     full={"values": 50},
     short={"values": 10},

@@ -1,4 +1,4 @@
-"""What figures were measured on, in a line."""
+"""Describes the machine in one line."""
 
 from __future__ import annotations
 

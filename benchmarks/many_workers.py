@@ -1,6 +1,6 @@
-"""Many more workers than cores: until all have answered, what they need in memory, and how fast no-ops are then.
+"""Many more workers than cores: the time until all are ready, their memory, and no-ops by `submit`.
 
-All have answered when tasks of 20 ms, kept on their way, have run in as many processes.
+All workers are ready when tasks of 20 ms have run in as many processes as there are workers.
 
     python benchmarks/many_workers.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -19,7 +19,7 @@ from benchmarks.systems import Start
 from benchmarks.tasks import check, identity, wait_for_workers
 
 ROW = Row(
-    title="{workers} workers on these cores: no-ops/s / MB / s until all have answered",
+    title="{workers} workers on these cores: no-ops/s / MB / s until all are ready",
     figures=(
         Figure("no-ops/s", 10_000, of_executor=1.8),
         Figure("MB", 1_000, is_higher_better=False, of_executor=2.2),

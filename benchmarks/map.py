@@ -1,6 +1,6 @@
-"""A map of a no-op over many items, in the chunks that each system makes by itself.
+"""One `map` of a no-op over many items, with each system's default chunks.
 
-The executor makes chunks of one item by default; opengris-scaler and Dask have a task per item.
+The executor's default chunk is one item. opengris-scaler and Dask create one task per item.
 
     python benchmarks/map.py [--short] [--systems a,b] [--rounds 3]
 """

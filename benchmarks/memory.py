@@ -1,7 +1,7 @@
-"""What a waiting task costs in memory: no-ops queued behind tasks that keep both workers busy, all processes together.
+"""Memory per waiting task, in all processes: no-ops queue behind tasks that occupy both workers.
 
-The difference between before and after, per task, once nothing grows any more. Then the workers are let go, and every
-result is looked at.
+The figure is the memory growth per task, after memory has stopped growing. Then the workers are released, and all
+results are checked.
 
     python benchmarks/memory.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -23,7 +23,7 @@ from benchmarks.tasks import check, identity, warm_up
 WORKERS = 2
 LOOK_SECONDS = 0.5
 SMALL_BYTES = 100_000
-"""Less than this between two looks is not growth."""
+"""Growth below this between two readings counts as none."""
 
 ROW = Row(
     title="memory per queued task, {tasks:,} tasks, all processes: B",
@@ -35,7 +35,7 @@ ROW = Row(
 
 
 def block(directory: str, number: int) -> int:
-    """Report that it runs, and end when asked."""
+    """Report the start, and end on request."""
     (Path(directory) / f"runs-{number}").touch()
     while not (Path(directory) / "go").exists():
         time.sleep(0.02)
@@ -52,7 +52,7 @@ def scenario(start: Start, tasks: int) -> dict[str, float]:
         before = settled_bytes()
         futures = [system.submit(identity, number) for number in range(tasks)]
         after = settled_bytes()
-        check(not any(future.done() for future in futures), "waiting: some tasks did not")
+        check(not any(future.done() for future in futures), "tasks that should wait")
         (Path(directory) / "go").touch()
         check(system.gather(blockers) == list(range(WORKERS)), "the blockers")
     check(system.gather(futures) == list(range(tasks)), "queued tasks")
@@ -61,7 +61,7 @@ def scenario(start: Start, tasks: int) -> dict[str, float]:
 
 
 def settled_bytes() -> float:
-    """Return the memory of all processes when it has stopped growing."""
+    """Return the memory of all processes after it has stopped growing."""
     now = memory_bytes(processes())
     while True:
         time.sleep(LOOK_SECONDS)

@@ -1,7 +1,7 @@
-"""Hosts where there are no network namespaces: groups of processes of this machine, each with a host name of its own.
+"""Hosts without network namespaces: groups of processes on this machine, each with its own host name.
 
-Scaler takes each group for a host. What moves between them is what its scheduler counts of values that go from one
-store to another: messages are not in it. No link can be limited, and there is no such count of another system.
+Scaler treats each group as a host. Traffic is what Scaler's scheduler counts for values that move between stores,
+without messages. Links cannot be limited, and other systems have no such counter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OBJECT_STORAGE = "object storage"
 
 @dataclass(frozen=True, eq=False)
 class NamedHost(Host):
-    """A group of processes, which have its home directory in common."""
+    """A group of processes with a common home directory."""
 
     def command(self, *words: str | Path) -> list[str]:
         return [*map(str, words)]
@@ -43,10 +43,10 @@ def _home_of(process: psutil.Process) -> str:
 
 
 class NamedNetwork(Network):
-    """Such hosts. The first one has the object storage."""
+    """Named hosts, the first of which runs the object storage."""
 
     def traffic(self) -> dict[str, Traffic]:
-        """Return what the stores of each host have sent to others and received, by the host's name."""
+        """Return the bytes that each host's stores have sent and received, by host name."""
         first = self.hosts[0]
         top = Path(sys.executable).parent / "scaler_top"
         command: list[str | Path] = [
@@ -68,7 +68,7 @@ class NamedNetwork(Network):
 
 @contextmanager
 def named_hosts(count: int) -> Iterator[NamedNetwork]:
-    """Make hosts `host0`, `host1` and so on. At the end all their processes are ended."""
+    """Create hosts `host0`, `host1`, and so on. Their processes are terminated on exit."""
     with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as directory:
         made: Sequence[Host] = [
             NamedHost(f"host{number}", "127.0.0.1", "", Path(directory) / f"host{number}") for number in range(count)

@@ -1,6 +1,6 @@
-"""Tasks that submit tasks and wait for them: Fibonacci numbers, every call a task of its own, equal ones too.
+"""Fibonacci numbers by tasks that submit tasks and wait. Every call is a separate task, even for equal numbers.
 
-Not for the executor, whose workers cannot submit.
+The executor's workers cannot submit tasks.
 
     python benchmarks/nested.py [--short] [--systems a,b] [--rounds 3]
 """

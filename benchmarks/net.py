@@ -1,7 +1,7 @@
-"""What sessions cost: round trips and one-way batches through listener and connector, beside bare ZeroMQ sockets.
+"""Measures round trips and one-way batches over sessions, relative to bare ZeroMQ sockets.
 
-Run it as `python benchmarks/net.py [--seconds 2]`. The server is a second process; both use one core each. Every figure
-is the median of three runs; bare and ours take turns in the same run, so that both see the same machine.
+Run `python benchmarks/net.py [--seconds 2]`. The server is a second process, and each side uses one core. Figures are
+medians of three runs. Sessions and bare sockets alternate, because both then see the same load.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def bare_bytes(dealer: zmq.Socket[bytes], seconds: float) -> float:
     return sent / (time.perf_counter() - begun) / 1e6
 
 
-class Ours:
-    """A connector, and the number of the last answer."""
+class SessionClient:
+    """A connector that records the number of the latest answer."""
 
     def __init__(self, address: str) -> None:
         self.connector = SocketConnector(
@@ -125,7 +125,7 @@ class Ours:
         await self._answered.wait()
 
     async def round_trips(self, seconds: float) -> float:
-        """As components work: the next question is sent from the turn that brings the answer."""
+        """Measure round trips as components make them: the callback that gets an answer sends the next question."""
         count, begun = 0, time.perf_counter()
         ended = asyncio.Event()
 
@@ -143,7 +143,7 @@ class Ours:
         return count / (time.perf_counter() - begun)
 
     async def one_way(self, seconds: float) -> float:
-        """In turns of 100 messages; the outbox pushes back when the server falls behind."""
+        """Measure batches of 100 messages. The outbox pushes back when the server falls behind."""
         count, begun = 0, time.perf_counter()
         while time.perf_counter() - begun < seconds:
             try:
@@ -167,7 +167,7 @@ class Ours:
 
 
 def measure(scheme: str, seconds: float) -> dict[str, tuple[float, float]]:
-    """Return bare and our figure of each scenario, medians of three."""
+    """Return the medians of three runs for each scenario: bare, and with sessions."""
     with tempfile.TemporaryDirectory() as directory:
         addresses = [f"ipc://{directory}/{name}" if scheme == "ipc" else "tcp://127.0.0.1:0" for name in ("b", "o")]
         spawn = multiprocessing.get_context("spawn")
@@ -191,7 +191,7 @@ async def compare(bare_address: str, our_address: str, seconds: float) -> dict[s
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.connect(bare_address)
-    ours = Ours(our_address)
+    ours = SessionClient(our_address)
     async with asyncio.timeout(10):
         while not ours.connector.connected:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -214,7 +214,7 @@ async def compare(bare_address: str, our_address: str, seconds: float) -> dict[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of each run (default: 1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each run (default: 1)")
     seconds = parser.parse_args().seconds
     print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, pyzmq {zmq.pyzmq_version()}, {zmq.zmq_version()}")
     print(f"{'':6}{'':28}{'bare ZeroMQ':>14}{'with sessions':>16}{'ratio':>8}")

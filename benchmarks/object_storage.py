@@ -1,10 +1,10 @@
-"""How fast objects go into the storage and out of it, beside a memory copy and a raw ZeroMQ transfer of the same run.
+"""Measures object storage put and get, relative to a memory copy and a raw ZeroMQ transfer in the same run.
 
     python benchmarks/object_storage.py [--repeats 5]
 
-The storage, the process that puts and the process that gets are three processes on loopback. A figure is the median of
-its repeats, in MB/s of object bytes; the ratios are to the raw transfer, which moves the bytes from one process to
-another once, without keeping them.
+The storage, the process that puts, and the process that gets communicate over loopback. A figure is the median of the
+repeats, in MB/s of object bytes. Ratios are relative to the raw transfer, in which bytes move between two processes
+once and are not stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMAND = "import sys; from scaler.cli import object_storage_server; sys.exit(ob
 
 
 def putter(address: str, pipe: Connection) -> None:
-    """For each size that comes: put an object of it, answer with its id and the seconds that it took."""
+    """For each size received, put an object of that size, and answer with its id and the seconds taken."""
     peer = new_peer_id()
     ids, storage = IdFactory(peer), BlockingStorage(lambda: StorageClient(address, peer, Role.CLIENT))
     content = memoryview(os.urandom(max(SIZES)))
@@ -45,7 +45,7 @@ def putter(address: str, pipe: Connection) -> None:
 
 
 def getter(address: str, pipe: Connection) -> None:
-    """For each id that comes: get that object, answer with its size and the seconds that it took."""
+    """For each id received, get that object, and answer with its size and the seconds taken."""
     storage = BlockingStorage(lambda: StorageClient(address, new_peer_id(), Role.WORKER))
     while (object_id := pipe.recv()) is not None:
         begun = time.perf_counter()
@@ -56,7 +56,7 @@ def getter(address: str, pipe: Connection) -> None:
 
 
 def raw_sender(address: str, pipe: Connection) -> None:
-    """Send as many bytes as are asked for in one ZeroMQ frame."""
+    """For each size received, send that many bytes in one ZeroMQ frame."""
     content = memoryview(os.urandom(max(SIZES)))
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(address)
@@ -64,8 +64,8 @@ def raw_sender(address: str, pipe: Connection) -> None:
             socket.send(content[:size], copy=False)
 
 
-class Other:
-    """A process that runs a function with its end of a pipe, and ends when it receives None."""
+class PipedProcess:
+    """A process that runs a function with one end of a pipe, and exits when it receives None."""
 
     def __init__(self, target: Callable[[str, Connection], None], address: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -84,7 +84,7 @@ class Other:
 
 
 def measure(repeats: int, once: Callable[[], float]) -> float:
-    """Return the median seconds of calls, after one that does not count."""
+    """Return the median seconds per call, after one warm-up call."""
     once()
     return statistics.median(once() for _ in range(repeats))
 
@@ -103,7 +103,7 @@ def memory_copy(size: int, repeats: int) -> float:
 def raw_transfer(size: int, repeats: int) -> float:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         port = socket.bind_to_random_port("tcp://127.0.0.1")
-        sender = Other(raw_sender, f"tcp://127.0.0.1:{port}")
+        sender = PipedProcess(raw_sender, f"tcp://127.0.0.1:{port}")
 
         def once() -> float:
             begun = time.perf_counter()
@@ -118,7 +118,7 @@ def raw_transfer(size: int, repeats: int) -> float:
 
 def storage_seconds(address: str, size: int, repeats: int) -> tuple[float, float]:
     """Return the median seconds of a put and of a get."""
-    puts, gets = Other(putter, address), Other(getter, address)
+    puts, gets = PipedProcess(putter, address), PipedProcess(getter, address)
     put_seconds: list[float] = []
     get_seconds: list[float] = []
     for _ in range(repeats + 1):

@@ -1,4 +1,4 @@
-"""One run of a row on one system: a fresh process, a time limit, and nothing left behind."""
+"""Runs a row once on one system: in a new process, with a time limit, and with a complete cleanup."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ import psutil
 from benchmarks.peers import ADAPTORS, interpreter
 
 MARK = "SCALER_BENCHMARK_RUN"
-"""In the environment of every process of a run, so that those are found whose parents have ended."""
+"""Environment variable that marks all processes of a run, including those whose parents have ended."""
 END_SECONDS = 5.0
-"""How long the processes of a run may go on when its client has ended."""
+"""Grace period for the processes of a run after its client has ended."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run found, or why it found nothing."""
+    """The figures of a run, or the reason for having none."""
 
     figures: Mapping[str, float]
     problem: str = ""
-    """What the table shows instead of figures."""
+    """Text that the table shows instead of figures."""
     detail: str = ""
 
 
 def run_once(row: str, system: str, arguments: Mapping[str, int], limit_seconds: float) -> Answer:
-    """Run a scenario on a system that is installed."""
+    """Run a scenario once on an installed system."""
     python = interpreter(system)
     assert python is not None
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="sb-", ignore_cleanup_errors=True) as directory:
         here = Path(directory)
-        # A peer must not find this checkout's scaler, so its path has nothing but the benchmarks.
+        # Only the benchmarks are on the path, because a peer must not import this checkout's scaler.
         (here / "path").mkdir()
         (here / "path" / "benchmarks").symlink_to(Path(__file__).parent)
         answer, log = here / "answer", here / "log"
         temporary = here / "t"
         temporary.mkdir()
         environment = {**os.environ, "PYTHONPATH": str(here / "path"), "TMPDIR": str(temporary), MARK: mark}
-        # What was installed has its bytecode; a checkout must be allowed to keep it as well.
+        # Installed packages have cached bytecode, so a checkout may cache it too.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [
             str(python),
@@ -64,7 +64,7 @@ def run_once(row: str, system: str, arguments: Mapping[str, int], limit_seconds:
             try:
                 status = process.wait(limit_seconds)
             except subprocess.TimeoutExpired:
-                return Answer({}, f"> {limit_seconds:.0f} s", "ended at its time limit\n" + tail(log))
+                return Answer({}, f"> {limit_seconds:.0f} s", "killed at its time limit\n" + tail(log))
             finally:
                 end(mark, 0.0 if process.returncode is None else END_SECONDS)
                 process.wait()
@@ -89,7 +89,7 @@ def of_run(mark: str) -> list[psutil.Process]:
 
 
 def end(mark: str, patience_seconds: float) -> None:
-    """Wait for the processes of a run to end, and kill those that do not."""
+    """Wait for the processes of a run to exit, and kill the remaining ones."""
     deadline = time.monotonic() + patience_seconds
     while left := of_run(mark):
         if time.monotonic() < deadline:

@@ -1,15 +1,15 @@
-"""The web page in Chromium: its weight, its first paint, how late it shows a task, and its memory over half an hour.
+"""Measures the web page in Chromium: size, first paint, delay of a task's row, and memory over half an hour.
 
 python benchmarks/page.py [--short]
 
-For lateness there is a real cluster; for the others a simulated one tells the real web server what a scheduler would.
+The delay is measured on a real cluster. For the other figures, a simulated scheduler feeds the real web server.
 
-- weight: bytes of all files of the first page, not compressed.
-- first paint: of an empty browser cache, median, by the browser's own account.
+- weight: bytes of all files of the first page, uncompressed.
+- first paint: median with an empty browser cache, as reported by the browser.
 - lateness: from a task's end, when its client has the result, to its row in the page, at 1,000 tasks per second with
-  all settings at their defaults. Only rows that a page receives count: at most 100 in a difference, the newest.
-- memory: of the page's JavaScript heap after a garbage collection, and how many nodes it has, as half an hour of
-  reports at 1,000 tasks per second goes by in a minute, on five pages.
+  default settings. Only rows that the page receives count: an update contains the newest 100 tasks.
+- memory: the page's JavaScript heap after a garbage collection, and its number of nodes. Half an hour of reports at
+  1,000 tasks per second is simulated in a minute, on five pages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WATCH = """() => {
 
 
 def first_view(browser: Browser, url: str, rounds: int) -> tuple[int, float, float]:
-    """Return the page's bytes, the median and the longest time to its first paint in milliseconds."""
+    """Return the page's bytes, and the median and longest time to its first paint in milliseconds."""
     paints, weight = [], 0
     for _ in range(rounds):
         context = browser.new_context(viewport={"width": 1280, "height": 860})
@@ -66,7 +66,7 @@ def first_view(browser: Browser, url: str, rounds: int) -> tuple[int, float, flo
 
 
 def lateness(browser: Browser, seconds: int) -> list[float]:
-    """Return how many seconds after its end each task was in the page."""
+    """Return the seconds from each task's end to its row in the page."""
     ended_at: dict[str, float] = {}
     stop = threading.Event()
 
@@ -97,13 +97,13 @@ def lateness(browser: Browser, seconds: int) -> list[float]:
             stop.set()
             thread.join()
             page.close()
-    # The rows that stand there at the beginning were not watched as they came.
+    # Excludes rows that the page showed when it opened.
     began = min(at for _, at in seen) + 0.5
     return sorted(at - ended_at[task] for task, at in seen if at > began and task in ended_at)
 
 
 def memory(browser: Browser, path: str, minutes: int, steps_per_second: float) -> list[tuple[float, int]]:
-    """Return megabytes and nodes of a page, every three minutes of the cluster's time."""
+    """Return a page's heap in megabytes and its nodes, every three simulated minutes."""
     figures = []
     with web_server(interval_seconds=0.05) as server:
         cluster = FakeCluster(workers=200, tasks_per_second=RATE, at=time.time())
@@ -136,7 +136,7 @@ def nodes(page: Page) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="a few seconds a figure")
+    parser.add_argument("--short", action="store_true", help="a few seconds per figure")
     short = parser.parse_args().short
     executable = chromium()
     if executable is None:

@@ -1,8 +1,8 @@
-"""The interpreters of the systems that are compared. Run it to install the peers, each into its own venv.
+"""Finds the interpreters of the other systems. Run it to install each of these systems in its own venv.
 
     python benchmarks/peers.py [NAME ...]
 
-makes benchmarks/.peers/NAME. Where SCALER_BENCHMARK_PEERS names a directory, those in it are used instead.
+Creates benchmarks/.peers/NAME. Set SCALER_BENCHMARK_PEERS to use the venvs in another directory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REQUIREMENTS = {
     "dask": ("dask==2026.8.0", "distributed==2026.8.0", *COMMON),
     "ray": ("ray==2.60.0", *COMMON),
 }
-"""The peers; the other systems run in this interpreter."""
+"""Packages of each peer. All other systems run in this interpreter."""
 PACKAGES = {"scaler": "scaler-compute", "opengris-scaler": "opengris-scaler", "dask": "distributed", "ray": "ray"}
 
 _VERSION = "import importlib.metadata, platform, sys; print(platform.python_version())\n"
@@ -38,7 +38,7 @@ def peers_directory() -> Path:
 
 
 def interpreter(system: str) -> Path | None:
-    """Return the Python that has this system, None when it is not installed."""
+    """Return a system's Python, or None if it is not installed."""
     if system not in REQUIREMENTS:
         return Path(sys.executable)
     found = peers_directory() / system / "bin" / "python"
@@ -46,7 +46,7 @@ def interpreter(system: str) -> Path | None:
 
 
 def versions(system: str) -> str:
-    """Return the versions of a system and of its Python."""
+    """Return the versions of a system and its Python."""
     python = interpreter(system)
     assert python is not None
     packages = [name for name in (PACKAGES.get(system),) if name]
@@ -56,7 +56,7 @@ def versions(system: str) -> str:
 
 
 def install(name: str) -> None:
-    """Make the venv of a peer. Its pip is this interpreter's, since not every system has what venv copies it from."""
+    """Create a peer's venv, with this interpreter's pip, because some Python installations lack `ensurepip`."""
     directory = peers_directory() / name
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", directory], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python")]

@@ -1,9 +1,9 @@
-"""Scaling policies compared in simulated time: makespan and cost beside all allowed units from the start.
+"""Compares scaling policies in simulated time: makespan and cost relative to all units from the start.
 
 python benchmarks/policies.py [--workloads a,b] [--write]
 
-The real scheduler core and the real reconciler run with simulated units and tasks (`scaler.testing.scaling`), so the
-figures are the same on every machine. `--write` puts the tables into benchmarks/README.md.
+Policies, scheduler core, and reconciler are real; units and tasks are simulated (`scaler.testing.scaling`). Figures are
+the same on every machine. `--write` updates the tables in benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ BEGIN, END = "<!-- the policies begin -->\n", "<!-- the policies end -->\n"
 def main() -> None:
     names = [workload.name for workload in ALL]
     options = argparse.ArgumentParser(description="Compare scaling policies in simulated time: two minutes.")
-    options.add_argument("--workloads", help=f"those to run, of {','.join(names)} (default: all)")
-    options.add_argument("--write", action="store_true", help="put the tables into benchmarks/README.md")
+    options.add_argument("--workloads", help=f"workloads to run, from {','.join(names)} (default: all)")
+    options.add_argument("--write", action="store_true", help="update the tables in benchmarks/README.md")
     arguments = options.parse_args()
     wanted = arguments.workloads.split(",") if arguments.workloads else names
     for name in wanted:
         if name not in names:
             raise SystemExit(f"no such workload: {name}; there are {', '.join(names)}")
     if arguments.write and arguments.workloads:
-        raise SystemExit("--write puts down all workloads: leave out --workloads")
+        raise SystemExit("--write needs all workloads: omit --workloads")
     workloads = [workload for workload in ALL if workload.name in wanted]
     text = tables(workloads)
     print(text, end="")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def tables(workloads: Sequence[Workload]) -> str:
-    """Return both tables in Markdown, policies summed up and all cells, and a sentence about the default policy."""
+    """Return the tables of policies and of cells in Markdown, and a sentence about the default policy."""
     found = {name: table(name, workloads) for name in CONTESTANTS}
     head = [
         "policy",
@@ -71,11 +71,11 @@ def tables(workloads: Sequence[Workload]) -> str:
     ]
     lines = [row(head), row(["---"] * len(head))]
     lines += [row([name, *summed(summary(cells), len(cells))]) for name, cells in found.items()]
-    beside = duels(DEFAULT, DASK, workloads)
-    slowest = max(each.makespan for each in beside)
+    compared = duels(DEFAULT, DASK, workloads)
+    slowest = max(each.makespan for each in compared)
     lines.append(
-        f"\nBeside Dask's rule, `{DEFAULT}` has a makespan of at most {slowest:.2f} in {len(beside)} cells, and costs "
-        f"{mean_cost(beside):.2f} on average.\n\n"
+        f"\nCompared with Dask's rule, `{DEFAULT}` has a makespan of at most {slowest:.2f} in {len(compared)} cells, "
+        f"and costs {mean_cost(compared):.2f} on average.\n\n"
     )
     head = ["workload", "start-up", "all from the start: s / unit-seconds", *CONTESTANTS]
     lines += [row(head), row(["---"] * len(head))]
@@ -107,7 +107,7 @@ def summed(whole: Summary, cells: int) -> list[str]:
 
 
 def shown(cell: Cell) -> str:
-    """Return makespan and unit-seconds as multiples of the reference's, overshoot and flaps."""
+    """Return a cell's text: makespan and unit-seconds relative to the reference, overshoot, and flaps."""
     return f"{cell.makespan:.2f} / {cell.cost:.2f} / {cell.outcome.overshoot} / {cell.outcome.flaps}"
 
 

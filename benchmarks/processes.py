@@ -1,4 +1,4 @@
-"""What the processes of a system use: the client's, which asks, and all that descend from it."""
+"""Measures the CPU time and memory of the calling client and all its descendants."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def processes() -> list[psutil.Process]:
 
 
 def memory_bytes(everyone: Sequence[psutil.Process]) -> float:
-    """Return the sum of their resident memory, as `top` shows it: what several share is counted for each of them."""
+    """Return the sum of their resident memory, as shown by `top`. Shared pages count once per process."""
     return float(sum(process.memory_info().rss for process in everyone))
 
 
 def cpu_seconds(everyone: Sequence[psutil.Process]) -> dict[psutil.Process, float]:
-    """Return what each has used so far, without those that have ended: a browser's come and go."""
+    """Return the CPU seconds of each process, without those that have ended, such as a browser's helpers."""
     used = {}
     for process in everyone:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -29,5 +29,5 @@ def cpu_seconds(everyone: Sequence[psutil.Process]) -> dict[psutil.Process, floa
 
 
 def cpu_seconds_since(before: Mapping[psutil.Process, float]) -> float:
-    """Return what those that still run have used since they were read."""
+    """Return the CPU seconds since the earlier reading, summed over the processes that still run."""
     return sum(used - before[process] for process, used in cpu_seconds(list(before)).items())

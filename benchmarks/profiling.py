@@ -1,8 +1,8 @@
-"""What the sampling profiler costs: the same work with and without it, as a ratio.
+"""Measures the cost of the sampling profiler: the same tasks with and without it, as a ratio.
 
-`python benchmarks/profiling.py [ROUNDS]`. Two clusters of a worker, one with `profile_interval_seconds=0`, take turns,
-so that both see the same noise of the machine; each figure is the median of the rounds. long: one task that computes,
-by its CPU time. short: many tasks that do nothing, by the time until all have ended.
+Run `python benchmarks/profiling.py [ROUNDS]`. Two clusters with one worker each, one with
+`profile_interval_seconds=0`, alternate, because both then see the same load. Figures are medians of the rounds. long:
+CPU time of one task that computes. short: time until all of many no-ops have ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHORT_TASKS = 20_000
 
 
 def compute(count: int) -> float:
-    """Compute, and return the CPU time of the whole process meanwhile, with that of the sampler."""
+    """Compute, and return the CPU time of the whole process, which includes the sampler."""
     began = time.process_time()
     total = 0
     for number in range(count):

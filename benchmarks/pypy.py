@@ -1,10 +1,10 @@
-"""The scheduler on PyPy beside the scheduler on CPython: what it costs by itself, and in a whole cluster.
+"""Compares the scheduler on PyPy with the scheduler on CPython, as a bare core and in a cluster.
 
     .ci/pythons pypy3.11                # once: build/pythons/pypy3.11
     python benchmarks/pypy.py [--rounds 3] [--pypy build/pythons/pypy3.11/bin/python]
 
-Workers and the client are on CPython both times. Each round runs both, and medians are shown: CPU time of the
-scheduler's process per task, and the rate that the client sees.
+Workers and client always run on CPython. Each round runs both interpreters. Figures are medians: the CPU time of the
+scheduler process per task, and the client's rate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.integration.settings_rig import command
 
 CALLS, ALONE, LAYERS, WIDTH = 20_000, 3_000, 200, 100
 WARM_UP_ROUNDS = 5
-"""Until PyPy has compiled what is hot."""
+"""Rounds until PyPy has compiled the hot code."""
 
 
 def add(left: int, right: int) -> int:
@@ -61,7 +61,7 @@ WORK: Mapping[str, Callable[[Client], int]] = {"submit": submits, "one at a time
 
 
 def measure(python: str) -> dict[str, float]:
-    """Return figures of a cluster whose scheduler runs on this interpreter."""
+    """Return the figures of a cluster with its scheduler on this interpreter."""
     found: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -84,7 +84,7 @@ def measure(python: str) -> dict[str, float]:
 
 
 def core(python: str) -> dict[str, float]:
-    """Return the microseconds per task of the scheduler's core alone, by workers and batch."""
+    """Return microseconds per task of the scheduler's core alone, by workers and batch."""
     script = Path(__file__).with_name("core.py")
     done = subprocess.run([python, script], capture_output=True, text=True, check=True)
     rows = [line.replace(",", "").split() for line in done.stdout.splitlines()]

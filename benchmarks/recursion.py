@@ -1,4 +1,4 @@
-"""A chain of tasks on one worker, each of which waits for the next: what a waiting level costs.
+"""A chain of tasks on one worker, in which each task waits for the next: the CPU time per level.
 
 python benchmarks/recursion.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -16,7 +16,7 @@ from benchmarks.systems import Start
 from benchmarks.tasks import check, warm_up
 
 ROW = Row(
-    title="{depth} tasks that wait for one another: ms of CPU for each",
+    title="{depth} tasks that wait for one another: ms of CPU per task",
     figures=(Figure("ms", 10.0, is_higher_better=False),),
     full={"depth": 300},
     short={"depth": 20},
@@ -31,7 +31,7 @@ def scenario(start: Start, depth: int) -> dict[str, float]:
     check(system.recursion(2) == 2, "a short recursion")
     before = sum(cpu_seconds(processes()).values())
     check(system.recursion(depth) == depth, "a recursion")
-    after = sum(cpu_seconds(processes()).values())  # processes that waited are kept for a while
+    after = sum(cpu_seconds(processes()).values())  # includes processes that waited, which stay for a while
     system.close()
     return {"ms": 1000 * (after - before) / depth}
 

@@ -1,4 +1,4 @@
-"""One task at a time: submit a no-op, wait for its result, and only then submit the next.
+"""One task at a time: submit a no-op, wait for its result, then submit the next.
 
 python benchmarks/round_trip.py [--short] [--systems a,b] [--rounds 3]
 """

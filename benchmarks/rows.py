@@ -1,8 +1,8 @@
-"""What a row of the table is: a scenario, its figures, and what they should be.
+"""Defines a row of the table: a scenario, its figures, and their aims.
 
-A row is a script of its own that begins by putting the checkout on the path, so that `benchmarks` is a package from
-wherever it is run, and has a `ROW` and a `scenario`. The scenario runs in a fresh process in the interpreter of the
-system that it measures; what this module and the scripts import at their top is therefore small.
+Each row is a separate script with a `ROW` and a `scenario`. It first adds the checkout to the path, which makes
+`benchmarks` importable from any directory. The scenario runs in a new process with the measured system's interpreter,
+so this module and the scripts import little at the top.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 SYSTEMS = ("scaler", "opengris-scaler", "dask", "ray", "executor")
 PLATFORMS = SYSTEMS[:3]
-"""Those that have graphs, tasks inside tasks, and objects that are sent once."""
+"""Systems that support graphs, nested tasks, and objects sent once."""
 
 ROWS = (
     "submit",
@@ -34,40 +34,40 @@ ROWS = (
     "core",
     "watched",
 )
-"""The scripts, in the order in which they run."""
+"""Scripts in the order in which they run."""
 
 GROSS = 3.0
-"""A short form fails when it is this many times worse than the aim, as a ratio to the executor of the same run."""
+"""A short form fails if the ratio to the executor in the same run is this many times worse than the aim."""
 GROSS_ALONE = 10.0
-"""The same for figures without a ratio, which depend on the machine."""
+"""The same for figures without a ratio, which depend more on the machine."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a row, under the name that its scenario returns it by."""
+    """One number in a row, with the key that the scenario returns it under."""
 
     name: str
     aim: float
     is_higher_better: bool = True
     of_executor: float | None = None
-    """The aim as a ratio to the executor's figure, where that is a fair comparison on any machine. To Dask's in rows
+    """The aim as a ratio to the executor's figure, if that comparison is fair on any machine. Relative to Dask in rows
     without the executor."""
     is_ratio_aimed: bool = False
-    """True where the ratio is an aim as well, and not only what a short form goes by."""
+    """Whether the ratio is also an aim in the table, and not only a limit for the short form."""
     is_noisy: bool = False
-    """True for what one busy neighbour can spoil: a short form does not fail over it."""
+    """Whether one busy neighbor can spoil the figure. A short form does not fail because of it."""
     must_hold: bool = False
-    """True for what does not depend on the machine: a short form that misses it at all fails."""
+    """Whether the figure is independent of the machine. A short form fails if it misses the aim at all."""
 
     def share_of_aim(self, value: float, executor: float | None = None) -> float:
-        """Return 1 for the aim itself, more for better and less for worse, however the figure is counted."""
+        """Return 1 at the aim, more if better, and less if worse, regardless of the figure's direction."""
         share = better(value, self.aim, self.is_higher_better)
         if self.is_ratio_aimed and self.of_executor and executor:
             share = min(share, better(value / executor, self.of_executor, self.is_higher_better))
         return share
 
     def is_gross_loss(self, value: float, executor: float | None) -> bool:
-        """Return whether even a noisy machine does not explain this value."""
+        """Return whether the value is too bad to be explained by a noisy machine."""
         if self.must_hold:
             return self.share_of_aim(value) < 1
         if self.is_noisy:
@@ -84,18 +84,18 @@ def better(value: float, than: float, is_higher_better: bool) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """A scenario and what it should reach."""
+    """A scenario and its aims."""
 
     title: str
-    """Names of arguments in braces become their values."""
+    """Text in which names of arguments in braces become their values."""
     figures: tuple[Figure, ...]
     full: Mapping[str, int]
     """The scenario's arguments."""
     short: Mapping[str, int]
-    """Its arguments where a few seconds must do."""
+    """The scenario's arguments for a run of a few seconds."""
     systems: tuple[str, ...] = SYSTEMS
     limit_seconds: float = 120.0
-    """Of one run, from the start of its process to its end. What takes longer is ended."""
+    """Time limit of one run, from the start of its process to its end. The run is killed at the limit."""
 
 
 def load(name: str) -> Row:
@@ -105,6 +105,6 @@ def load(name: str) -> Row:
 
 
 def run_script(name: str) -> None:
-    """Measure a row as its script's arguments say, print it, and exit."""
-    frame = importlib.import_module("benchmarks.frame")  # larger, and of no use to the processes that are measured
+    """Measure a row as the command line asks, print it, and exit."""
+    frame = importlib.import_module("benchmarks.frame")  # a large import that measured processes do not need
     frame.run_rows((name,))

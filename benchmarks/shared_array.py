@@ -1,6 +1,6 @@
-"""An array of 100 MB that is sent once and used by many tasks, from before it is sent to the last result.
+"""An array of 100 MB, sent once and used by many tasks: the time from before the send to the last result.
 
-Not for the executor, which would send it again with every task.
+The executor would send the array with every task.
 
     python benchmarks/shared_array.py [--short] [--systems a,b] [--rounds 3]
 """

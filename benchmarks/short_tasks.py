@@ -1,6 +1,6 @@
-"""Tasks of 10 ms each: the time that two workers need at least, as a share of the time that it took.
+"""Tasks of 10 ms by `submit`: the shortest possible time on two workers divided by the time taken.
 
-Tasks sleep, so that what is measured is the system, and not what it leaves of the cores.
+Tasks sleep, so this row measures the system rather than the cores.
 
     python benchmarks/short_tasks.py [--short] [--systems a,b] [--rounds 3]
 """

@@ -1,6 +1,6 @@
-"""From the call that starts a system, with two workers, to the first result.
+"""The time from the call that starts a system with two workers to the first result.
 
-What imports cost is not in it: each system's are done before. The executor has no services to start.
+Imports happen earlier and do not count. The executor has no services to start.
 
     python benchmarks/start.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -18,7 +18,7 @@ from benchmarks.systems import Start
 from benchmarks.tasks import check, identity
 
 ROW = Row(
-    title="from start to the first result: s",
+    title="start to first result: s",
     figures=(Figure("s", 1.2, is_higher_better=False),),
     full={},
     short={},

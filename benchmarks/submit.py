@@ -1,4 +1,4 @@
-"""Many submits of a no-op, each a call of its own, then all results. Counted from the first submit to the last result.
+"""No-ops, submitted one by one without waiting: the time from the first submit to the last result.
 
 python benchmarks/submit.py [--short] [--systems a,b] [--rounds 3]
 """
@@ -16,7 +16,7 @@ from benchmarks.systems import Start
 from benchmarks.tasks import check, identity, warm_up
 
 ROW = Row(
-    title="{tasks:,} `submit` of a no-op, then all results: tasks/s",
+    title="{tasks:,} no-ops by `submit`, then all results: tasks/s",
     figures=(Figure("tasks/s", 30_000, of_executor=3.4, is_ratio_aimed=True),),
     full={"tasks": 10_000},
     short={"tasks": 3_000},

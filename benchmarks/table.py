@@ -1,4 +1,4 @@
-"""The table in Markdown: a line per row, the one that is furthest from its aim first."""
+"""Formats the table in Markdown: a line per row, with the row that is furthest from its aim first."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ EXECUTOR = "executor"
 DASK = "dask"
 
 Measured = tuple[str, Row, Mapping[str, Answer]]
-"""A row's title, with the arguments that it was measured with, the row, and what each system answered."""
+"""A row's title with its arguments filled in, the row, and each system's answer."""
 
 
 def table(measured: Sequence[Measured], systems: Sequence[str]) -> str:
-    """Return the lines, those whose aim is missed by most first."""
+    """Return the table, with the rows that miss their aim by most first."""
     head = ["scenario", *systems, "of the executor, or of Dask", "aim", "holds"]
     lines = [head, ["---"] * len(head), *(line(each, systems) for each in sorted(measured, key=share_of_aim))]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def share_of_aim(measured: Measured) -> float:
-    """Return our worst figure of a row as a share of its aim: 1 or more where the aim is reached."""
+    """Return Scaler's worst figure of a row relative to its aim: 1 or more if the aim is reached."""
     _, row, answers = measured
     ours = answers.get(OURS)
     if ours is None:
@@ -36,7 +36,7 @@ def share_of_aim(measured: Measured) -> float:
 
 
 def reference_of(row: Row) -> str:
-    """Return the system that ratios of a row refer to."""
+    """Return the system to which a row's ratios refer."""
     return EXECUTOR if EXECUTOR in row.systems else DASK
 
 
@@ -74,7 +74,7 @@ def holds(measured: Measured) -> str:
 
 
 def number(value: float) -> str:
-    """Return three digits or more, in the way that people write them."""
+    """Format a number with at least three digits."""
     if isnan(value):
         return "-"
     if value == int(value):

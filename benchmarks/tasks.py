@@ -1,4 +1,4 @@
-"""Tasks of several rows, and what a run does before it measures."""
+"""Task functions used by several rows, and the warm-up before a measurement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pause_and_pid(seconds: float, _number: int) -> int:
 
 
 def fibonacci(client: Any, number: int) -> int:
-    """For systems whose client may be an argument of a task."""
+    """Compute a Fibonacci number, on systems that accept a client as a task's argument."""
     if number < 2:
         return number
     first, second = (client.submit(fibonacci, client, number - less) for less in (1, 2))
@@ -34,12 +34,12 @@ def fibonacci(client: Any, number: int) -> int:
 
 
 def recursion(client: Any, depth: int) -> int:
-    """For systems whose client may be an argument of a task."""
+    """Return the depth through a chain of tasks, on systems that accept a client as a task's argument."""
     return 1 + int(client.submit(recursion, client, depth - 1).result()) if depth else 0
 
 
 def wait_for_workers(system: System, workers: int) -> set[int]:
-    """Keep tasks on their way until every worker has answered; return the ids of the processes that ran them."""
+    """Keep tasks running until every worker has answered, and return the ids of their processes."""
     found: set[int] = set()
     pending = [system.submit(pause_and_pid, READY_TASK_SECONDS, number) for number in range(2 * workers)]
     number = len(pending)
@@ -55,7 +55,7 @@ def wait_for_workers(system: System, workers: int) -> set[int]:
 
 
 def warm_up(system: System, workers: int) -> set[int]:
-    """Return when every worker is connected and has the function of most rows."""
+    """Wait until every worker is connected and has the function that most rows use."""
     found = wait_for_workers(system, workers)
     system.gather([system.submit(identity, number) for number in range(100)])
     return found

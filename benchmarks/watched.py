@@ -1,13 +1,11 @@
-"""What being watched costs: submits of a no-op with every view open, as a share of the rate with none.
+"""Measures the cost of monitoring: no-ops by `submit`, with all views open and with none.
 
-The views are those of people: `scaler_top` in a terminal, the web page in Chromium (without it, a reader of its
-events), and a scraper that asks for `/metrics` once a second; each at the pace that it has by default. They have the
-last core of the machine for themselves, as if they ran on another machine: the flood of tasks takes the other cores
-whole. The ratio of the CPU time that the cluster and its client need for a task, without views and with them, is less
-noisy than that of the rates where other programs run.
+The views are `scaler_top` in a terminal, the web page in Chromium (or a reader of its events), and a scraper of
+`/metrics`, each at its default interval. They have the last core to themselves, as if they ran on another machine. The
+no-ops keep the other cores busy. While other programs run, the CPU time per task varies less than the rate.
 
-Blocks of bursts with and without the views take turns on one cluster, each with views is compared with the two beside
-it, and medians are the figures.
+Blocks of bursts with and without views alternate on one cluster. Each block with views is compared with the blocks
+before and after. Figures are medians of these ratios.
 
 python benchmarks/watched.py [--short] [--rounds 3]
 """
@@ -38,8 +36,8 @@ from benchmarks.tasks import check, identity
 from scaler import Client, SchedulerClusterCombo
 
 ROW = Row(
-    title="{tasks:,} `submit` of a no-op watched by top, page and metrics: share of the rate with none / of the CPU "
-    "per task / CPU of the views, % of a core",
+    title="{tasks:,} no-ops by `submit` with top, page, and metrics open: rate, relative to no views / CPU per task "
+    "without views, relative to that with views / CPU of the views, % of a core",
     figures=(
         Figure("share of the rate", 0.97, is_noisy=True),
         Figure("share of the CPU per task", 0.97, is_noisy=True),
@@ -70,7 +68,7 @@ for line in urlopen(sys.argv[1] + "/events"):
 
 @dataclass(frozen=True)
 class Block:
-    """What some bursts took: CPU seconds of the cluster and the client per task, and how much of a core the views."""
+    """Results of some bursts: CPU seconds of cluster and client per task, and the share of a core for the views."""
 
     rate: float
     cpu_per_task: float
@@ -79,7 +77,7 @@ class Block:
 
 @contextlib.contextmanager
 def on_cores(cores: list[int]) -> Iterator[None]:
-    """Have this thread, and what it starts, run on these cores only."""
+    """Restrict this thread, and processes that it starts, to these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -89,13 +87,13 @@ def on_cores(cores: list[int]) -> Iterator[None]:
 
 
 def own(command: str) -> str:
-    """Return where a command of this interpreter's environment is."""
+    """Return the path of a command in this interpreter's environment."""
     return str(Path(sys.executable).with_name(command))
 
 
 @contextlib.contextmanager
 def started(*command: str, says: str = "", cores: list[int] | None = None) -> Iterator[tuple[psutil.Process, str]]:
-    """Run a command, and give the word in its output that begins so, once it was said. Kills all of it."""
+    """Run a command, and yield the first word in its output with this prefix. Kills the process and its children."""
     output = subprocess.PIPE if says else subprocess.DEVNULL
     terminal = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     with nullcontext() if cores is None else on_cores(cores):
@@ -115,7 +113,7 @@ def started(*command: str, says: str = "", cores: list[int] | None = None) -> It
 
 @contextlib.contextmanager
 def views(address: str, cores: list[int], settle_seconds: int) -> Iterator[list[psutil.Process]]:
-    """Open every view, and wait until each has drawn the present rows."""
+    """Open all views, and wait until each has drawn current data."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with contextlib.ExitStack() as stack:
         profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
@@ -135,7 +133,7 @@ def views(address: str, cores: list[int], settle_seconds: int) -> Iterator[list[
 
 
 def burst(client: Client, tasks: int) -> float:
-    """Return tasks per second."""
+    """Run a burst of tasks, and return tasks per second."""
     began = time.perf_counter()
     futures = [client.submit(identity, number) for number in range(tasks)]
     results = [future.result() for future in futures]
@@ -145,7 +143,7 @@ def burst(client: Client, tasks: int) -> float:
 
 
 def block(client: Client, watch: AbstractContextManager[list[psutil.Process]], tasks: int, bursts: int) -> Block:
-    """Measure some bursts; the rate is that of the median one."""
+    """Measure a block of bursts. Its rate is that of the median burst."""
     with watch as watching:
         views = [each for view in watching for each in (view, *view.children(recursive=True))]
         system = [each for each in processes() if each not in views]
@@ -153,12 +151,12 @@ def block(client: Client, watch: AbstractContextManager[list[psutil.Process]], t
         rates = [burst(client, tasks) for _ in range(bursts)]
         cpu, views_cpu = cpu_seconds_since(used), cpu_seconds_since(seen)
         seconds = time.perf_counter() - began
-        check(all(view.status() != psutil.STATUS_ZOMBIE for view in watching), "the views: one has ended")
+        check(all(view.status() != psutil.STATUS_ZOMBIE for view in watching), "the views: a view has exited")
     return Block(median(rates), cpu / (tasks * bursts), views_cpu / seconds)
 
 
 def scenario(_start: Start, tasks: int, bursts: int, turns: int, settle_seconds: int) -> dict[str, float]:
-    """Measure the row. The system is started here: the others have no such address."""
+    """Measure the row. Starts the cluster here, because the views need its address."""
     *cores, last = sorted(os.sched_getaffinity(0))
     with (
         on_cores(cores or [last]),
@@ -170,11 +168,11 @@ def scenario(_start: Start, tasks: int, bursts: int, turns: int, settle_seconds:
         for _ in range(turns):
             watched.append(block(client, views(cluster.get_monitor_address(), [last], settle_seconds), tasks, bursts))
             alone.append(block(client, nullcontext([]), tasks, bursts))
-    beside = list(zip(alone, watched, alone[1:], strict=False))
+    compared = list(zip(alone, watched, alone[1:], strict=False))
     return {
-        "share of the rate": median(2 * each.rate / (before.rate + after.rate) for before, each, after in beside),
+        "share of the rate": median(2 * each.rate / (before.rate + after.rate) for before, each, after in compared),
         "share of the CPU per task": median(
-            (before.cpu_per_task + after.cpu_per_task) / 2 / each.cpu_per_task for before, each, after in beside
+            (before.cpu_per_task + after.cpu_per_task) / 2 / each.cpu_per_task for before, each, after in compared
         ),
         "CPU % of the views": 100 * median(each.views_cpu for each in watched),
     }

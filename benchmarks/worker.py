@@ -1,9 +1,9 @@
-"""How many no-op tasks a second one worker runs, in front of a played scheduler on the loopback network.
+"""Measures the no-ops per second of one worker, connected over loopback to a scripted scheduler.
 
     python benchmarks/worker.py [tasks] [slots]
 
-The scheduler keeps some hundred tasks on their way, in messages as large as they grow by themselves. Printed beside it:
-what the agent and its processors used of a core per task.
+The scheduler keeps some hundred tasks in flight, and does not limit the size of messages. Also prints the CPU time per
+task of the agent and its processors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def no_op(_: int) -> None:
     return None
 
 
-class PlayedScheduler:
+class ScriptedScheduler:
     def __init__(self, tasks: int) -> None:
         self.left = tasks
         self.back = 0
@@ -73,7 +73,7 @@ class PlayedScheduler:
 
 
 async def measure(tasks: int, slots: int) -> None:
-    scheduler = PlayedScheduler(tasks)
+    scheduler = ScriptedScheduler(tasks)
     config = WorkerConfig(
         insecure_no_auth=True,
         scheduler_address=scheduler.listener.addresses[0],
@@ -89,7 +89,7 @@ async def measure(tasks: int, slots: int) -> None:
         env={**os.environ, WORKER_CONFIG_VARIABLE: config.to_json()},
     )
     await scheduler.opened.wait()
-    await asyncio.sleep(1.0)  # until its processors are ready
+    await asyncio.sleep(1.0)  # until the processors are ready
     agent = psutil.Process(worker.pid)
     processors = [child for fork_server in agent.children() for child in fork_server.children()]
     before = agent.cpu_times(), [each.cpu_times() for each in processors]

@@ -1,7 +1,7 @@
-"""The systems that are compared, each behind the same few methods.
+"""The compared systems, behind a common interface.
 
-An adaptor is a module with a class `Adaptor`, made with a number of workers of one thread each, and PACKAGES, whose
-versions belong to its figures. It uses the defaults of its system unless it says otherwise.
+An adaptor is a module with a class `Adaptor` and a list PACKAGES, whose versions are shown next to the figures. The
+class takes a number of workers with one thread each. Unless its docstring says otherwise, it uses the defaults.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, Protocol
 
 
 class Pending(Protocol):
-    """A future of any of the systems."""
+    """A future of any system."""
 
     def done(self) -> bool: ...
     def result(self, timeout: float | None = None, /) -> Any: ...
 
 
 class System(Protocol):
-    """What every system has."""
+    """Methods that every system supports."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Pending: ...
 
     def gather(self, futures: Sequence[Pending], /) -> list[Any]:
-        """Return all results, as its users would collect them."""
+        """Return all results, in the way that users of the system collect them."""
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
         """Return the results in order, with the system's default chunks."""
@@ -32,26 +32,26 @@ class System(Protocol):
 
 
 class Platform(System, Protocol):
-    """What systems have that are more than a pool of processes."""
+    """A system with nested tasks, graphs, and objects sent once."""
 
     def graph(self, graph: dict[str, Any], keys: list[str], /) -> list[Any]: ...
 
     def fibonacci(self, number: int, /) -> int:
-        """Compute it in tasks that submit tasks, without sharing equal ones."""
+        """Compute a Fibonacci number with tasks that submit tasks. Equal calls are not shared."""
 
     def recursion(self, depth: int, /) -> int:
-        """Return the depth, computed by a chain of tasks in which each waits for the next."""
+        """Return the depth, computed by a chain of tasks in which each task waits for the next."""
 
     def put(self, value: Any, /) -> Any:
-        """Send a value once; return what stands for it as an argument."""
+        """Send a value once, and return a reference that tasks accept as an argument."""
 
 
 class Spread(Platform, Protocol):
     """A platform on several hosts."""
 
     def submit_on(self, host: str, function: Callable[..., Any], /, *arguments: Any) -> Pending:
-        """Submit a task that only the workers of this host may run."""
+        """Submit a task to the workers of this host only."""
 
 
 Start = Callable[[int], Platform]
-"""Starts a system with this many workers."""
+"""Function that starts a system with this many workers."""

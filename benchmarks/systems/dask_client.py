@@ -1,7 +1,7 @@
 """Dask's distributed scheduler, started by its LocalCluster.
 
-Without its dashboard, which others do not have. Calls are not `pure`: equal ones are computed each, as by the others,
-and Dask saves the hashing of arguments.
+Without its dashboard, which the other systems lack. Calls are not `pure`: the other systems do not reuse the results of
+equal calls, and Dask need not hash arguments.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Adaptor:
 
 
 class Connected(Adaptor):
-    """A client of a cluster on several hosts that runs already."""
+    """A client of a running cluster on several hosts."""
 
     def __init__(self, address: str, _credentials: str) -> None:
         self._client = Client(address)

@@ -1,4 +1,4 @@
-"""The standard library's ProcessPoolExecutor: no scheduler, no network; processes are started as they are needed."""
+"""The standard library's ProcessPoolExecutor: no scheduler, no network, and processes started on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray, started by `ray.init` with one CPU for each worker, without its dashboard."""
+"""Ray, started by `ray.init` with one CPU per worker and without its dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaler, and opengris-scaler: the same calls, each in its own interpreter."""
+"""Scaler and opengris-scaler: the same calls, in different interpreters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Adaptor:
 
 
 class Connected(Adaptor):
-    """A client of a cluster on several hosts that runs already. Of Scaler only."""
+    """A client of a running cluster on several hosts. Not for opengris-scaler."""
 
     def __init__(self, address: str, credentials: str) -> None:
         self._client = Client(address, credentials=credentials)

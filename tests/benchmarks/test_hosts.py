@@ -65,5 +65,5 @@ def test_row_passes_when_all_figures_meet_their_aims() -> None:
     text = table({"broadcast": {"scaler": Measured(given, 1.0, links), "dask": "no"}}, {"broadcast": given}, ["scaler"])
     time, busiest, seconds = [line.split(" | ")[1:] for line in text.splitlines()[2:]]
     assert time == ["time, in copies at a link's full rate", "2.50", "2.50", "yes |"]
-    assert busiest == ["the busiest link, in copies", "3.02", "3", "no |"]
+    assert busiest == ["busiest link, in copies", "3.02", "3", "no |"]
     assert seconds == ["s", "1", "", " |"]
