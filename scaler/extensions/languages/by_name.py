@@ -31,7 +31,7 @@ class JsonSerializer(Serializer):
         return read(payload)
 
 
-def _find(name: str) -> Callable[..., Any]:
+def find_function(name: str) -> Callable[..., Any]:
     module_name, colon, path = name.partition(":")
     if not (colon and all(part.isidentifier() for part in (*module_name.split("."), *path.split(".")))):
         raise SerializationError(f"a function's name must be module:function, such as math:sqrt, not {name!r}")
@@ -57,7 +57,7 @@ def read(payload: Buffer) -> Any:
     """Return the value or function in a payload from another language. Raises SerializationError."""
     tag = payload[0]
     if tag == PayloadTag.NAMED:
-        return _find(str(payload[2:], "utf-8", "replace"))
+        return find_function(str(payload[2:], "utf-8", "replace"))
     if tag != PayloadTag.JSON:
         raise SerializationError(f"a value begins with tag {tag}, so it does not come from another language")
     try:
@@ -96,7 +96,7 @@ def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
         raise SerializationError("retry_on by name is a list of exception types, such as builtins:OSError")
     found = []
     for name in names:
-        kind = _find(name)
+        kind = find_function(name)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise SerializationError(f"retry_on takes exception types, and {name!r} is not one")
         found.append(kind)
