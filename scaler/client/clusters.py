@@ -32,15 +32,15 @@ def open_cluster(
     address: str | None,
     name: str,
     timeout_seconds: float,
-    given_access: tuple[str | None, bool | None, str | None],
+    given_access: tuple[str | Access | None, bool | None, str | None],
     session: str,
     n_workers: int | None,
 ) -> ClientLoop:
     """Connect a client to the cluster with an address or name; with None, to SCALER_ADDRESS or a new local cluster.
 
     Prints the choice to stderr, except for an explicit address. given_access: the arguments `credentials`,
-    `insecure_no_auth`, and `compression` of `Client`. Raises UsageError, ConfigError, UnreachableError, RefusedError,
-    and ComponentError if a new cluster cannot start.
+    `insecure_no_auth`, and `compression` of `Client`; an Access as `credentials` replaces all. Raises UsageError,
+    ConfigError, UnreachableError, RefusedError, and ComponentError if a new cluster cannot start.
     """
     access = _access(*given_access)
     if n_workers is not None:
@@ -62,7 +62,9 @@ def open_cluster(
         raise type(error)(f"{ADDRESS_VARIABLE}={chosen}: {error}") from None
 
 
-def _access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
+def _access(credentials: str | Access | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
+    if isinstance(credentials, Access):
+        return credentials
     compression = compression or os.environ.get(COMPRESSION_VARIABLE) or "auto"
     if compression not in get_args(Compression):
         raise UsageError(f"compression is {', '.join(get_args(Compression))}; {compression!r} is not one of them")
