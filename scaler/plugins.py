@@ -93,7 +93,7 @@ EXTENSIONS = Plugins(
     _references(
         "scaler.extensions.{}:EXTENSION",
         "asynchronous audit calls compression costs data_plane durability environment explain failures gangs "
-        "graphs health history in_process isolation languages logs maps near nested profiles queries resources "
+        "graphs health history http in_process isolation languages logs maps near nested profiles queries resources "
         "scaling sharing streams telemetry timeline units",
     ),
 )

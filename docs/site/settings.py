@@ -13,6 +13,7 @@ from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
 from scaler.config.worker_managers import ClusterConfig, ConnectedWorkerSettings, WorkerManagerConfig, settings_model
+from scaler.extensions.http.settings import HttpConfig, Schedule
 from scaler.plugins import WORKER_MANAGERS
 
 _INTRODUCTION = """\
@@ -38,6 +39,7 @@ that resemble a valid one.
 | `scaler_worker_adapter_symphony ADDRESS` | `[symphony_worker_adapter]` | older name for the symphony type |
 | `scaler_ui ADDRESS`, also `scaler_gui` | `[webui]`, also `[gui]` | starts the web server |
 | `scaler_top ADDRESS` | `[top]` | starts the terminal monitor; `scaler FILE` ignores its section |
+| `scaler http ADDRESS` | `[http]` and `[[schedule]]` | starts the server for [calls over HTTP](http.md) |
 | `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[top]` | explains a task, prints a task's output |
 | `scaler trace FILE ADDRESS` | `[top]` | writes the timeline for Perfetto or Chrome |
 
@@ -73,6 +75,8 @@ def settings_page() -> str:
         _Section(ClusterConfig, without=set(describe(ConnectedWorkerSettings))),
         _Section(WebUiConfig),
         _Section(TopConfig),
+        _Section(HttpConfig),
+        _Section(Schedule),
     ]
     titles: dict[tuple[str, str], list[str]] = defaultdict(list)
     for section in sections:

@@ -40,6 +40,8 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler objects": (f"{_SHOW}show_alias",),
     "scaler costs": (f"{_SHOW}show_alias",),
     "scaler profile": (f"{_SHOW}profile",),
+    "scaler http": ("scaler.extensions.http.command:http",),
+    "scaler submit": ("scaler.extensions.http.command:submit",),
     "scaler history": ("scaler.extensions.history.command:history",),
 }
 

@@ -42,6 +42,8 @@ _COMMANDS = {
     "costs": "print what the cluster costs, and its limits",
     "profile": "print where a function or task spends its time",
     "history": "print past figures, runs, decisions, and failures",
+    "submit": "run a script on a worker, print its output, and exit with its code",
+    "http": "serve calls, jobs, and schedules over HTTP",
 }
 _SECTIONS = """\
 sections of the file, and the commands whose -h lists their keys:
@@ -50,6 +52,7 @@ sections of the file, and the commands whose -h lists their keys:
   [[worker_manager]]       scaler_worker_manager TYPE
   [cluster]                scaler_cluster
   [webui]                  scaler_ui
+  [http], [[schedule]]     scaler http
 
 For a file named like a command, write ./local."""
 M = TypeVar("M", bound=SettingsModel)

@@ -15,6 +15,7 @@ from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
+from scaler.extensions.http.settings import HttpConfig
 from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
@@ -47,6 +48,7 @@ READERS: dict[type, tuple[str, ...]] = {
     LauncherConfig: ("cluster/",),
     WebUiConfig: ("monitor/web/", SECURITY, *LOGGING),
     TopConfig: ("monitor/commands.py", SECURITY),
+    HttpConfig: ("extensions/http/", "monitor/web/", SECURITY, *LOGGING),
 }
 """Where a model's settings take effect. Reads elsewhere do not count."""
 

@@ -16,6 +16,7 @@ from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import SettingsModel, describe, documentation, flag_of
 from scaler.config.worker_managers import ClusterConfig, settings_model
+from scaler.extensions.http.settings import HttpConfig, Schedule
 from scaler.plugins import WORKER_MANAGERS
 from scaler.policy.load import load_policy
 
@@ -27,6 +28,8 @@ SECTION_MODELS: dict[str, type[SettingsModel]] = {
     "cluster": ClusterConfig,
     "webui": WebUiConfig,
     "top": TopConfig,
+    "http": HttpConfig,
+    "schedule": Schedule,
 }
 COMMANDS: dict[str, type[SettingsModel]] = {
     "scaler_object_storage_server": ObjectStorageServerConfig,
@@ -34,6 +37,7 @@ COMMANDS: dict[str, type[SettingsModel]] = {
     "scaler_cluster": ClusterConfig,
     "scaler_ui": WebUiConfig,
     "scaler_top": TopConfig,
+    "scaler http": HttpConfig,
     **{f"scaler_worker_manager {kind}": model for kind, model in MANAGER_MODELS.items()},
     **{f"scaler_worker_manager {kind} setup": MANAGER_MODELS[kind] for kind in ("aws_raw_ecs", "aws_ec2", "aws_hpc")},
 }

@@ -1,0 +1,115 @@
+"""What workers run for the HTTP server: functions by name, whose results are encoded there, and scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scaler.errors import SerializationError, UsageError
+from scaler.extensions.languages.by_name import find_function
+from scaler.extras import require
+from scaler.serialization.exceptions import ShownAsError, dump_exception, user_traceback
+from scaler.worker.processor.calling import finish
+
+JSON, MSGPACK = "application/json", "application/msgpack"
+_PLAIN = "None, bool, int, float, str, list, and dict"
+_POLL_SECONDS = 0.2
+
+
+class CallFailedError(ShownAsError):
+    """Carries the exception of a named function, which the HTTP server shows without loading its class."""
+
+    def __init__(self, shown: bytes) -> None:
+        super().__init__(shown)
+        self.shown = shown
+
+
+class ExitCodeError(Exception):
+    """A script has failed. Its argument is its exit code, or 128 plus the number of the signal that ended it."""
+
+    def __str__(self) -> str:
+        return f"the script ended with exit code {self.args[0]}"
+
+
+def invoke(
+    function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], media: str
+) -> tuple[str, bytes]:
+    """Call a function by name; return the media type and the encoded result. is_listed: the operator permits this very
+    name, and not only the functions that its module defines."""
+    found = find_function(function)
+    home = getattr(found, "__module__", None)
+    if not is_listed and home != function.partition(":")[0]:
+        raise UsageError(f"{function} is defined in {home}: to permit it, add this name to `allowed`")
+    try:
+        value = finish(found(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 (of the function)
+        raise CallFailedError(dump_exception(error, user_traceback(error))) from None
+    return media, encode(value, media)
+
+
+def encode(value: object, media: str) -> bytes:
+    if media == MSGPACK:
+        require("msgpack", MSGPACK)
+    try:
+        if media == MSGPACK:
+            import msgpack  # noqa: PLC0415 (optional)
+
+            packed: bytes = msgpack.packb(value)
+            return packed
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        kinds = f"{_PLAIN}, and bytes" if media == MSGPACK else f"{_PLAIN}, or accept {MSGPACK}"
+        text = f"the result ({type(value).__name__}) cannot become {media}: {error}; return {kinds}"
+        raise SerializationError(text) from None
+
+
+def run_script(name: str, source: bytes, arguments: Sequence[str]) -> Iterator[tuple[bool, bytes]]:
+    """Run a script with this worker's Python and modules; yield its output, with True for stderr. Raises ExitCodeError.
+
+    The script is in the group of the worker's process, which is killed when the task is cancelled.
+    """
+    folder = tempfile.mkdtemp(prefix="scaler-job-")
+    # Removes the folder even if this process is killed.
+    cleaner = subprocess.Popen(
+        ["/bin/sh", "-c", 'read _; rm -rf "$0"', folder], stdin=subprocess.PIPE, start_new_session=True
+    )
+    more = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
+    output: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    try:
+        script = Path(folder, name)
+        script.write_bytes(source)
+        process = subprocess.Popen([sys.executable, str(script), *arguments], env=os.environ | more, **output)
+        try:
+            yield from _output_of(process)
+        finally:
+            process.kill()
+            code = process.wait()
+    finally:
+        cleaner.communicate()
+    if code:
+        raise ExitCodeError(code if code > 0 else 128 - code)
+
+
+def _output_of(process: subprocess.Popen[bytes]) -> Iterator[tuple[bool, bytes]]:
+    with selectors.DefaultSelector() as selector:
+        for is_stderr, pipe in enumerate((process.stdout, process.stderr)):
+            assert pipe is not None
+            selector.register(pipe, selectors.EVENT_READ, bool(is_stderr))
+        while selector.get_map():
+            has_ended = process.poll() is not None
+            readable = selector.select(0 if has_ended else _POLL_SECONDS)
+            if has_ended and not readable:
+                return  # a background process of the script keeps the pipes open
+            for key, _ in readable:
+                if data := os.read(key.fd, 64 * 1024):
+                    yield key.data, data
+                else:
+                    selector.unregister(key.fileobj)
+    process.wait()

@@ -1,0 +1,106 @@
+"""Runs schedules. Several servers may have the same ones: each run has a key in a durable session of its day, which
+one client at a time can use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import takewhile
+
+from scaler.client.client import Client
+from scaler.extensions.durability.client import SessionTask, session_tasks
+from scaler.extensions.http.cron import Cron
+from scaler.extensions.http.job import JSON, invoke
+from scaler.extensions.http.keys import TAG, ClientKey, sessions_of
+from scaler.extensions.http.settings import Schedule
+from scaler.logs import RateLimitedLog
+from scaler.monitor.messages import UNFINISHED
+from scaler.monitor.rows import View
+
+LATE_SECONDS = 60.0
+"""Delay from which a run counts as missed."""
+RETRY_SECONDS = 2.0
+MAX_PAUSE_SECONDS = 30.0
+"""Maximum wait before the clock is read again, because it may be set."""
+_SESSION, _TIME = "schedules-", "%Y%m%dT%H%MZ"
+
+_log = logging.getLogger(__name__)
+
+
+class ScheduleRunner:
+    """Runs one schedule. last: time up to which all runs were started or skipped."""
+
+    def __init__(
+        self, schedule: Schedule, key: ClientKey, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.last: datetime | None = None
+        self._schedule, self._key, self._now = schedule, key, now
+        self._cron, self._zone = Cron(schedule.cron), schedule.zone
+        self._trouble = RateLimitedLog(_log, logging.WARNING, asyncio.get_running_loop())
+
+    @property
+    def view(self) -> View:
+        upcoming = next(self._cron.after(self._now(), self._zone)).timestamp()
+        last = None if self.last is None else self.last.timestamp()
+        return {"name": self._schedule.name, "call": self._schedule.call, "last": last, "next": upcoming}
+
+    async def follow(self) -> None:
+        while True:
+            try:
+                pause = await self.step()
+            except Exception as error:  # noqa: BLE001 (later runs must start)
+                self._trouble.add(f"schedule {self._schedule.name} waits: {error}")
+                pause = RETRY_SECONDS
+            await asyncio.sleep(pause)
+
+    async def step(self) -> float:
+        """Start the run that is due; return the seconds until the next step."""
+        now, name = self._now(), self._schedule.name
+        if self.last is None:
+            times = (_time_of(name, row.key) for row in await (await self._key.client("")).ask(_runs))
+            self.last = max(filter(None, times), default=now)
+        if due := list(takewhile(lambda each: each <= now, self._cron.after(self.last, self._zone))):
+            is_late = (now - due[-1]).total_seconds() > LATE_SECONDS
+            if is_late and self._schedule.missed == "skip":
+                _log.warning("schedule %s: skipped the missed run of %s", name, due[-1])
+            else:
+                if len(due) > 1:
+                    _log.warning("schedule %s: %d runs were due, and the last one starts", name, len(due))
+                await self.run(due[-1])
+            self.last = due[-1]
+        upcoming = next(self._cron.after(now, self._zone))
+        return min(MAX_PAUSE_SECONDS, max(0.01, (upcoming - self._now()).total_seconds()))
+
+    async def run(self, due: datetime) -> bool:
+        """Submit the run of this time, unless another server has, or an earlier run has not ended."""
+        schedule, key = self._schedule, f"{self._schedule.name}-{due:{_TIME}}"
+        client = await self._key.open(f"{_SESSION}{due:%Y-%m-%d}")  # fails while another server has the session
+        try:
+            rows = [row for row in await client.ask(_runs) if _time_of(schedule.name, row.key)]
+            unfinished = [row.key for row in rows if row.outcome == UNFINISHED]
+            if key in (row.key for row in rows):
+                return False
+            if unfinished:
+                _log.warning("schedule %s: skipped the run of %s: %s still runs", schedule.name, due, unfinished[0])
+                return False
+            given = schedule.call, True, schedule.args, schedule.kwargs or {}, JSON
+            client.submit_verbose(invoke, given, key=key, tag=TAG, name=schedule.call)
+            return True
+        finally:
+            await client.disconnect()  # sends the task first
+
+
+def _runs(client: Client) -> list[SessionTask]:
+    """Return the runs of all schedules, from the sessions of this client's key."""
+    found = [each for each in sessions_of(client) if each.name.startswith(_SESSION)]
+    return [row for each in found for row in session_tasks(client._loop, each.id)]
+
+
+def _time_of(schedule: str, key: str) -> datetime | None:
+    name, _, text = key.rpartition("-")
+    with contextlib.suppress(ValueError):  # the key is of a request with this session
+        return datetime.strptime(text, _TIME).replace(tzinfo=UTC) if name == schedule else None
+    return None

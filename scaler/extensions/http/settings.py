@@ -1,0 +1,120 @@
+"""Settings of the HTTP server, and of schedules."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from scaler.config import values as v
+from scaler.config.addresses import MAX_PORT, check_server_address
+from scaler.config.load import model_of
+from scaler.config.monitors import WebServerConfig
+from scaler.config.servers import SecurityConfig
+from scaler.config.setting import Setting, SettingsModel
+from scaler.extensions.http.cron import Cron
+from scaler.registry import find, find_only, is_name
+
+ID = re.compile("[A-Za-z0-9_-]{1,64}")
+"""Names of sessions, calls, and schedules."""
+_FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+_CLUSTER = Setting(positional=True, default_text="this user's only running cluster", metavar="ADDRESS")
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, OSError):  # the latter for a directory
+        raise ValueError(f"{name!r} is no known time zone, such as Europe/Berlin (pip install tzdata)") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(SettingsModel):
+    """Schedule."""
+
+    section = "schedule"
+
+    name: Annotated[str, v.matching(ID.pattern, "must be up to 64 letters, digits, '-', and '_'")]
+    """Name in logs and durable sessions."""
+    cron: Annotated[str, v.taken_by(Cron)]
+    """Times: minute, hour, day of month, month, and day of week."""
+    call: Annotated[str, v.matching(_FUNCTION, "must be module:function")]
+    """Function to call."""
+    args: tuple[Any, ...] = ()
+    """Its arguments."""
+    kwargs: dict[str, Any] | None = None
+    """Its keyword arguments."""
+    timezone: Annotated[str, v.taken_by(_zone)] = "UTC"
+    """Time zone of cron, such as Europe/Berlin."""
+    missed: Literal["run", "skip"] = "run"
+    """After a pause of the server or the scheduler: run the last missed time, or no missed time."""
+    key: Annotated[str, Setting(default_text="the first one")] = ""
+    """Client key that runs the call."""
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return _zone(self.timezone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpConfig(WebServerConfig, SecurityConfig):
+    """HTTP server."""
+
+    section = "http"
+
+    scheduler_address: Annotated[str, _CLUSTER] = ""
+    """Name of one of this user's running clusters, or the scheduler's address."""
+    web_port: Annotated[int, v.Range(ge=0, le=MAX_PORT), Setting(metavar="PORT")] = 50002
+    """Port of the HTTP server. 0: any free port."""
+    allowed: Annotated[v.Names, Setting(default_text="none", metavar="NAME")] = ()
+    """Functions that requests may call: module:function, name=module:function, or module:* for the public functions
+    that the module defines."""
+    allow_jobs: bool = False
+    """Run scripts that requests contain. Whoever has a token can then run any code on the workers."""
+    client_credentials: Annotated[v.Names, Setting(default_text="none", metavar="FILE")] = ()
+    """Credential files of clients. Each has its own token, which `scaler http token FILE` prints. Without them, the
+    token in web_token_file acts with this server's own credential."""
+    max_body_bytes: Annotated[v.Bytes, Setting(metavar="BYTES")] = 16 * 1024 * 1024
+    """Maximum size of a request."""
+    max_calls_per_key: v.Count = 1000
+    """Maximum number of unfinished calls and jobs of a key."""
+    keep_seconds: v.Seconds = 3600.0
+    """How long results are kept, except in durable sessions."""
+    schedule: Annotated[tuple[dict[str, Any], ...], Setting(default_text="none", metavar="TABLE")] = ()
+    """[[schedule]] tables of the file."""
+
+    def __post_init__(self) -> None:
+        if not self.scheduler_address or is_name(self.scheduler_address):
+            found = find(self.scheduler_address) if self.scheduler_address else find_only()
+            object.__setattr__(self, "scheduler_address", found.address)
+        super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
+        check_server_address(self.scheduler_address)
+        for entry in self.allowed:
+            if not re.fullmatch(rf"([\w.-]+=)?{_FUNCTION}", entry.replace("*", "x")):
+                raise ValueError(f"allowed: {entry!r} must be module:function, module:*, or name=module:function")
+        names = [each.name for each in schedules_of(self)]
+        if len(names) != len({*names}):
+            raise ValueError(f"two schedules have the same name: {', '.join(names)}")
+
+
+def schedules_of(config: HttpConfig) -> list[Schedule]:
+    return [model_of(Schedule, table) for table in config.schedule]
+
+
+def function_of(config: HttpConfig, name: str) -> tuple[str, bool] | None:
+    """Return the function that requests call by this name, and whether `allowed` lists it without `*`; None if it is
+    not permitted."""
+    for entry in config.allowed:
+        alias, _, function = entry.rpartition("=")
+        if "*" not in entry and name == (alias or function):
+            return function, True
+    module, _, function = name.partition(":")
+    is_public = function.isidentifier() and not function.startswith("_")  # no attribute of an imported module
+    patterns = [entry.rpartition("=")[2].partition(":") for entry in config.allowed if "*" in entry]
+    matches = (fnmatchcase(module, first) and fnmatchcase(function, last) for first, _, last in patterns)
+    return (name, False) if is_public and any(matches) else None

@@ -1,0 +1,383 @@
+"""Calls and jobs over HTTP, on a real cluster with two client keys."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgpack
+import psutil
+import pytest
+
+from scaler import Client
+from scaler.extensions.http.keys import sessions_of
+from tests.extensions.http.server_rig import SECONDS, Server, events_of
+from tests.waiting import until, within
+
+pytestmark = pytest.mark.timeout(120)
+PACKED = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("http"))
+    yield server
+    server.close()
+
+
+# -- calls
+
+
+def test_call_returns_its_result(server: Server) -> None:
+    found = server.call("double", 21)
+    assert (found["state"], found["result"], found["function"]) == ("done", 42, "http_functions:double")
+    assert server.call("later", 1)["result"] == 2
+
+
+def test_operator_chooses_a_name_for_a_function(server: Server) -> None:
+    answer = server.alice.post("/calls?wait=20", json={"function": "half", "args": [1, 2]})
+    assert answer.json()["result"] == 0.5
+
+
+def test_result_arrives_by_id_and_location(server: Server, tmp_path: Path) -> None:
+    made = server.alice.post("/calls", json={"function": "http_functions:wait_for", "args": [f"{tmp_path}/go"]})
+    assert made.status_code == 202
+    path = made.headers["location"].removeprefix("/v1")
+    assert path == f"/calls/{made.json()['id']}"
+    assert server.alice.get(path, params={"wait": 0.1}).status_code == 202
+    (tmp_path / "go").touch()
+    assert server.alice.get(path, params={"wait": SECONDS}).json()["result"] == "released"
+
+
+def test_exception_becomes_a_problem_with_its_traceback(server: Server) -> None:
+    found = server.call("fail", "no such thing")
+    assert found["state"] == "failed"
+    assert (found["problem"]["type"], found["problem"]["message"]) == ("LookupError", "no such thing")
+    assert 'http_functions.py", line' in found["problem"]["traceback"]
+    assert "scaler" not in found["problem"]["traceback"]
+
+
+def test_lost_process_becomes_a_problem(server: Server) -> None:
+    found = server.call("die", options={"retries": 0})
+    assert (found["state"], found["problem"]["type"]) == ("failed", "ProcessorDiedError")
+
+
+def test_result_that_json_lacks_names_its_type_and_messagepack(server: Server) -> None:
+    assert "Object of type date is not" in server.call("today")["problem"]["message"]
+    problem = server.call("raw")["problem"]["message"]
+    assert "application/msgpack" in problem
+
+
+def test_messagepack_carries_bytes_both_ways(server: Server) -> None:
+    body = msgpack.packb({"function": "http_functions:double", "args": [b"\xff"]})
+    answer = server.alice.post("/calls?wait=20", content=body, headers=PACKED)
+    assert answer.headers["content-type"] == "application/msgpack"
+    assert msgpack.unpackb(answer.content)["result"] == b"\xff\xff"
+    again = server.alice.get(f"/calls/{msgpack.unpackb(answer.content)['id']}")
+    assert msgpack.unpackb(again.content)["result"] == b"\xff\xff"
+
+
+def test_calls_count_for_the_key_of_the_token(server: Server) -> None:
+    server.call("double", 1)
+    with Client(server.address, credentials=str(server.home / "alice.credentials")) as client:
+        rows = client.table("shares")
+    assert [row.key for row in rows if not row.client] == ["alice"]  # a key has a row after its first task
+
+
+def test_cancelled_call_ends_and_its_result_can_be_dropped(server: Server, tmp_path: Path) -> None:
+    path = f"/calls/{server.call('wait_for', f'{tmp_path}/never', wait=0)['id']}"
+    assert server.alice.delete(path).json()["state"] == "cancelled"
+    assert server.alice.delete(path).status_code == 200
+    assert server.alice.get(path).status_code == 404
+
+
+def test_call_without_a_worker_that_fits_is_pending_and_can_be_cancelled(server: Server) -> None:
+    found = server.call("double", 1, wait=0.1, options={"capabilities": {"absent": None}})
+    assert found["state"] == "pending"
+    assert server.alice.delete(f"/calls/{found['id']}").json()["state"] == "cancelled"
+
+
+def test_events_end_with_the_result(server: Server, tmp_path: Path) -> None:
+    call = server.call("wait_for", f"{tmp_path}/go", wait=0)
+    events = events_of(server.alice, f"/calls/{call['id']}")
+    assert next(events)[0] == "state"
+    (tmp_path / "go").touch()
+    name, document = list(events)[-1]
+    assert (name, document["state"], document["result"]) == ("end", "done", "released")
+
+
+# -- refused
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "os:system",
+        "http_functions:os.system",
+        "http_functions:_private",
+        "http_functions:nope.x",
+        "operator:truediv",
+        "",
+    ],
+)
+def test_function_that_is_not_allowed_gives_403(server: Server, function: str) -> None:
+    answer = server.alice.post("/calls", json={"function": function})
+    assert answer.status_code == 403
+    assert "add it to `allowed`" in answer.json()["error"]
+
+
+def test_star_does_not_permit_what_the_module_imports(server: Server) -> None:
+    problem = server.call("sqrt", 4)["problem"]
+    assert "is defined in math: to permit it" in problem["message"]
+    assert "SerializationError" in server.call("nope")["problem"]["type"]
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "\xff"])
+def test_request_without_a_valid_token_gives_401(server: Server, token: str) -> None:
+    with server.client() as client:
+        for path in ("/calls", "/schedules", "/nothing"):
+            headers = {b"Authorization": f"Bearer {token}".encode("latin-1")} if token else {}
+            answer = client.post(path, content=b"{}", headers=headers)
+            assert answer.status_code == 401
+            assert "Bearer" in answer.headers["www-authenticate"]
+
+
+def test_call_of_another_key_looks_like_an_unknown_one(server: Server) -> None:
+    call = server.call("double", 1)
+    durable = server.call("double", 1, session="shared", key="one")
+    for path in (f"/calls/{call['id']}", f"/calls/{durable['id']}", "/calls/unknown", "/calls/..", "/jobs/a.b"):
+        for method in ("GET", "DELETE"):
+            assert server.bob.request(method, path).status_code == 404
+        assert server.bob.get(f"{path}/events").status_code == 404
+    assert server.alice.get(f"/calls/{call['id']}").json()["result"] == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "is not valid application/json"),
+        (b"\xff", "is not valid application/json"),
+        (b"[" * 9000, "is not valid application/json"),
+        (b'{"function": "half", "args": [NaN]}', "NaN is not a JSON number"),
+        (b"[]", "must be an object with the field function"),
+        (b"{}", "must be an object with the field function"),
+        (b'{"function": "half", "arg": [1]}', "'arg' is unknown; did you mean 'args'?"),
+        (b'{"function": "half", "args": {}}', "args must be of type list"),
+        (b'{"function": "half", "session": "../x"}', "session must be up to 64"),
+        (b'{"function": "half", "key": "x"}', "a key needs a session"),
+        (b'{"function": "half", "options": {"retry": 3}}', "'retry' is not available here; did you mean 'retries'?"),
+        (b'{"function": "half", "options": {"memory": "much"}}', "memory"),
+        (b'{"function": "half", "options": {"retries": -1}}', "retries is -1"),
+    ],
+)
+def test_malformed_request_gives_400_with_the_remedy(server: Server, body: bytes, reason: str) -> None:
+    answer = server.alice.post("/calls", content=body)
+    assert answer.status_code == 400, answer.text
+    assert reason in answer.json()["error"]
+
+
+def test_malformed_messagepack_gives_400(server: Server) -> None:
+    for body in (b"\xc1", b"\x91" * 5000, msgpack.packb({"function": "half", "kwargs": {1: 2}})):
+        assert server.alice.post("/calls", content=body, headers=PACKED).status_code == 400
+
+
+def test_large_request_gives_413(server: Server) -> None:
+    answer = server.alice.post("/calls", json={"function": "half", "args": ["x" * 10_000]})
+    assert answer.status_code == 413
+    assert "max_body_bytes" in answer.json()["error"]
+
+
+def test_unknown_parameter_or_wait_gives_400(server: Server) -> None:
+    for query in ("wait=-1", "wait=61", "wait=x", "wat=1"):
+        assert server.alice.get(f"/calls/x?{query}").status_code == 400
+
+
+def test_calls_above_the_limit_of_a_key_give_429_and_other_keys_continue(server: Server, tmp_path: Path) -> None:
+    waiting = [server.call("wait_for", f"{tmp_path}/go", wait=0)["id"] for _ in range(20)]
+    refused = server.alice.post("/calls", json={"function": "half", "args": [1, 2]})
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert "max_calls_per_key" in refused.json()["error"]
+    assert server.bob.post("/calls", json={"function": "half", "args": [1, 2]}).status_code == 202
+    (tmp_path / "go").touch()
+    for each in waiting:
+        assert server.alice.get(f"/calls/{each}", params={"wait": SECONDS}).json()["state"] == "done"
+    assert server.call("double", 2)["result"] == 4
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Host": "evil.example"}])
+def test_other_pages_and_names_are_refused(server: Server, headers: dict[str, str]) -> None:
+    assert server.alice.post("/calls", json={"function": "half"}, headers=headers).status_code == 403
+
+
+def test_client_that_leaves_in_the_middle_of_a_request_changes_nothing(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
+        token = server.tokens["alice"]
+        head = f"POST /v1/calls HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: 99\r\n"
+        peer.sendall(f"{head}\r\n{{".encode())
+    assert server.call("double", 3)["result"] == 6
+
+
+# -- jobs
+
+
+def test_job_returns_output_and_exit_code(server: Server) -> None:
+    script = "import sys\nprint(sys.argv[1:], flush=True)\nprint('schön', file=sys.stderr)\nsys.exit(len(sys.argv))\n"
+    found = server.job(script, "two words", "$HOME", "--flag", 'quote"')
+    assert found["state"] == "failed"
+    assert found["exit_code"] == 5
+    assert found["output"] == "['two words', '$HOME', '--flag', 'quote\"']\nschön\n"
+    assert found["problem"]["message"] == "the script ended with exit code 5"
+    assert server.job("print(1)")["exit_code"] == 0
+
+
+def test_job_imports_the_modules_of_its_worker(server: Server) -> None:
+    assert server.job("import http_functions; print(http_functions.double(4))")["output"] == "8\n"
+
+
+def test_job_that_a_signal_ends_has_the_exit_code_of_a_shell(server: Server) -> None:
+    assert server.job("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")["exit_code"] == 137
+
+
+def test_job_ends_although_a_background_process_keeps_its_output_open(server: Server) -> None:
+    found = server.job("import subprocess; print(subprocess.Popen(['sleep', '300']).pid, flush=True)")
+    assert found["state"] == "done"
+    psutil.Process(int(found["output"])).kill()
+
+
+def test_cancelled_job_ends_with_its_children(server: Server) -> None:
+    script = (
+        "import subprocess\nchild = subprocess.Popen(['sleep', '300'])\nprint(child.pid, flush=True)\nchild.wait()\n"
+    )
+    path = f"/jobs/{server.job(script, wait=0)['id']}"
+    child = int(until(lambda: server.alice.get(path).json()["output"], SECONDS))
+    assert server.alice.delete(path).json()["state"] == "cancelled"
+    until(lambda: not psutil.pid_exists(child), SECONDS)
+
+
+def test_events_of_a_job_continue_after_the_last_one_received(server: Server) -> None:
+    found = server.job("import time\nfor number in range(3):\n    print(number, flush=True)\n    time.sleep(0.05)\n")
+    path = f"/jobs/{found['id']}"
+    whole = [document["text"] for name, document in events_of(server.alice, path) if name == "output"]
+    assert "".join(whole) == "0\n1\n2\n"
+    rest = [each["text"] for name, each in events_of(server.alice, path, **{"Last-Event-ID": "0"}) if name == "output"]
+    assert rest == whole[1:]
+
+
+def test_long_output_keeps_its_end(server: Server) -> None:
+    found = server.job("for number in range(200_000): print(number, 'x' * 10)")
+    assert found["output"].endswith("199999 xxxxxxxxxx\n")
+    assert len(found["output"]) < 2**20 + 2**17
+    assert found["cut_characters"] > 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"script": "1", "args": [1]}, {"script": "1", "name": "../x.py"}, {"script": "1", "name": ""}, {"args": []}],
+)
+def test_malformed_job_gives_400(server: Server, body: dict[str, Any]) -> None:
+    assert server.alice.post("/jobs", json=body).status_code == 400
+
+
+# -- documents
+
+
+def test_openapi_lists_each_route_and_needs_no_token(server: Server) -> None:
+    with server.client() as client:
+        document = client.get("/openapi.json").json()
+    listed = {(method, path) for path, each in document["paths"].items() for method in each}
+    assert {("post", "/v1/calls"), ("get", "/v1/calls/{id}"), ("delete", "/v1/jobs/{id}")} < listed
+    names = [each["operationId"] for path in document["paths"].values() for each in path.values()]
+    assert len(names) == len({*names})
+    for method, path in listed:
+        if path != "/v1/openapi.json":
+            with server.client() as client:
+                answer = client.request(method, path.removeprefix("/v1"))
+            assert answer.status_code == 401
+
+
+# -- losses
+
+
+def test_calls_of_durable_sessions_survive_the_server_and_others_are_lost(server: Server, tmp_path: Path) -> None:
+    durable = server.call("wait_for", f"{tmp_path}/go", f"{tmp_path}/notes", wait=0, session="night", key="a")
+    lost = server.call("double", 5)
+    until((tmp_path / "notes").exists, SECONDS)
+    process = server.component("http")
+    process.kill()
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, SECONDS)
+    until(server.answers, SECONDS)
+    assert server.alice.get(f"/calls/{lost['id']}").status_code == 404
+    (tmp_path / "go").touch()
+    assert durable["id"] == "night.a"
+    found = server.alice.get("/calls/night.a", params={"wait": SECONDS}).json()
+    assert found.get("state") == "done", found
+    again = server.call("wait_for", "elsewhere", session="night", key="a")
+    assert again["result"] == "released"
+    assert (tmp_path / "notes").read_text() == "started\n"
+
+
+def test_unknown_durable_call_creates_no_session(server: Server) -> None:
+    assert server.alice.get("/calls/absent.a").status_code == 404
+    assert server.alice.get("/calls/absent.a").status_code == 404
+    with Client(server.address, credentials=str(server.home / "alice.credentials")) as client:
+        assert "absent" not in [row.name for row in sessions_of(client)]
+
+
+def test_session_in_use_gives_409(server: Server) -> None:
+    with Client(server.address, credentials=str(server.home / "alice.credentials"), session="busy"):
+        body = {"function": "half", "args": [1, 2], "session": "busy"}
+        answer = server.alice.post("/calls", json=body)
+    assert answer.status_code == 409
+    assert "'busy' is in use" in answer.json()["error"]
+
+
+def test_calls_survive_a_restart_of_the_scheduler_and_new_ones_get_503_meanwhile(
+    server: Server, tmp_path: Path
+) -> None:
+    waiting = server.call("wait_for", f"{tmp_path}/go", f"{tmp_path}/notes", wait=0)
+    until((tmp_path / "notes").exists, SECONDS)
+    scheduler = server.component("scheduler")
+    scheduler.suspend()
+    scheduler.kill()
+
+    def answer() -> httpx.Response:
+        return server.alice.post("/calls", json={"function": "half", "args": [1, 2]})
+
+    statuses: set[int] = set()
+
+    def is_back() -> bool:
+        statuses.add(found := answer().status_code)
+        return found == 202 and 503 in statuses
+
+    until(is_back, SECONDS)
+    assert statuses <= {202, 503}
+    (tmp_path / "go").touch()
+    assert server.alice.get(f"/calls/{waiting['id']}", params={"wait": SECONDS}).json()["result"] == "released"
+    assert (tmp_path / "notes").read_text() == "started\n"
+
+
+def test_revoked_key_gives_403(server: Server) -> None:
+    assert server.bob.post("/calls?wait=20", json={"function": "half", "args": [1, 2]}).json()["result"] == 0.5
+    server.keys.revoke("bob")
+    answers: list[str] = []
+
+    def is_refused() -> bool:
+        answer = server.bob.post("/calls", json={"function": "half", "args": [1, 2]})
+        answers.append(answer.text)
+        return answer.status_code == 403
+
+    assert within(SECONDS, is_refused), {*answers}
+
+
+def test_port_in_use_ends_the_server_with_the_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "scaler.cli", "scaler", "http", "tcp://127.0.0.1:1", "--web-port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"web_port {port} is in use" in done.stderr

@@ -1,0 +1,248 @@
+"""Schedules on a real cluster, with a clock of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from scaler import SchedulerClusterCombo
+from scaler.config.load import model_of
+from scaler.errors import ConfigError, RefusedError, UnreachableError
+from scaler.extensions.asynchronous.client import AsyncClient
+from scaler.extensions.http.keys import ClientKey
+from scaler.extensions.http.schedules import RETRY_SECONDS, ScheduleRunner, _runs
+from scaler.extensions.http.settings import HttpConfig, Schedule
+from scaler.monitor.messages import UNFINISHED
+from scaler.net.access import Access
+from tests.waiting import soon
+
+pytestmark = pytest.mark.timeout(60)
+SECONDS = 20
+FUNCTIONS = "tests.extensions.http.test_schedules"
+
+
+def noted(path: str, value: int = 0) -> None:
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{value}\n")
+
+
+async def wait_for(path: str) -> None:
+    await soon(Path(path).exists, SECONDS)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 30, 2, 59, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class Rig:
+    """Servers with one schedule each, whose names no other test uses."""
+
+    def __init__(self, address: str, **settings: Any) -> None:
+        self.clock = Clock()
+        self.config = HttpConfig(scheduler_address=address)
+        name = f"s{uuid4().hex[:8]}"
+        given = {"name": name, "cron": "0 3 * * *", "call": f"{FUNCTIONS}:noted", **settings}
+        self.schedule = model_of(Schedule, given)
+        self.keys: list[ClientKey] = []
+
+    def server(self) -> ScheduleRunner:
+        self.keys.append(ClientKey("test", "", self.config, Access()))
+        return ScheduleRunner(self.schedule, self.keys[-1], self.clock)
+
+    async def runs(self) -> list[tuple[str, bool]]:
+        """Return the time of each run, and whether it has ended."""
+        rows = await (await self.keys[0].client("")).ask(_runs)
+        own = [row for row in rows if row.key.startswith(self.schedule.name)]
+        return [(row.key.rpartition("-")[2], row.outcome != UNFINISHED) for row in own]
+
+    async def ended(self) -> list[tuple[str, bool]]:
+        async def all_ended() -> list[tuple[str, bool]]:
+            found = await self.runs()
+            return found if all(has_ended for _, has_ended in found) else []
+
+        found: list[tuple[str, bool]] = await soon(all_ended, SECONDS)
+        return found
+
+
+@asynccontextmanager
+async def rig_of(cluster: SchedulerClusterCombo, **settings: Any) -> AsyncIterator[Rig]:
+    rig = Rig(cluster.get_address(), **settings)
+    try:
+        yield rig
+    finally:
+        for key in rig.keys:
+            await key.close()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(main())
+
+
+def test_call_runs_at_its_time_with_its_arguments(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/notes"], kwargs={"value": 7}) as rig:
+            server = rig.server()
+            assert await server.step() == 30.0
+            rig.clock.now += timedelta(seconds=50)
+            assert await server.step() == 10.0
+            assert await rig.runs() == []
+            rig.clock.now += timedelta(seconds=10.5)
+            await server.step()
+            assert await rig.ended() == [("20261130T0300Z", True)]
+            assert (tmp_path / "notes").read_text() == "7\n"
+            assert server.view["next"] == datetime(2026, 12, 1, 3, tzinfo=UTC).timestamp()
+
+    run(main)
+
+
+def test_one_run_starts_although_several_servers_have_the_schedule(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/notes"]) as rig:
+            servers = [rig.server() for _ in range(4)]
+            for each in servers:
+                await each.step()
+            rig.clock.now += timedelta(minutes=1)
+
+            async def take_turns(server: ScheduleRunner) -> None:
+                while server.last != rig.clock.now:
+                    try:
+                        await server.step()
+                    except RefusedError:  # another server has the session
+                        await asyncio.sleep(RETRY_SECONDS / 20)
+
+            await asyncio.gather(*map(take_turns, servers))
+            assert await rig.ended() == [("20261130T0300Z", True)]
+            assert (tmp_path / "notes").read_text() == "0\n"
+
+    run(main)
+
+
+def test_new_server_runs_the_last_of_the_missed_times_once(
+    cluster: SchedulerClusterCombo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/notes"]) as rig:
+            before = rig.server()
+            await before.step()
+            rig.clock.now += timedelta(minutes=2)
+            await before.step()
+            await rig.ended()
+            rig.clock.now += timedelta(days=3)
+            for server in (rig.server(), rig.server()):
+                await server.step()
+            assert sorted(await rig.ended()) == [("20261130T0300Z", True), ("20261203T0300Z", True)]
+            assert "3 runs were due, and the last one starts" in caplog.text
+
+    run(main)
+
+
+def test_missed_time_can_be_skipped(
+    cluster: SchedulerClusterCombo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/notes"], missed="skip") as rig:
+            server = rig.server()
+            await server.step()
+            rig.clock.now += timedelta(hours=5)
+            await server.step()
+            assert await rig.runs() == []
+            assert "skipped the missed run of 2026-11-30 03:00:00+00:00" in caplog.text
+
+    run(main)
+
+
+def test_run_is_skipped_while_an_earlier_one_has_not_ended(
+    cluster: SchedulerClusterCombo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, call=f"{FUNCTIONS}:wait_for", args=[f"{tmp_path}/go"]) as rig:
+            server = rig.server()
+            await server.step()
+            rig.clock.now += timedelta(minutes=1)
+            await server.step()
+            rig.clock.now += timedelta(days=1)
+            await rig.server().step()
+            assert await rig.runs() == [("20261130T0300Z", False)]
+            assert "20261130T0300Z still runs" in caplog.text
+            (tmp_path / "go").touch()
+            await rig.ended()
+            rig.clock.now += timedelta(days=1)
+            await server.step()
+            assert sorted(await rig.ended()) == [("20261130T0300Z", True), ("20261202T0300Z", True)]
+
+    run(main)
+
+
+def test_failed_run_is_not_repeated(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/absent/notes"]) as rig:
+            servers = rig.server(), rig.server()
+            for each in servers:
+                await each.step()
+            rig.clock.now += timedelta(minutes=1)
+            await servers[0].step()
+            await rig.ended()
+            await servers[1].step()
+            assert await rig.ended() == [("20261130T0300Z", True)]
+
+    run(main)
+
+
+def test_server_waits_for_the_scheduler_and_then_continues(
+    cluster: SchedulerClusterCombo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler.extensions.http.schedules.RETRY_SECONDS", 0.01)
+    connect = ClientKey.open
+
+    async def fail(key: ClientKey, session: str) -> AsyncClient:
+        monkeypatch.setattr(ClientKey, "open", connect)
+        raise UnreachableError(f"no scheduler answers {key.name}{session}")
+
+    monkeypatch.setattr(ClientKey, "open", fail)
+
+    async def main() -> None:
+        async with rig_of(cluster) as rig:
+            server = rig.server()
+            following = asyncio.create_task(server.follow())
+            await soon(lambda: server.last is not None, SECONDS)
+            following.cancel()
+            assert "waits: no scheduler answers" in caplog.text
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"name": "a b"}, "must be up to 64 letters"),
+        ({"cron": "0 25 * * *"}, "the hour '25' must be"),
+        ({"call": "print"}, "must be module:function"),
+        ({"timezone": "Mars/Base"}, "'Mars/Base' is no known time zone"),
+        ({"missed": "all"}, "'run' or 'skip'"),
+        ({"evry": 1}, "unknown key 'evry'"),
+        ({"args": 3}, "args"),
+    ],
+)
+def test_wrong_schedule_names_the_key(wrong: dict[str, Any], reason: str) -> None:
+    table = {"name": "nightly", "cron": "0 3 * * *", "call": "jobs:nightly", **wrong}
+    with pytest.raises(ConfigError, match=reason):
+        HttpConfig(scheduler_address="tcp://h:1", schedule=(table,))
+
+
+def test_same_name_twice_is_an_error() -> None:
+    table = {"name": "nightly", "cron": "@daily", "call": "jobs:nightly"}
+    with pytest.raises(ValueError, match="two schedules have the same name"):
+        HttpConfig(scheduler_address="tcp://h:1", schedule=(table, table))
