@@ -65,10 +65,12 @@ class Offers:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Pairs of name and minimum amount, sorted by name; 0 for a label. is_alone: the worker runs no other task.
-    required: the pairs that a worker must offer, without other terms."""
+    required: the pairs that a worker must offer, without other terms. environment: as in a `Spec`, not compared with
+    offers."""
 
     items: tuple[tuple[str, float], ...] = ()
     is_alone: bool = False
+    environment: bytes = b""
     cpus: float = field(init=False, compare=False, hash=False, repr=False)
     claims: tuple[tuple[str, int], ...] = field(init=False, compare=False, hash=False, repr=False)
     """Memory, gpu, other capabilities, and limits (with their prefix) occupied while running, in thousandths."""

@@ -18,6 +18,7 @@ from scaler.scheduler.additions import Additions, Reader
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform, Send
 from scaler.scheduler.core.durability import Durability
+from scaler.scheduler.core.environments import Environments
 from scaler.scheduler.core.gangs import GangRules
 from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.resources import ResourceRules
@@ -96,6 +97,10 @@ class SchedulerPart(Timed):
 
     def near(self) -> Nearness | None:
         """Return the object that places tasks with the option `near`, or None. As for `stores`."""
+        return None
+
+    def environments(self) -> Environments | None:
+        """Return the object that knows which workers prepare an environment, or None. As for `stores`."""
         return None
 
     def gangs(self) -> GangRules | None:

@@ -506,6 +506,7 @@ class Spec:
     preemptible: f.Seconds = 0.0  # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
     context: str = ""
     """Lines such as `traceparent: ...`, which extensions of the client send to extensions of the processor"""
+    environment: f.OptionalId = b""  # id of the registered requirements of its processor; empty: the worker's own
 
     @property
     def max_losses(self) -> int:
@@ -514,10 +515,10 @@ class Spec:
 
     @property
     def registered(self) -> tuple[bytes, ...]:
-        """Ids that must be registered with the worker: function, serializer, uploaded code."""
-        if not (self.serializer or self.code):
+        """Ids that must be registered with the worker: function, serializer, uploaded code, environment."""
+        if not (self.serializer or self.code or self.environment):
             return (self.function,)
-        return tuple(filter(None, (self.function, self.serializer, self.code)))
+        return tuple(filter(None, (self.function, self.serializer, self.code, self.environment)))
 
 
 @dataclass(slots=True)

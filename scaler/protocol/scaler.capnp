@@ -362,6 +362,8 @@ struct Spec {
   preemptible @21 :Float64;      # may be stopped for other tasks, with this time between SIGTERM and SIGKILL; 0: never
   context @22 :Text;
   # Lines such as `traceparent: ...`, which extensions of the client send to extensions of the processor
+  environment @23 :Data;
+  # id of the registered requirements of its processor; empty: the worker's own; 16 bytes, or empty
 }
 
 struct TaskGroup {

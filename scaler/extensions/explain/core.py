@@ -206,6 +206,7 @@ def _why_not_yet(state: ClusterState, task: Task, willing: Sequence[Worker], now
         yield f"{counted(lower, 'task')} of lower priority that workers received earlier may start first"
     yield rooms.stores.why_waits(task, now)
     yield rooms.near.why_waits(task) if needs.near else ""
+    yield rooms.environments.why_waits(task) if needs.environment else ""
     yield rooms.resources.shortage(queue, willing) if needs.is_counted else ""
     yield rooms.gangs.shortage(queue, willing) if needs.gang else ""
     reasons = [each.reports.degraded_reason for each in willing]

@@ -7,13 +7,11 @@ its worker is lost, the scheduler must know whether the task ran. Neither is a t
 nor a long task while owners or priorities contend.
 
 Balancing recalls queued tasks in three cases. If a worker is idle and no ready task fits it, tasks that will not start
-soon are recalled at once from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, each
-`CHECK_SECONDS` apart, its queued tasks are recalled, and it gets no prefetch until it finishes a task. If a ready task
-should start before queued ones, those are recalled.
+soon are recalled from overloaded workers. If a worker finishes nothing for `STALLED_CHECKS` checks, its tasks are
+recalled, and it gets no prefetch until a task finishes. Tasks that a ready task should precede are recalled.
 
-Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
-not prefetch behind a task that uses several slots. If the first such task of a queue finds no capacity for a while, the
-`resources` extension reserves capacity for it.
+Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch, and nothing is
+prefetched behind a task that uses several slots. The `resources` extension reserves capacity for tasks that wait.
 """
 
 from __future__ import annotations
@@ -38,12 +36,9 @@ from scaler.scheduler.core.tasks import Tasks
 MAX_PLACED_PER_STEP = 4096
 """Bounds the duration of a step; the shell starts the next step at once."""
 _PINNED_LOST = b"the worker on which it was to run is not connected"
-MAX_ASKED_IN_VAIN = 64
-"""Maximum workers per pass that take nothing before the pass ends."""
-MAX_HELD_BACK = 4
-"""The same for workers that do not prefetch the first task."""
-MAX_AVOIDING = 64
-"""Maximum tasks that avoid a worker and are skipped for it in one step."""
+MAX_ASKED_IN_VAIN = 64  # workers per pass that may take nothing before the pass gives up
+MAX_HELD_BACK = 4  # such workers per pass that do not prefetch the first task
+MAX_AVOIDING = 64  # tasks that avoid a worker and are skipped for it in one step
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
 """Maximum idle and overloaded workers compared per step, which bounds a step in a large cluster."""
@@ -69,6 +64,7 @@ class Placement:
         self.next_check = state.now + CHECK_SECONDS
         self._resources = state.rooms.resources
         self._near = state.rooms.near
+        self._prepares = state.rooms.environments.prepares
         self._gangs = state.rooms.gangs
         self._gangs.begin(self, tasks)
         self.poll_again_at = math.inf
@@ -93,6 +89,7 @@ class Placement:
         worker.join_side(None)
         self._stores.worker_left(worker)
         self._near.left(worker)
+        self._state.rooms.environments.left(worker)
         self.touched.pop(worker, None)
         self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)
@@ -221,7 +218,7 @@ class Placement:
     def idle(self, needs: Needs) -> Iterator[Worker]:
         """Yield the workers with a free slot that fit these needs."""
         for pool in self._pools.fitting.get(needs) or self._pools.that_fit(needs):
-            yield from pool.idle
+            yield from (each for each in pool.idle if not self._prepares(each, needs.environment))
 
     def _fill_fixed(self, queue: ReadyQueue, now: float) -> int:
         if queue.needs.gang:
@@ -264,6 +261,8 @@ class Placement:
     def _give(self, queue: ReadyQueue, is_only_worker: bool, now: float, worker: Worker, share: int) -> int:
         """Assign up to `share` tasks, within the worker's credit. Returns the number of tasks assigned."""
         needs = queue.needs
+        if needs.environment and self._prepares(worker, needs.environment):
+            return 0
         if needs.is_counted or worker.claims.reserved is not None:
             share = self._room(worker, queue, share)
         avoiding: list[Task] = []
@@ -441,5 +440,6 @@ class Placement:
         return len(chosen)
 
     def _may_move(self, task: Task, worker: Worker, idle: Worker, now: float) -> bool:
-        may_run = task.needs.fits(idle.offers) and not task.avoids(idle, now)
+        may_run = task.needs.fits(idle.offers) and not self._prepares(idle, task.needs.environment)
+        may_run = may_run and not task.avoids(idle, now)
         return may_run and (not task.needs.near or self._near.may_move(task, worker, idle, now))

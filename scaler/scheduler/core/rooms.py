@@ -12,6 +12,7 @@ from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.durability import Durability
+from scaler.scheduler.core.environments import Environments
 from scaler.scheduler.core.gangs import GangRules
 from scaler.scheduler.core.near import Nearness
 from scaler.scheduler.core.resources import ResourceRules
@@ -146,6 +147,7 @@ class Rooms:
     explainer: Any = Explainer()
     resources: Any = ResourceRules()
     near: Nearness = Nearness()
+    environments: Environments = Environments()
     gangs: Any = GangRules()
     paces: Paced = Paced()
     spending: Any = None
@@ -158,7 +160,7 @@ class Rooms:
         for part in self.parts:
             part.bound(cluster)
         self.remembered = tuple(self._provided("remembered"))
-        for hook in ("explainer", "resources", "gangs", "paces", "near", "spending"):
+        for hook in ("explainer", "resources", "gangs", "paces", "near", "environments", "spending"):
             setattr(self, hook, next(self._provided(hook), getattr(self, hook)))
 
     def _provided(self, hook: str) -> Iterator[Any]:

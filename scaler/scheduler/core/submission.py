@@ -151,7 +151,7 @@ class Submission:
         client = group.client
         if self._durability.failure and client.via is None:  # nested tasks are not journaled
             return 0
-        if (group.needs.items or group.spec.preemptible) and self._refusal(group):
+        if (group.needs.items or group.needs.environment or group.spec.preemptible) and self._refusal(group):
             return 0
         most = self._state.accounts.max_tasks
         left = most - client.account.tasks if most >= 0 else sys.maxsize
@@ -165,6 +165,7 @@ class Submission:
             (self._resources.refusal(needs) if needs.is_counted else "")
             or (rooms.gangs.refusal(needs) if needs.gang else "")
             or (rooms.near.refusal if needs.near else "")
+            or (rooms.environments.refusal if needs.environment else "")
             or (self._state.ready.turns.refusal if group.spec.preemptible else "")
         )
 
@@ -248,7 +249,8 @@ class Submission:
         functions = self._state.functions
         key = spec.name, client.account.key, function_needs(spec.needs) if spec.needs else ()
         function = functions.pop(key, None) or Function(spec.name, Needs(key[2]), client.account.key)
-        needs = function.needs if key[2] == spec.needs else Needs(spec.needs)
+        is_usual = key[2] == spec.needs and not spec.environment
+        needs = function.needs if is_usual else Needs(spec.needs, environment=spec.environment)
         functions[key] = function
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]

@@ -19,13 +19,13 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, islice, repeat
 from typing import Any
 
 from scaler.backoff import Backoff
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, content_id, is_task, owner_of, result_id, show
-from scaler.needs import Needs
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import (
@@ -526,7 +526,7 @@ class Tasks:
         errors.lost_workers.add(worker.id)
         lost = len(errors.lost_workers)
         if lost >= POISON_WORKERS - 1:
-            errors.needs = Needs(task.group.needs.items, is_alone=True)
+            errors.needs = replace(task.group.needs, is_alone=True)
         return lost
 
     # -- objects that the storage has lost
