@@ -70,6 +70,12 @@ def credential_text() -> str:
     return _text
 
 
+def keep_credential(text: str) -> None:
+    """Set the credential of a program that a worker has started."""
+    global _text  # noqa: PLW0603 (as above)
+    _text = text
+
+
 def own_access(config: WorkerConfig) -> Access:
     """Return the access of this process to servers. Raises ConfigError for a malformed credential."""
     text = credential_text()

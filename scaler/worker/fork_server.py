@@ -10,6 +10,9 @@ Requests (agent to fork server): a processor's number, with its `Descriptors`; o
 
 A task with its own client may wait for other tasks, and keeps its processor. Therefore, once a task has a client, the
 fork server imports the client module. Later processors share that memory and start without delay.
+
+Tasks with an environment have their own fork server: a program that an extension starts with `exec_fork_server`,
+prepares, and replaces with `main`.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ import contextlib
 import gc
 import importlib
 import os
+import pickle
 import select
 import signal
 import socket
 import struct
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,8 +35,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaler.config.worker import WorkerConfig
-from scaler.interpreter import import_from_working_directory
-from scaler.process_state import leave_removed_directory, lossy_stream
+from scaler.interpreter import import_from_working_directory, worker_command
+from scaler.process_state import begin_afresh, leave_removed_directory, lossy_stream
 from scaler.processes import (
     PARENT_PID_VARIABLE,
     READY_FD_VARIABLE,
@@ -56,11 +61,13 @@ _CLIENT_MODULES = "hashlib", "scaler.client.client", "scaler.client.clusters"
 """Modules used by tasks with a client. Each waiting task has to import any module that is missing here. Named as text,
 because workers do not depend on clients."""
 _CLIENTS = 0
-"""Request that prepares for tasks with clients."""
+"""Request that prepares for tasks with clients. As the number of a report: the program accepts requests."""
+MAX_REASON_BYTES = 16 * 1024
 
 
 class ProcessReport(NamedTuple):
     number: int
+    """0: a program has become a fork server."""
     is_start: bool
     value: int
     """Pid, or return code as in `subprocess`: the negative signal number of a killed process."""
@@ -71,8 +78,10 @@ class ProcessReport(NamedTuple):
 
 
 class ForkServer:
-    def __init__(self, pid: int, end: socket.socket) -> None:
+    def __init__(self, pid: int, end: socket.socket, reason: int = -1) -> None:
+        """reason: descriptor with the reason for which a program ends."""
         self.pid = pid
+        self._reason = reason
         self._socket = end
         self._has_clients = False
         end.setblocking(False)
@@ -110,12 +119,25 @@ class ForkServer:
             if not data:
                 return None
             number, is_start, value, peak_bytes = _REPORT.unpack(data)
-            found.append(ProcessReport(number, is_start, value, peak_bytes, end_of(value) if is_start else -1))
+            ended = end_of(value) if is_start and number else -1
+            found.append(ProcessReport(number, is_start, value, peak_bytes, ended))
+
+    def reason(self) -> str:
+        return os.pread(self._reason, MAX_REASON_BYTES, 0).decode("utf-8", "replace").strip()
+
+    def end(self) -> None:
+        """Make it end its processors and exit."""
+        self.wake()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Kill the fork server, which ends all its processors, and wait for its exit."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        for kill in os.kill, os.killpg:  # a program may have started an installer
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
+        if self._reason >= 0:
+            os.close(self._reason)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         self._socket.close()
@@ -148,10 +170,78 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
         os._exit(code)
 
 
-def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> int:
+def exec_fork_server(module: str, config: WorkerConfig, definition: bytes) -> ForkServer:
+    """Start the program of a module, which prepares an environment and then runs `main` with its own arguments.
+
+    definition: of the environment, for `definition_of`. Raises OSError."""
+    from scaler.worker.credential import credential_text  # noqa: PLC0415 (the fork server of workers needs none)
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    document = os.memfd_create("scaler-environment")
+    reason = os.memfd_create("scaler-reason")
+    try:
+        with os.fdopen(os.dup(document), "wb") as file:
+            pickle.dump((definition, config, credential_text()), file)
+        inherited = theirs.fileno(), stop_sign(), document, reason
+        for descriptor in inherited:
+            os.set_inheritable(descriptor, True)
+        command = [*worker_command(module), *map(str, (*inherited, os.getpid()))]
+        pid = os.posix_spawn(sys.executable, command, os.environ, setsid=True)
+    except BaseException:
+        ours.close()
+        os.close(reason)
+        raise
+    finally:
+        theirs.close()
+        os.close(document)
+        os.set_inheritable(stop_sign(), False)
+    os.set_inheritable(reason, False)
+    return ForkServer(pid, ours, reason)
+
+
+def definition_of(document: int) -> bytes:
+    return cast("bytes", _read(document)[0])
+
+
+def _read(document: int) -> tuple[Any, ...]:
+    with os.fdopen(os.dup(document), "rb") as file:
+        file.seek(0)
+        return cast("tuple[Any, ...]", pickle.load(file))  # noqa: S301 (written by the agent)
+
+
+def main() -> None:
+    """Be the fork server of an environment. Does not return. Arguments: descriptors, and the agent's pid; see
+    `exec_fork_server`."""
+    requests, agent_stops, document, reason, agent_pid = map(int, sys.argv[1:])
+    del sys.argv[1:]
+    code = 1
+    try:
+        end_with_parent(signal.SIGCONT, agent_pid)
+        begin_afresh()
+        from scaler.worker.credential import keep_credential  # noqa: PLC0415
+
+        _, config, credential = _read(document)
+        os.close(document)
+        for name in [entry.name for entry in Path("/proc/self/fd").iterdir() if int(entry.name) > 2]:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(int(name), False)
+        keep_credential(credential)
+        code = _serve(socket.socket(fileno=requests), config, agent_stops, is_program=True)
+    except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
+        with contextlib.suppress(OSError):
+            os.pwrite(reason, traceback.format_exc(limit=-5).encode("utf-8", "replace"), 0)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int, *, is_program: bool = False) -> int:
     """Run until the agent closes its socket. In a forked processor: run it and return its exit code."""
     usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    _close_all_but(requests.fileno(), agent_stops)
+    if not is_program:
+        _close_all_but(requests.fileno(), agent_stops)
     with _shared_imports():  # imported here, not in the agent
         import encodings.ascii  # noqa: F401, PLC0415
 
@@ -168,6 +258,8 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
     for descriptor in (requests.fileno(), ended):
         poll.register(descriptor, select.POLLIN)
     processors: dict[int, int] = {}  # number by pid
+    if is_program:
+        _report(requests, _CLIENTS, True, os.getpid())
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == ended:

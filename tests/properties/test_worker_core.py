@@ -3,7 +3,8 @@
 Long random walks from a seed. Planted in the core one at a time, each of these faults is caught here: results left in
 a dead processor's page are not read (a finished task is charged); results of a page count twice (an attempt ends twice,
 or a processor is banned); a read task that has not begun is charged; what waited behind a dead task is forgotten;
-tasks of a released processor are requeued.
+tasks of a released processor are requeued; an attempt is sent to a processor of another environment; a slot keeps to
+its environment.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ from scaler.worker.agent.events import (
     ActOnProcessor,
     AgentInput,
     Command,
+    DispatchTasks,
+    EnvironmentChanged,
     ProcessorReported,
     ResultsReceived,
     TimeElapsed,
+    UseEnvironment,
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.state import ProcessorState
-from scaler.worker.frames import Results
+from scaler.worker.frames import Results, unpack
 from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, worker_config
 
 CODE = {content_id(code): code for code in (b"one", b"two", b"three")}
+ENVIRONMENTS = [b"", *CODE]
 STEPS = 150
 
 
@@ -52,6 +57,10 @@ class Walk(CoreRig):
         self.finished: set[tuple[bytes, int]] = set()
         self.lost: set[tuple[bytes, int]] = set()
         self.tasks = 0
+        self.environments: dict[bytes, bytes] = {}
+        """Of tasks, by id."""
+        self.preparing: set[bytes] = set()
+        self.prepared: set[bytes] = set()
         self.turn(Welcomed(Welcome(False, 1, 1e9, 2.0)))
 
     def hears(self, message: Message) -> None:
@@ -66,7 +75,27 @@ class Walk(CoreRig):
             processor = self.hands[command.number]
             if self.random.random() < 0.2 and not (processor.killed or processor.released):
                 self.work_on(processor)
+        if isinstance(command, UseEnvironment):
+            self.use(command.environment, command.definition)
+            return None
+        if isinstance(command, DispatchTasks):
+            environment = self.hands[command.number].environment
+            assert not environment or environment in self.prepared, "a task was sent to an environment that has ended"
+            for datagram in command.tasks:
+                assert self.environments[unpack(datagram)[3]] == environment, "a task is in a wrong environment"
         return super().perform(command)
+
+    def use(self, environment: bytes, definition: bytes | None) -> None:
+        if definition is None:
+            self.prepared.remove(environment)
+            for processor in self.living().values():
+                if processor.environment == environment:
+                    assert processor.running is None, "a running task's environment was dropped"
+                    processor.ended = True
+        else:
+            assert definition == CODE[environment]
+            assert environment not in self.prepared
+            self.preparing.add(environment)
 
     def turn(self, *inputs: AgentInput) -> None:
         self.step(*inputs)
@@ -76,7 +105,7 @@ class Walk(CoreRig):
                     self.ended[identifier, attempt] += 1
                     known = self.outcomes.setdefault((identifier, attempt), outcome)
                     assert known == outcome, "an attempt has two outcomes"
-                    if outcome != Outcome.SUCCESS:
+                    if outcome not in (Outcome.SUCCESS, Outcome.REJECTED):
                         self.lost.add((identifier, attempt))
             elif isinstance(message, Returned):
                 for identifier, attempt, started in zip(message.ids, message.attempts, message.started, strict=True):
@@ -103,7 +132,30 @@ class Walk(CoreRig):
 
     def walk(self) -> None:
         steps = [self.run, self.work, self.wait, self.read, self.die, self.recall, self.pass_time]
-        self.random.choices([*steps, self.forget, self.restart], weights=[20, 50, 10, 5, 8, 10, 10, 1, 1])[0]()
+        rare = [self.forget, self.restart, self.prepare, self.end_environment]
+        self.random.choices([*steps, *rare], weights=[20, 50, 10, 5, 8, 10, 10, 1, 1, 10, 1])[0]()
+
+    def prepare(self) -> None:
+        """The preparation of an environment ends, mostly well."""
+        if self.preparing:
+            environment = self.random.choice(sorted(self.preparing))
+            self.preparing.remove(environment)
+            is_ready = self.random.random() < 0.9
+            if is_ready:
+                self.prepared.add(environment)
+            self.turn(EnvironmentChanged(environment, is_ready, "no such package"))
+
+    def end_environment(self) -> None:
+        """A fork server is killed."""
+        if self.prepared:
+            environment = self.random.choice(sorted(self.prepared))
+            inputs: list[AgentInput] = []
+            for number, processor in self.living().items():
+                if processor.environment == environment:
+                    processor.reads_while_taken = None
+                    inputs += [processor.reclaim(number), ProcessorReported(number, Event.EXITED, "killed")]
+            self.prepared.remove(environment)
+            self.turn(*inputs, EnvironmentChanged(environment, False, "killed"))
 
     def run(self) -> None:
         count = self.random.randint(1, 12)
@@ -111,8 +163,11 @@ class Walk(CoreRig):
         self.tasks += count
         self.came.update((identifier, 1) for identifier in ids)
         retries, grace = self.random.choice([(0, 0.0), (3, 0.0), (3, 0.5)])
-        spec = Spec(self.random.choice(list(CODE)), retries=retries, preemptible=grace)
-        self.hears(Run([(spec.function, CODE[spec.function])], [RunGroup(spec, ids, [1] * count, [b"x"] * count)]))
+        environment = self.random.choice(ENVIRONMENTS) if self.random.random() < 0.5 else b""
+        self.environments.update(dict.fromkeys(ids, environment))
+        spec = Spec(self.random.choice(list(CODE)), retries=retries, preemptible=grace, environment=environment)
+        functions = [(each, CODE[each]) for each in spec.registered]
+        self.hears(Run(functions, [RunGroup(spec, ids, [1] * count, [b"x"] * count)]))
 
     def pick(self) -> tuple[int, FakeProcessor]:
         return self.random.choice(sorted(self.living().items(), key=lambda item: item[0]))
@@ -208,6 +263,7 @@ class Walk(CoreRig):
                 return
             self.now += 0.6
             self.turn(TimeElapsed(self.snapshots()))
+            self.prepare()
             for number, processor in self.living().items():
                 self.signals(number, Event.READY)
                 if processor.killed or processor.ended:

@@ -131,6 +131,17 @@ class ExecutorBase(ABC):
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
         """End dispatched attempts."""
 
+    def admit(self, environment: bytes, items: list[Attempt], now: float) -> list[Attempt]:  # noqa: ARG002
+        """Return the attempts that may be queued for an environment, and return or end the rest."""
+        self._refuse(items, "its worker passes tasks to a service, which has no environments for tasks")
+        return []
+
+    def _refuse(self, items: Iterable[Attempt], text: str) -> None:
+        """End attempts that are not queued."""
+        for item in items:
+            if self.queue.attempts.setdefault(item.id, item) is item:
+                self.killed(item, Outcome.REJECTED, text)
+
     @abstractmethod
     def storage_moved(self) -> None:
         """Use the new storage addresses."""

@@ -220,7 +220,7 @@ class AgentCore:
         self._broken_at = float("inf")
         self._stage = self._lease_stage(now)
 
-    def _run(self, message: m.Run, _now: float) -> None:
+    def _run(self, message: m.Run, now: float) -> None:
         executor, queue = self.executor, self.executor.queue
         for function, code in message.functions:
             if m.is_function_id(function, code):
@@ -236,6 +236,8 @@ class AgentCore:
             items = [Attempt(task, number, known, payload, values, rank) for task, number, payload, values in rows]
             for item, devices in zip(items, group.devices, strict=False):
                 item.devices = devices
+            if group.spec.environment:
+                items = executor.admit(group.spec.environment, items, now)
             refused += queue.add(items)
         if refused:
             executor.returned(refused, started=False)

@@ -67,7 +67,15 @@ class MemoryExceeded(NamedTuple):
     excesses: Mapping[int, tuple[Outcome, str, int]]
 
 
-ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryExceeded
+class EnvironmentChanged(NamedTuple):
+    """An environment accepts processors, or its fork server has exited. text: the reason."""
+
+    environment: bytes
+    is_ready: bool
+    text: str = ""
+
+
+ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryExceeded | EnvironmentChanged
 
 
 class Store(NamedTuple):
@@ -125,8 +133,19 @@ class ProcessorVerb(Enum):
 
 
 class ActOnProcessor(NamedTuple):
+    """environment: for SPAWN; empty: the worker's own."""
+
     number: int
     verb: ProcessorVerb
+    environment: bytes = b""
+
+
+class UseEnvironment(NamedTuple):
+    """Prepare an environment, and tell the scheduler that its tasks must wait; without definition, end it."""
+
+    environment: bytes
+    definition: bytes | None
+    number: int = 0
 
 
 class ShowDegradedReason(NamedTuple):
@@ -135,6 +154,6 @@ class ShowDegradedReason(NamedTuple):
     text: str
 
 
-ProcessorCommand = DispatchTasks | ActOnProcessor
+ProcessorCommand = DispatchTasks | ActOnProcessor | UseEnvironment
 Command = Message | WriteLog | EndAgent | ShowDegradedReason | tuple[Any, ...]
 """A command of the core, or of its executor: `ProcessorCommand`, or `CallCommand` of `scaler.offload`."""

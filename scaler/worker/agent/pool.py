@@ -18,7 +18,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import Status
-from scaler.worker.agent.processor_table import ProcessorTable
+from scaler.worker.agent.environments import EnvironmentTable
 from scaler.worker.agent.state import (
     CANCELLED,
     PREEMPTED,
@@ -47,7 +47,7 @@ _RAISED = Outcome.EXCEPTION_TO_RETRY
 _WORK_OF = attrgetter("work_us")
 
 
-class ProcessorPool(ProcessorTable):
+class ProcessorPool(EnvironmentTable):
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._max_tasks = config.max_tasks_per_processor or sys.maxsize
@@ -60,6 +60,9 @@ class ProcessorPool(ProcessorTable):
         """Handle an input. Reports about released processors are dropped."""
         if isinstance(item, e.MemoryExceeded):
             self._limit_memory(*item)
+            return
+        if isinstance(item, e.EnvironmentChanged):
+            self._changed(item, now)
             return
         processor = self.processors.get(item.number)
         if processor is None:
@@ -76,9 +79,7 @@ class ProcessorPool(ProcessorTable):
         state = processor.state
         match event:
             case e.ProcessorEvent.READY:
-                processor.is_ready = True
-                self._failed_starts = 0
-                self.show_degraded("")
+                self._has_started(processor)
             case e.ProcessorEvent.BLOCKED:
                 if state is ProcessorState.ACTIVE:
                     self._suspend(processor, now)
@@ -205,15 +206,21 @@ class ProcessorPool(ProcessorTable):
         # Reserve half of max_suspended_tasks for nested tasks, because their parents cannot finish without them.
         crowd = self.config.max_suspended_tasks // 2
         is_crowded = len(self.processors) > crowd and len(self._in_state(ProcessorState.SUSPENDED)) > crowd
+        choice = self._choice(free) if self.environments else None
         sent: dict[int, e.DispatchTasks] = {}
         while free and queue.waiting:
-            processor = free[0] if len(free) == 1 else min(free, key=_WORK_OF)
             item = queue.take_nested() if is_crowded else queue.take()
             if item is None:
-                return
+                break
+            if choice is None:
+                processor = free[0] if len(free) == 1 else min(free, key=_WORK_OF)
+            elif (chosen := self._choose(choice, item, now)) is not None:
+                processor = chosen
+            else:
+                continue
             spec = item.spec
             if spec.near:
-                processor = self._nearest(spec.near, free, now)
+                processor = self._nearest(spec.near, processor, free, now)
             number = processor.number
             command = sent.get(number)
             if command is None:
@@ -223,12 +230,11 @@ class ProcessorPool(ProcessorTable):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is unknown to its worker")
                 continue
             item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks without a duration are also spread
+            values = item.attempt, spec.number, item.id, item.payload, item.inputs
             if not item.devices:
-                task = pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs)
+                task = pack(ToProcessor.TASK, *values)
             else:
-                gpus = ",".join(self.config.gpus[index] for index in item.devices if index < len(self.config.gpus))
-                values = item.attempt, spec.number, item.id, item.payload, item.inputs, gpus
-                task = pack(ToProcessor.GPU_TASK, *values)
+                task = pack(ToProcessor.GPU_TASK, *values, self._gpus(item.devices))
             command.tasks.append(task)
             item.executor = number
             processor.work_us += item.cost_us
@@ -237,11 +243,20 @@ class ProcessorPool(ProcessorTable):
                 self._wear_out(processor, now)
             if not processor.has_capacity() and processor in free:
                 free.remove(processor)
+        if choice is not None:
+            queue.put_back(choice.held)
 
-    def _nearest(self, near: str, free: list[PooledProcessor], now: float) -> PooledProcessor:
+    def _gpus(self, devices: tuple[int, ...]) -> str:
+        return ",".join(self.config.gpus[index] for index in devices if index < len(self.config.gpus))
+
+    def _nearest(
+        self, near: str, processor: PooledProcessor, free: list[PooledProcessor], now: float
+    ) -> PooledProcessor:
         """Return the processor that is expected to finish a task with this name first, and record the name."""
-        usual = min(free, key=lambda each: (each.work_us, len(each.names)))
-        own = (each for each in self.processors.values() if near in each.names and each.may_take())
+        here = [each for each in free if each.environment == processor.environment]
+        usual = min(here, key=lambda each: (each.work_us, len(each.names)))
+        known = (each for each in self.processors.values() if near in each.names and each.may_take())
+        own = (each for each in known if each.environment == processor.environment)
         chosen = min(own, key=lambda each: each.left_us(now), default=usual)
         if chosen.left_us(now) > usual.left_us(now) + self._gain_us(near):
             chosen = usual
@@ -370,7 +385,7 @@ class ProcessorPool(ProcessorTable):
         if not is_expected and processor.is_worn and not has_begun:
             self.processors_replaced += 1  # it exited on its own, because it must not run another task
         elif not is_expected and not processor.is_ready:
-            self._count_failed_start(text)
+            self._count_failed_start(processor, text, now)
         elif not is_expected:
             task = processor.first_task if has_begun else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"

@@ -35,6 +35,8 @@ class ProcessorTable(ExecutorBase):
         self._slots_are_settled = False
         """All slots are taken, no processor waits for a slot, and no state has changed since."""
         self.processors: dict[int, PooledProcessor] = {}
+        self._wanted = b""
+        """Environment of the last dispatched attempt."""
 
     def suspended(self) -> set[bytes]:
         lent = (ProcessorState.SUSPENDED, ProcessorState.WAITING)
@@ -57,10 +59,10 @@ class ProcessorTable(ExecutorBase):
                 processor = waiting.pop(0)
                 self._act(processor, e.ProcessorVerb.GRANT)
                 self._report_suspended(processor, False)
-            elif spares := self._in_state(ProcessorState.SPARE):
+            elif spares := self._spares(self._wanted):
                 processor = max(spares, key=lambda each: each.since)
             elif not self.broken and (self.queue.waiting or not self._in_state(ProcessorState.SUSPENDED)):
-                processor = self._spawn(now)
+                processor = self._spawn(now, self._wanted)
             else:
                 break
             self._enter(processor, ProcessorState.ACTIVE, now)
@@ -84,7 +86,7 @@ class ProcessorTable(ExecutorBase):
             processor.is_worn = True
             self._slots_are_settled = False
             if len(self._in_state(ProcessorState.SPARE)) < self._successors:
-                self._enter(self._spawn(now), ProcessorState.SPARE, now)
+                self._enter(self._spawn(now, processor.environment), ProcessorState.SPARE, now)
 
     def _retire(self, processor: PooledProcessor, now: float) -> None:
         self._enter(processor, ProcessorState.ENDING, now)
@@ -93,11 +95,11 @@ class ProcessorTable(ExecutorBase):
     def _in_state(self, state: ProcessorState) -> list[PooledProcessor]:
         return [each for each in self.processors.values() if each.state is state]
 
-    def _spawn(self, now: float) -> PooledProcessor:
+    def _spawn(self, now: float, environment: bytes) -> PooledProcessor:
         self._count += 1
-        processor = PooledProcessor(self._count, now, self.take_lane(), made_at=now, progress_at=now)
+        processor = PooledProcessor(self._count, now, self.take_lane(), environment, made_at=now, progress_at=now)
         self.processors[self._count] = processor
-        self._act(processor, e.ProcessorVerb.SPAWN)
+        self.commands.append(e.ActOnProcessor(self._count, e.ProcessorVerb.SPAWN, environment))
         if self.storage_address:
             self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)
         return processor
@@ -126,6 +128,9 @@ class ProcessorTable(ExecutorBase):
             processor.rests_until = 0.0
             processor.progress_at = now
         self._slots_are_settled = False
+
+    def _spares(self, environment: bytes) -> list[PooledProcessor]:
+        return [each for each in self._in_state(ProcessorState.SPARE) if each.environment == environment]
 
     def _act(self, processor: PooledProcessor, verb: e.ProcessorVerb) -> None:
         self.commands.append(e.ActOnProcessor(processor.number, verb))
@@ -173,7 +178,7 @@ class ProcessorTable(ExecutorBase):
             text = f"the processor that ran the task was terminated: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
-    def _count_failed_start(self, text: str) -> None:
+    def _count_failed_start(self, _processor: PooledProcessor, text: str, _now: float) -> None:
         self._failed_starts += 1
         self.log(f"a processor could not start: {text}", level="error")
         if self._failed_starts >= MAX_FAILED_STARTS:
@@ -199,6 +204,6 @@ class ProcessorTable(ExecutorBase):
         if limit and elapsed >= limit and processor.state is not ProcessorState.ENDING:
             text = f"the preload {preload} took longer than preload_timeout_seconds = {limit:g}"
             self._kill(processor, KillReason(Outcome.NOT_STARTED, text))
-            self._count_failed_start(text)
+            self._count_failed_start(processor, text, now)
         elif elapsed >= LONG_PRELOAD_SECONDS and not any(each.is_ready for each in self.processors.values()):
             self.show_degraded(f"the preload {preload} has run for more than {LONG_PRELOAD_SECONDS:g} s")

@@ -28,7 +28,7 @@ from scaler.worker.agent import events as e
 from scaler.worker.agent.output import OutputPipes
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.shell import Agent, MakeConnector
-from scaler.worker.fork_server import ForkServer
+from scaler.worker.fork_server import ForkServer, exec_fork_server
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """Buffer of a socket to or from a processor. Further data waits in the agent or blocks the processor."""
@@ -49,6 +49,7 @@ class _Processor:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fork_server: ForkServer, number: int) -> None:
         """Raises OSError if this process is out of file descriptors."""
+        self.fork_server = fork_server
         # The fork server passes copies of the processor's own ends.
         with contextlib.ExitStack() as own, contextlib.ExitStack() as theirs:
             tasks, self.unread = _socket_pair(own, own)
@@ -100,15 +101,20 @@ class ProcessorAgent(Agent):
             _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
             config = replace(config, max_suspended_tasks=possible)
         super().__init__(config, make_connector, show_degraded)
-        self._fork_server = fork_server
+        self._fork_servers = {b"": fork_server}
+        """By environment. Servers of dropped environments exit later."""
         self._processors: dict[int, _Processor] = {}
+        self.environment_module = ""
+        """Module that prepares environments; see `exec_fork_server`. Empty: none."""
+        self.on_environment: Callable[[bytes, bool], object] = lambda _environment, _accepts: None
+        """Called when the worker begins to prepare an environment, and when it accepts tasks again or fails them."""
         self._pipes = OutputPipes(self._loop, self.send_output)
         for limit in ("memory_limit_bytes", "processor_memory_limit_bytes"):
             if getattr(config, limit):
                 part_of("resources", "agent", limit)
 
     def start(self) -> None:
-        self._loop.add_reader(self._fork_server, self._on_fork_server)
+        self._loop.add_reader(self._fork_servers[b""], self._on_fork_server, b"", self._fork_servers[b""])
         self.connect()
         super().start()
 
@@ -118,7 +124,9 @@ class ProcessorAgent(Agent):
         processor = self._processors.get(number)
         if processor is None:  # the processor is new, or could not start
             if isinstance(command, e.ActOnProcessor) and command.verb is e.ProcessorVerb.SPAWN:
-                self._spawn(number)
+                self._spawn(number, command.environment)
+            elif isinstance(command, e.UseEnvironment):
+                self._use_environment(command.environment, command.definition)
             return
         if isinstance(command, e.DispatchTasks):
             if command.announcements:
@@ -126,13 +134,14 @@ class ProcessorAgent(Agent):
             if command.tasks:
                 processor.tasks.send(command.tasks)
             return
+        assert isinstance(command, e.ActOnProcessor), "other commands have the number of no processor"
         match command.verb:
             case e.ProcessorVerb.RECLAIM:
                 self.take_soon(*self._reclaimed(number))
             case e.ProcessorVerb.KILL:
                 processor.is_killed = True
                 processor.signal(signal.SIGKILL)
-                self._fork_server.wake()  # the fork server reports the exit
+                processor.fork_server.wake()  # the fork server reports the exit
             case e.ProcessorVerb.END | e.ProcessorVerb.TERMINATE as verb:
                 with contextlib.suppress(OSError):  # the processor has exited, which the fork server will report
                     processor.tasks.end.shutdown(socket.SHUT_WR)
@@ -152,16 +161,21 @@ class ProcessorAgent(Agent):
         return {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid}
 
     async def _end_tasks(self) -> None:
-        self._loop.remove_reader(self._fork_server)
-        for each in self._processors.values():
-            each.signal(signal.SIGKILL)
-            if each.pid:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(each.pid, signal.SIGKILL)  # its tasks' child processes, in case the fork server is dead
         for number in list(self._processors):
+            self._end_group(number)
             self._release(number)
-        self._fork_server.close()
+        for fork_server in self._fork_servers.values():
+            self._loop.remove_reader(fork_server)
+            fork_server.close()
         self._pipes.close()
+
+    def _end_group(self, number: int) -> None:
+        """Kill a processor and the child processes of its tasks, in case its fork server is dead."""
+        processor = self._processors[number]
+        processor.signal(signal.SIGKILL)
+        if processor.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(processor.pid, signal.SIGKILL)
 
     def _last_inputs(self) -> list[e.AgentInput]:
         waiting = select.poll()
@@ -178,14 +192,30 @@ class ProcessorAgent(Agent):
                 alive -= 1
         return [item for number in self._processors for item in (*self._read(number), *self._reclaimed(number))]
 
-    def _spawn(self, number: int) -> None:
+    def _spawn(self, number: int, environment: bytes) -> None:
         try:
-            processor = self._processors[number] = _Processor(self._loop, self._fork_server, number)
+            processor = self._processors[number] = _Processor(self._loop, self._fork_servers[environment], number)
         except OSError as error:
             text = f"its worker cannot create its pipes: {error.strerror}"
             self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, text))
         else:
             self._loop.add_reader(processor.results.fileno(), self._on_readable, number)
+
+    def _use_environment(self, environment: bytes, definition: bytes | None) -> None:
+        if definition is None:
+            self._fork_servers.pop(environment).end()
+            return
+        self.on_environment(environment, False)
+        if environment in self._fork_servers:
+            return
+        try:
+            server = exec_fork_server(self.environment_module, self.config, definition)
+        except OSError as error:
+            text = f"the fork server of its environment cannot start: {error.strerror}"
+            self._loop.call_soon(self._environment_changed, environment, False, text)
+        else:
+            self._fork_servers[environment] = server
+            self._loop.add_reader(server, self._on_fork_server, environment, server)
 
     def _reclaimed(self, number: int) -> list[e.AgentInput]:
         processor = self._processors[number]
@@ -220,17 +250,23 @@ class ProcessorAgent(Agent):
 
     # -- input from processors -------------------------------------------------------------------------------------
 
-    def _on_fork_server(self) -> None:
+    def _on_fork_server(self, environment: bytes, server: ForkServer) -> None:
         try:
-            reports = self._fork_server.reports()
+            reports = server.reports()
         except OSError as error:
             self.fail(ScalerError(f"this worker cannot adopt a processor that has started: {error.strerror}"))
             return
         if reports is None:
-            self.fail(ScalerError("the fork server has exited"))
+            if environment:
+                self._forget_fork_server(environment, server)
+            else:
+                self.fail(ScalerError("the fork server has exited"))
             return
         for report in reports:
             number = report.number
+            if not number:
+                self._environment_changed(environment, True)
+                continue
             processor = self._processors[number]
             if report.is_start:
                 processor.pid, processor.ended = report.value, report.ended
@@ -246,6 +282,23 @@ class ProcessorAgent(Agent):
             crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
             self.take_soon(e.ProcessorReported(number, event, with_crash(text, crash)))
             self._release(number)
+
+    def _forget_fork_server(self, environment: bytes, server: ForkServer) -> None:
+        self._loop.remove_reader(server)
+        for number in [number for number, each in self._processors.items() if each.fork_server is server]:
+            self._end_group(number)
+            self.take_soon(*self._read(number), *self._reclaimed(number))
+            self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, "its fork server has exited"))
+            self._release(number)
+        text = server.reason() or "the fork server of its environment has exited"
+        server.close()
+        if self._fork_servers.get(environment) is server:
+            del self._fork_servers[environment]
+            self._environment_changed(environment, False, text)
+
+    def _environment_changed(self, environment: bytes, is_ready: bool, text: str = "") -> None:
+        self.take([e.EnvironmentChanged(environment, is_ready, text)])
+        self.on_environment(environment, True)
 
     def _on_readable(self, number: int) -> None:
         found = self._read(number, MAX_READ_PER_WAKEUP)
@@ -267,7 +320,7 @@ class ProcessorAgent(Agent):
                     # The process is exiting, which the fork server will report. The socket would remain readable until
                     # then.
                     self._loop.remove_reader(end)
-                    self._fork_server.wake()
+                    self._processors[number].fork_server.wake()
                     break
                 if datagram[0] == frames.ToAgent.RESULTS:
                     results = frames.unpack_results(datagram)
@@ -295,7 +348,7 @@ class ProcessorAgent(Agent):
                 descriptors.clear()
             case kind if kind.name not in e.ProcessorEvent.__members__:
                 if kind is frames.ToAgent.CHANNEL:
-                    self._fork_server.prepare_clients()
+                    self._processors[number].fork_server.prepare_clients()
                 if (take := self.on_note.get(kind)) is not None:
                     take(number, note, descriptors)
             case kind:

@@ -192,6 +192,7 @@ class PooledProcessor:
     since: float
     lane: int
     """Row in the worker's timeline, unique among living processors."""
+    environment: bytes = b""
     state: ProcessorState = ProcessorState.ACTIVE
     is_ready: bool = False
     made_at: float = 0.0

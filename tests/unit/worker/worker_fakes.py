@@ -28,7 +28,8 @@ from scaler.worker.frames import ResultRow, Results, Snapshot, ToProcessor, pack
 
 
 class FakeProcessor:
-    def __init__(self) -> None:
+    def __init__(self, environment: bytes = b"") -> None:
+        self.environment = environment
         self.unread: list[bytes] = []
         self.inputs: tuple[bytes, ...] = ()
         """Of its running task."""
@@ -117,10 +118,10 @@ class FakeProcessors:
             self.degraded_reason = command.text
             return None
         assert isinstance(command, ActOnProcessor)
-        number, verb = command
+        number, verb, environment = command
         if verb is Verb.SPAWN:
             assert number not in self.processors
-            self.processors[number] = FakeProcessor()
+            self.processors[number] = FakeProcessor(environment)
             return None
         processor = self.processors[number]
         if verb is Verb.RECLAIM:
