@@ -15,7 +15,7 @@ from scaler.client.extended import ExtendedQuestions
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.loop import ClientLoop
-from scaler.client.options import MAX_SECONDS, Options, checked_label
+from scaler.client.options import MAX_SECONDS, Environment, Options, checked_label, requirements_of
 from scaler.client.task_calls import DISCONNECTED, PublicCalls, TemplateTable, hiding_frames_of_methods
 from scaler.client.tasks import ObjectPinned, ObjectReference
 from scaler.errors import ProtectedError, UsageError
@@ -51,7 +51,8 @@ class Client(ExtendedQuestions, PublicCalls):
         compression: compression of traffic between hosts: "auto" (where it saves time), "on", or "off". Default:
             SCALER_COMPRESSION, or "auto".
         processes: if False, `submit` runs the call in this thread before it returns, so that breakpoints work. There is
-            no cluster then, and retries, time limits, capabilities, and resources have no effect.
+            no cluster then, and retries, time limits, environments, capabilities, and resources have no effect.
+        environment: default of the option `environment`. Inside a task, the default is the task's environment.
         n_workers: workers of the local cluster. Default: one for each CPU that this process or its container may use.
 
     Raises:
@@ -86,15 +87,17 @@ class Client(ExtendedQuestions, PublicCalls):
         compression: str | None = None,
         processes: bool = True,
         n_workers: int | None = None,
+        environment: Environment | None = None,
     ) -> None:
         _check(timeout_seconds, name, session)
         open_session = None if session is None else part_of("durability", "session", "session")
         self._name = name
         self._serializer = None if serializer is None else bind_serializer(serializer)
-        self._options = Options(profiling=profiling, stream_output=stream_output)
         self._is_inside_task = is_inside_task()
         self._is_in_process = not processes or (address is None and this_thread.tasks > 0)
         self._is_nested = address is None and self._is_inside_task and not self._is_in_process
+        packed = requirements_of(environment, inherits=self._is_nested)
+        self._options = Options(profiling=profiling, stream_output=stream_output, environment=packed)
         if n_workers is not None and (self._is_nested or self._is_in_process):
             text = "applies only to a cluster that the client starts, but this client starts none"
             raise UsageError(f"n_workers={n_workers} {text}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
 
 from scaler.capabilities import task_needs
 from scaler.errors import UsageError
+from scaler.interpreter import ENVIRONMENT_VARIABLE
 from scaler.needs import NEAR
+from scaler.plugins import part_of
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS
 from scaler.serialization import describe, dump_retry_on
 from scaler.texts import shown
@@ -57,6 +61,9 @@ class Exponential:
 RetryDelay = float | Exponential | Callable[[int], float]
 """Seconds, growing seconds, or a function that takes the failed attempt's number, starting at 1."""
 
+Environment = str | os.PathLike[str] | Sequence[str]
+"""Path of a requirements.txt or uv.lock, requirements, or "auto"."""
+
 
 class TaskKeywords(TypedDict, total=False):
     """Task options as keyword arguments, except options that share a name with an argument of `Client`."""
@@ -85,6 +92,7 @@ class OptionKeywords(TaskKeywords, total=False):
     name: str | None
     profiling: bool | None
     stream_output: bool | None
+    environment: Environment | None
 
 
 class Options(NamedTuple):
@@ -107,6 +115,8 @@ class Options(NamedTuple):
     tags: tuple[str, ...] = ()
     preemptible: float = 0.0
     context: str = ""
+    environment: bytes = b""
+    """Requirements as the `environment` extension packs them; empty: the worker's packages."""
     owner: object = None
 
     @property
@@ -120,8 +130,8 @@ NAMES = frozenset({*TaskKeywords.__annotations__, *OptionKeywords.__annotations_
 
 
 def options_of(given: OptionKeywords, verb: str, base: Options = DEFAULTS) -> Options:
-    """Return a call's validated options, described in `Client.submit_verbose`. base: contains the defaults of
-    `profiling` and `stream_output`. Raises TypeError for an unknown option, and UsageError.
+    """Return a call's validated options, described in `Client.submit_verbose`. base: contains the client's defaults.
+    Raises TypeError for an unknown option, and UsageError.
     """
     _check_names(given, verb)
     retries, losses, delay = given.get("retries", DEFAULT_RETRIES), given.get("losses"), given.get("retry_delay")
@@ -163,8 +173,17 @@ def options_of(given: OptionKeywords, verb: str, base: Options = DEFAULTS) -> Op
         retry_jitter=float(delay.jitter) if isinstance(delay, Exponential) else 0.0,
         tags=_checked_tags(given.get("tags", ())),
         preemptible=_grace_seconds(given.get("preemptible", False), retries),
+        environment=base.environment if given.get("environment") is None else requirements_of(given["environment"]),
         owner=base.owner,
     )
+
+
+def requirements_of(environment: object, *, inherits: bool = False) -> bytes:
+    """Return packed requirements. inherits: None means the requirements of this processor. Raises UsageError."""
+    if environment is None:
+        path = os.environ.get(ENVIRONMENT_VARIABLE) if inherits else None
+        return Path(path).read_bytes() if path else b""
+    return cast("bytes", part_of("environment", "listed", "the option environment")(environment))
 
 
 def _check_names(given: OptionKeywords, verb: str) -> None:

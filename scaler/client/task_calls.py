@@ -128,6 +128,8 @@ class TemplateTable:
             shared["serializer"] = self._share("serializer", lambda: serialization.dump_value(serializer, None, what))
         if self.code:
             shared["code"] = self._share("code", lambda: [self.code])
+        if options.environment:
+            shared["environment"] = self._register([options.environment])
         fields = options._asdict()
         del fields["owner"]
         # Shortened and encodable, because the name is sent and shown.
@@ -301,6 +303,8 @@ class TaskCalls(ArgumentOnly):
                 - expected_seconds: estimated run time, for scaling until the first task has finished. 0: the median of
                   the cluster.
                 - profiling: measure CPU time and peak memory for `ScalerFuture.profiling_info`.
+                - environment: packages that workers install for the task: a list of requirements, the path of a
+                  `requirements.txt` or `uv.lock`, or "auto" for the packages of this program. `[]`: none.
 
         Returns:
             The future of the call.

@@ -148,6 +148,7 @@ struct Body {
     gangFormed @105 :GangFormed;
     streamValue @106 :StreamValue;
     streamTaken @107 :StreamTaken;
+    environmentState @108 :EnvironmentState;
   }
 }
 
@@ -1286,4 +1287,11 @@ struct StreamTaken {
   task @0 :Data;                 # 16 bytes
   received @1 :UInt64;
   taken @2 :UInt64;
+}
+
+struct EnvironmentState {
+  # The worker begins to prepare an environment, and returns its tasks until then; or accepts its tasks again.
+  # worker -> scheduler.
+  environment @0 :Data;          # 16 bytes
+  accepts @1 :Bool;
 }

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
+from scaler.extensions.environment.messages import EnvironmentState
 from scaler.extensions.streams.messages import StreamTaken, StreamValue
 from scaler.ids import MAX_ATTEMPT
 from scaler.monitor.messages import (
@@ -102,6 +103,7 @@ SPEC = st.builds(
     code=OPTIONAL_ID,
     packages=st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     context=TEXT,
+    environment=OPTIONAL_ID,
 )
 FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY, m.Outcome.INPUT_MISSING}
 FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))
@@ -269,6 +271,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     UseBackend: st.builds(UseBackend, TEXT, DATA),
     StreamValue: st.builds(StreamValue, ID, ID, PEER, U64, U32, st.booleans(), DATA),
     StreamTaken: st.builds(StreamTaken, ID, U64, U64),
+    EnvironmentState: st.builds(EnvironmentState, ID, st.booleans()),
     m.JoinGang: st.builds(m.JoinGang, ID, TEXT, U32),
     m.GangFormed: st.builds(m.GangFormed, U32, st.lists(TEXT, max_size=4), U32),
     ObjectsDropped: st.builds(ObjectsDropped, IDS),

@@ -79,7 +79,7 @@ class CachedResults:
         if references:
             raise UsageError(f"{references[0]!r} is an argument of a cached call: pass its value, such as its result()")
         sizes = b"".join(len(part).to_bytes(8, "little") for part in parts)
-        return content_id(code, template.spec.serializer, b"|", sizes, *parts)
+        return content_id(code, template.spec.serializer, template.spec.environment, b"|", sizes, *parts)
 
     def _submit(
         self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], digest: bytes

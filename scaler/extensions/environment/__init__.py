@@ -2,6 +2,8 @@
 
 client.upload -> upload.py: an archive -> uploaded.py: modules that a processor imports from it
 requirements of a worker -> requirements.py: installed packages
+requirements of a task -> listed.py -> Spec -> agent.py -> prepare.py: installed packages, and a fork server with them;
+EnvironmentState -> core.py: tasks wait
 packages.py: packages that a function imports -> Spec -> packages.py in a processor -> agent.py -> PackagesDiffer ->
 core.py: a notice for the client, and an incident
 """
@@ -16,6 +18,7 @@ EXTENSION = Extension(
     own={
         "packages": "scaler.extensions.environment.packages",
         "requirements": "scaler.extensions.environment.requirements",
+        "listed": "scaler.extensions.environment.listed:requirements_of",
         "uploaded": "scaler.extensions.environment.uploaded",
     },
 )

@@ -1,8 +1,10 @@
-"""Reports packages of a worker that differ from a client's."""
+"""Reports packages of a worker that differ from a client's, and the state of environments."""
 
 from __future__ import annotations
 
+from scaler.extensions.environment.messages import EnvironmentState
 from scaler.protocol.messages import PackagesDiffer
+from scaler.worker.agent.processors import ProcessorAgent
 from scaler.worker.agent.shell import Agent
 from scaler.worker.frames import Note, ToAgent
 
@@ -13,3 +15,6 @@ def report_packages(agent: Agent) -> None:
         agent.send(PackagesDiffer(note.identifier, function, text))
 
     agent.on_note[ToAgent.PACKAGES_DIFFER] = report
+    if isinstance(agent, ProcessorAgent):
+        agent.environment_module = "scaler.extensions.environment.prepare"
+        agent.on_environment = lambda environment, accepts: agent.send(EnvironmentState(environment, accepts))

@@ -1,30 +1,72 @@
-"""Reports workers' deviating packages to clients and the log. Pure."""
+"""Reports workers' deviating packages to clients and the log, and keeps tasks until their environment is prepared.
+Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from scaler.config.setting import SettingsModel
+from scaler.extensions.environment.messages import EnvironmentState
 from scaler.extensions.interface import SchedulerPart, sent_to
+from scaler.grammar import counted
 from scaler.ids import owner_of
 from scaler.protocol.messages import Notice, PackagesDiffer
 from scaler.scheduler.core.changes import peer_incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Publish
-from scaler.scheduler.core.state import PeerRecord
+from scaler.scheduler.core.environments import Environments
+from scaler.scheduler.core.state import PeerRecord, Task, Worker
 
 MAX_TOLD = 100
 """Reports per client."""
+MAX_PREPARED = 1000
+"""Environments per worker."""
+
+
+class Preparations(Environments):
+    refusal = ""
+
+    def __init__(self) -> None:
+        self._prepared: dict[bytes, set[bytes]] = {}
+        """Environments that a worker prepares, by its id."""
+
+    def note(self, worker: bytes, state: EnvironmentState) -> None:
+        found = self._prepared.setdefault(worker, set())
+        if state.accepts:
+            found.discard(state.environment)
+        elif len(found) < MAX_PREPARED:
+            found.add(state.environment)
+        if not found:
+            del self._prepared[worker]
+
+    def prepares(self, worker: Worker, environment: bytes) -> bool:
+        return environment in self._prepared.get(worker.id, ())
+
+    def left(self, worker: Worker) -> None:
+        self._prepared.pop(worker.id, None)
+
+    def why_waits(self, task: Task) -> str:
+        count = sum(task.needs.environment in each for each in self._prepared.values())
+        return f"its environment is installed on {counted(count, 'worker')} now" if count else ""
 
 
 class Packages(SchedulerPart):
-    messages = (PackagesDiffer,)
+    messages = (PackagesDiffer, EnvironmentState)
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
+        self._preparations = Preparations()
         self._told: dict[bytes, set[tuple[str, str]]] = {}
         """Functions and versions, by client."""
 
-    def on_message(self, peer: PeerRecord, message: PackagesDiffer, state: ClusterState) -> Iterable[Command]:
+    def environments(self) -> Environments:
+        return self._preparations
+
+    def on_message(
+        self, peer: PeerRecord, message: PackagesDiffer | EnvironmentState, state: ClusterState
+    ) -> Iterable[Command]:
+        if isinstance(message, EnvironmentState):
+            self._preparations.note(peer.id, message)
+            return []
         client = state.clients.get(owner_of(message.task))
         self._told = {known: told for known, told in self._told.items() if known in state.clients}
         about = message.function, message.text

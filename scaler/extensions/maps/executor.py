@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.future import ScalerFuture
-from scaler.client.options import OptionKeywords, TaskKeywords, check_integer, options_of
+from scaler.client.options import Environment, OptionKeywords, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.extensions.maps.results import ResultIterator, iterate
@@ -43,7 +43,7 @@ class ScalerExecutor(Executor):
         max_workers: number of workers reported to libraries that divide their work by it. Limits nothing. Default: the
             CPUs of this machine.
         task_options: options of each call whose names are also arguments of `Client`: `timeout_seconds`,
-            `name`, `profiling`, and `stream_output`.
+            `name`, `profiling`, `stream_output`, and `environment`.
         options: arguments of `Client`, and options of each call as in `Client.submit_verbose`.
 
     Raises:
@@ -75,6 +75,7 @@ class ScalerExecutor(Executor):
         compression: str | None = None,
         processes: bool = True,
         n_workers: int | None = None,
+        environment: Environment | None = None,
         task_options: OptionKeywords | None = None,
         **options: Unpack[TaskKeywords],
     ) -> None:

@@ -261,9 +261,7 @@ class Placement:
     def _give(self, queue: ReadyQueue, is_only_worker: bool, now: float, worker: Worker, share: int) -> int:
         """Assign up to `share` tasks, within the worker's credit. Returns the number of tasks assigned."""
         needs = queue.needs
-        if needs.environment and self._prepares(worker, needs.environment):
-            return 0
-        if needs.is_counted or worker.claims.reserved is not None:
+        if needs.is_counted or needs.environment or worker.claims.reserved is not None:
             share = self._room(worker, queue, share)
         avoiding: list[Task] = []
         chosen: list[Task] = []
@@ -325,8 +323,9 @@ class Placement:
             return False
         return True
 
-    @staticmethod
-    def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:
+    def _room(self, worker: Worker, queue: ReadyQueue, share: int) -> int:
+        if self._prepares(worker, queue.needs.environment):
+            return 0
         reserved = worker.claims.reserved
         if reserved is not None and reserved is not queue:
             if not queue.may_pass(reserved):

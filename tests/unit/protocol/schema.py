@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import Enum
 
+from scaler.extensions.environment import messages as environment_messages
 from scaler.extensions.streams import messages as stream_messages
 from scaler.monitor import messages as monitor_messages
 from scaler.object_storage import messages as storage_messages
@@ -84,7 +85,7 @@ def schema() -> str:
         lines.append(f"    {name} @{number} :{kind};")
     lines += ["  }", "}"]
     of_facts: dict[str, str] = {}
-    for module in (messages, storage_messages, monitor_messages, stream_messages):
+    for module in (messages, storage_messages, monitor_messages, stream_messages, environment_messages):
         source = inspect.getsource(module)
         rows = source.splitlines()
         for node in ast.parse(source).body:

@@ -1,0 +1,169 @@
+"""Requirements that a client sends: from a list, a `requirements.txt`, a `uv.lock`, or the packages of this program."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from scaler.errors import UsageError
+from scaler.extensions.environment.installer import own_versions, uv_command
+from scaler.extras import DISTRIBUTION
+from scaler.paths import local_path
+from scaler.protocol.messages import INLINE_LIMIT_BYTES
+from scaler.texts import shown
+
+AUTO = "auto"
+MAX_BYTES = INLINE_LIMIT_BYTES - 64
+MAX_ERROR_CHARACTERS = 600
+EXPORT_SECONDS = 120.0
+_TOOLS = frozenset({"pip", "uv"})
+_UPLOAD = "send its code with client.upload instead"
+_EDITABLE = "-e ", "--editable"
+
+
+class Listed(NamedTuple):
+    requirements: tuple[str, ...]
+    """Lines of a requirements file: options, then requirements."""
+    constraints: tuple[str, ...] = ()
+
+
+def requirements_of(environment: object) -> bytes:
+    """Return the packed requirements for a value of the option `environment`; empty for an empty list. Raises
+    UsageError."""
+    if environment == AUTO:
+        return _auto(tuple(sys.path))
+    if isinstance(environment, str | os.PathLike):
+        path = local_path(environment).absolute()
+        try:
+            changed = [each.stat().st_mtime_ns for each in (path, path.with_name("pyproject.toml")) if each.exists()]
+            return _of_file(path, tuple(changed))
+        except OSError as error:
+            hint = f"give a list: [{str(environment)!r}]" if _read(str(environment)) else "give a path, or a list"
+            raise UsageError(f"environment: cannot read {str(environment)!r}: {error.strerror}; {hint}") from None
+    if not isinstance(environment, list | tuple) or not all(isinstance(each, str) for each in environment):
+        raise UsageError(f'environment is {shown(environment)}, but must be a list of requirements, a path, or "auto"')
+    return packed(Listed(tuple(sorted(set(_checked(environment, Path.cwd()))))))
+
+
+def packed(listed: Listed) -> bytes:
+    if not listed.requirements:
+        return b""
+    found = zlib.compress(json.dumps(listed).encode(), 9)
+    if len(found) > MAX_BYTES:
+        raise UsageError(f"environment: the requirements have {len(found):,} compressed bytes, at most {MAX_BYTES:,}")
+    return found
+
+
+def unpacked(data: bytes) -> Listed:
+    return Listed(*map(tuple, json.loads(zlib.decompress(data))))
+
+
+@functools.lru_cache(16)
+def _of_file(path: Path, _changed: tuple[int, ...]) -> bytes:
+    if path.name == "uv.lock":
+        return packed(Listed(tuple(_without_own(_checked(_exported(path), path.parent)))))
+    constraints: list[str] = []
+    lines = [*_lines(path, constraints, 0)]
+    return packed(Listed(tuple(lines), tuple(constraints)))
+
+
+def _lines(path: Path, constraints: list[str], depth: int) -> Iterator[str]:
+    if depth > 20:
+        raise UsageError(f"environment: {path} includes itself")
+    text = path.read_text("utf-8").replace("\\\n", " ")
+    for line in text.splitlines():
+        word, _, rest = line.strip().replace("=", " ", line.startswith("--")).partition(" ")
+        if word in ("-r", "--requirement"):
+            yield from _lines(path.parent / rest.strip(), constraints, depth + 1)
+        elif word in ("-c", "--constraint"):
+            constraints += _lines(path.parent / rest.strip(), constraints, depth + 1)
+        else:
+            yield from _checked([line], path.parent)
+
+
+def _checked(lines: Iterable[str], folder: Path) -> Iterator[str]:
+    """Yield requirements without comments and with absolute paths. Raises UsageError for local code."""
+    for given in lines:
+        line = "" if given.lstrip().startswith("#") else given.partition(" #")[0].strip()
+        if line.startswith(_EDITABLE) or (line.startswith(".") and (folder / line).is_dir()):
+            raise UsageError(f"environment: workers cannot install {line!r}, which only this machine has: {_UPLOAD}")
+        if line.startswith("."):
+            line = str((folder / line).absolute())
+        if line:
+            yield line
+
+
+def _exported(lock: Path) -> list[str]:
+    """Return the requirements of a lock file. Raises UsageError."""
+    uv = uv_command()
+    if not uv:
+        raise UsageError(f"environment: reading {lock} needs uv: pip install uv")
+    command = [*uv, "export", "--frozen", "--no-hashes", "--no-dev", "--no-emit-project", "--format=requirements-txt"]
+    done = subprocess.run(
+        [*command, "--directory", str(lock.parent)],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=EXPORT_SECONDS,
+    )
+    if done.returncode:
+        raise UsageError(f"environment: uv cannot read {lock}: {done.stderr.strip()[-MAX_ERROR_CHARACTERS:]}")
+    return done.stdout.splitlines()
+
+
+def _without_own(lines: Iterable[str]) -> Iterator[str]:
+    """Yield requirements other than Scaler and its dependencies, which workers have in their own versions."""
+    own = {canonicalize_name(each.partition("==")[0]) for each in own_versions()} | {DISTRIBUTION}
+    for line in lines:
+        read = _read(line)
+        if read is None or canonicalize_name(read.name) not in own:
+            yield line
+
+
+def _read(line: str) -> Requirement | None:
+    try:
+        return Requirement(line)
+    except InvalidRequirement:
+        return None
+
+
+@functools.lru_cache(2)
+def _auto(_path: tuple[str, ...]) -> bytes:
+    found: dict[str, str] = {}
+    local: list[str] = []
+    for each in distributions():
+        name = canonicalize_name(each.metadata["Name"] or "")
+        if name and name not in found and name not in local and name not in _TOOLS:
+            if line := _pinned(name, each):
+                found[name] = line
+            else:
+                local.append(name)
+    if missing := [name for name in sorted(local) if name != DISTRIBUTION]:
+        names = ", ".join(missing)
+        text = f'environment="auto" leaves out packages that only this machine has: {names}; {_UPLOAD}'
+        warnings.warn(text, stacklevel=2)
+    return packed(Listed(tuple(_without_own(found[name] for name in sorted(found)))))
+
+
+def _pinned(name: str, distribution: Distribution) -> str:
+    """Return the requirement of an installed package, or an empty string if only this machine has it."""
+    origin: dict[str, Any] = json.loads(distribution.read_text("direct_url.json") or "{}")
+    url = origin.get("url", "")
+    if "vcs_info" in origin:
+        return f"{name} @ {origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    if not origin:
+        return f"{name}=={distribution.version}"
+    return f"{name} @ {url}" if "archive_info" in origin and not url.startswith("file:") else ""

@@ -1,0 +1,12 @@
+"""The state of an environment on a worker."""
+
+from scaler.protocol import fields as f
+from scaler.protocol.messages import WORKER, Message, message
+
+
+@message(108, to_scheduler=(WORKER,))
+class EnvironmentState(Message):
+    """The worker begins to prepare an environment, and returns its tasks until then; or accepts its tasks again."""
+
+    environment: f.Id
+    accepts: bool

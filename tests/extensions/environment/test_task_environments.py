@@ -1,0 +1,154 @@
+"""Environments of tasks on a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import TaskRejectedError
+from scaler.extensions.environment import prepare
+from scaler.extensions.environment.listed import requirements_of
+from tests.extensions.environment.test_requirements import imported, uv, version_of_a_child, wheel
+from tests.waiting import until
+
+WAIT_SECONDS = 120.0
+INSTALL = """
+case $1 in pip) ;; *) exit 2 ;; esac
+while test "$1" != --target; do shift; done
+folder=$2
+while test "$1" != -r; do shift; done
+version=$(sed -n 's/^tabulator==//p' "$2")
+while test "$version" = waits -a ! -e {flag}; do sleep 0.05; done
+if test "$version" = 9; then printf 'lots of text\\n\\nno tabulator 9\\n' >&2; exit 1; fi
+mkdir -p "$folder"
+echo "VERSION = '$version'" > "$folder/tabulator.py"
+"""
+
+
+def version(_: object = None) -> str:
+    return imported()[0]
+
+
+def is_missing() -> bool:
+    try:
+        imported()
+    except ImportError:
+        return True
+    return False
+
+
+def nested() -> tuple[str, str, bool]:
+    with Client() as client:
+        usual = client.submit_verbose(is_missing, environment=[]).result(WAIT_SECONDS)
+        return version(), client.submit(version).result(WAIT_SECONDS), usual
+
+
+def with_parent() -> tuple[int, int]:
+    return os.getpid(), os.getppid()
+
+
+@pytest.fixture(autouse=True)
+def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the record of an installer's calls. It installs tabulator in any version but 9."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    uv(tmp_path, INSTALL.format(flag=tmp_path / "flag"))
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with SchedulerClusterCombo(n_workers=2) as combo:
+        yield combo.get_address()
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with Client(address) as client:
+        yield client
+
+
+def test_versions_of_a_package_run_at_the_same_time_on_one_worker(
+    client: Client, address: str, installer: Path
+) -> None:
+    one, two = client.options(environment=["tabulator==1"]), client.options(environment=["tabulator==2"])
+    with Client(address, environment=["tabulator==2"]) as other:
+        futures = [each.submit(version) for _ in range(20) for each in (one, two, other)]
+        assert [future.result(WAIT_SECONDS) for future in futures] == ["1", "2", "2"] * 20
+    assert one.map(version, range(50)) == ["1"] * 50
+    assert client.map(version, range(50), environment=["tabulator==2"]) == ["2"] * 50
+    graph = {"a": 0, "b": (version, "a"), "c": (version, "b"), "d": (lambda *each: each, "b", "c")}
+    assert one.get(graph, ["d"], node_options={"c": {"environment": ["tabulator==2"]}}) == {"d": ("1", "2")}
+    assert one.submit(nested).result(WAIT_SECONDS) == ("1", "1", True)
+    assert one.submit(version_of_a_child).result(WAIT_SECONDS) == "1"
+    assert client.submit(is_missing).result(WAIT_SECONDS)
+    assert len(installer.read_text().splitlines()) == 2
+
+
+def test_failed_installation_is_the_reason_of_tasks_and_the_worker_lives(client: Client, installer: Path) -> None:
+    before = client.submit(with_parent).result(WAIT_SECONDS)[1]
+    futures = [client.submit_verbose(version, environment=["tabulator==9", "b"]) for _ in range(200)]
+    for future in futures:
+        with pytest.raises(
+            TaskRejectedError, match=r"its environment \(b, tabulator==9\).*: lots of text; no tabulator 9"
+        ):
+            future.result(WAIT_SECONDS)
+    assert client.submit(with_parent).result(WAIT_SECONDS)[1] == before
+    assert len(installer.read_text().splitlines()) == 1
+
+
+def test_other_tasks_run_during_an_installation_and_waiting_ones_can_be_cancelled(
+    client: Client, tmp_path: Path
+) -> None:
+    waiting = client.options(environment=["tabulator==waits"])
+    first, second = waiting.submit(version), waiting.submit(version)
+    assert until(lambda: "its environment is installed on 1 worker now" in client.explain(first), WAIT_SECONDS)
+    assert client.map(abs, range(-20, 0)) == [*range(20, 0, -1)]
+    assert second.cancel()
+    (tmp_path / "flag").touch()
+    assert first.result(WAIT_SECONDS) == "waits"
+    assert second.cancelled()
+
+
+def test_killed_fork_server_is_replaced_and_its_tasks_run_again(client: Client) -> None:
+    one = client.options(environment=["tabulator==1"])
+    server = one.submit(with_parent).result(WAIT_SECONDS)[1]
+    running = one.submit(time.sleep, 1.0)
+    os.kill(server, signal.SIGKILL)
+    assert one.submit(version).result(WAIT_SECONDS) == "1"
+    running.result(WAIT_SECONDS)
+    assert one.submit(with_parent).result(WAIT_SECONDS)[1] != server
+
+
+def test_unused_environments_are_removed_after_the_most_recent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "KEPT", 2)
+    folders = []
+    locks = []
+    for number in range(4):
+        folder, lock = prepare.provide(requirements_of([f"tabulator=={number}"]))
+        os.utime(folder, (number, number))
+        folders.append(folder)
+        locks.append(lock)
+        if number == 1:
+            os.close(lock)
+    assert [folder.exists() for folder in folders] == [True, False, True, True]
+    for lock in (locks[0], *locks[2:]):
+        os.close(lock)
+
+
+@pytest.mark.full
+def test_pip_installs_wheels_for_workers_of_one_host_once(tmp_path: Path) -> None:
+    (tmp_path / "home" / ".local" / "bin" / "uv").unlink()
+    path = tmp_path / "requirements.txt"
+    path.write_text(f"tabulator @ file://{wheel(tmp_path, '1.0')}\n")
+    with SchedulerClusterCombo(n_workers=2) as combo, Client(combo.get_address(), environment=path) as client:
+        found = {client.submit(imported, number).result(WAIT_SECONDS) for number in range(10)}
+    [folder] = [each for each in (tmp_path / "cache" / "scaler" / "environments").iterdir() if each.is_dir()]
+    assert found == {("1.0", str(folder / "tabulator.py"))}
