@@ -44,14 +44,14 @@ class TaskTracing:
             return loaded
         return TracedFunction(self, spec, loaded)
 
-    def run(self, name: str, lines: dict[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run(self, name: str, text: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from scaler.extensions.telemetry.running import start_spans, traced  # noqa: PLC0415 (20 MB)
 
         task = self._context.task_id
-        place = place_of(lines, task)
+        place = place_of(load_context(text), task)
         assert place is not None, "its function was wrapped"
         self._spans = self._spans or start_spans()  # after the task's modules, which may set a provider
-        return traced(self._spans, name, lines, place, task, lambda: finish(function(*args, **kwargs)))
+        return traced(self._spans, name, text, place, task, lambda: finish(function(*args, **kwargs)))
 
     def observe(self, futures: Any) -> None:
         """Trace the tasks that traced tasks submit."""
@@ -67,7 +67,7 @@ class TaskTracing:
 
 class TracedFunction:
     def __init__(self, tracing: TaskTracing, spec: LoadedSpec, loaded: Loaded) -> None:
-        self._run = partial(tracing.run, spec.name, load_context(spec.context))
+        self._run = partial(tracing.run, spec.name, spec.context)
         self._loaded = loaded
 
     def get(self) -> Callable[..., Any]:

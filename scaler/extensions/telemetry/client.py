@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import Any
 
 from opentelemetry import trace
@@ -29,23 +30,23 @@ class CallTracer:
 
     def __init__(self, owner: bytes, ratio: float | None = None) -> None:
         self._owner = owner
-        self._ratio = None if ratio is None else TraceIdRatioBased(ratio)
+        self._ratio = ratio
+        self._random = Random()  # noqa: S311 (seeding `random` must not decide)
         self._provider: Any = None
         """For programs without a provider."""
         self._spans: TaskSpans | None = None
 
     def context(self, options: Options) -> str:
         caller = trace.get_current_span().get_span_context()
-        if caller.is_valid and not caller.trace_flags.sampled:
+        call = c.trace_id_of(self._owner + options.call.to_bytes(8)) if options.call else 0
+        is_sampled = caller.trace_flags.sampled if caller.is_valid else self._begins(call, options.name or "task")
+        if not is_sampled:
             return ""
         spans, lines = self._current(), dict[str, str]()
         if caller.is_valid:
             TraceContextTextMapPropagator().inject(lines)
             W3CBaggagePropagator().inject(lines)
-        else:
-            call = c.trace_id_of(self._owner + options.call.to_bytes(8)) if options.call else 0
-            if not (spans.sets_ids and self._begins(call or Ids().generate_trace_id(), options.name or "task")):
-                return ""
+        elif spans.sets_ids:
             lines[c.TRACE] = f"{call:032x}" if call else c.OF_TASK
         if spans.sets_ids:
             lines[c.PARENT] = c.OF_TASK
@@ -54,8 +55,9 @@ class CallTracer:
     def submitting(self, futures: Sequence[TaskFuture]) -> None:
         with suppress(Exception):  # of a user's span processor
             for future in futures:
-                if future.template is not None and future.template.spec.context:
-                    self._begin(future, future.template.spec.name, c.load_context(future.template.spec.context))
+                spec = None if future.template is None else future.template.spec
+                if spec is not None and spec.context and self._current().has_room():
+                    self._begin(future, spec.name, c.load_context(spec.context))
 
     def _current(self) -> TaskSpans:
         """Return the spans of the provider that the program uses now."""
@@ -66,14 +68,22 @@ class CallTracer:
             self._spans = TaskSpans(provider)
         return self._spans
 
-    def _begins(self, trace_id: int, name: str) -> bool:
-        """Return whether to begin a sampled trace without a caller's span."""
-        sampler = self._ratio or getattr(self._current().provider, "sampler", ALWAYS_ON)
+    def _begins(self, call: int, name: str) -> bool:
+        """Return whether to begin a sampled trace without a caller's span. call: trace id of all tasks of a call; 0:
+        each task has its own."""
+        if self._ratio is not None and not call:
+            return self._random.random() < self._ratio
+        sampler = (
+            TraceIdRatioBased(self._ratio)
+            if self._ratio is not None
+            else getattr(self._current().provider, "sampler", ALWAYS_ON)
+        )
+        trace_id = call or Ids().generate_trace_id()
         return bool(sampler.should_sample(None, trace_id, name).decision.is_sampled())
 
     def _begin(self, future: TaskFuture, name: str, lines: dict[str, str]) -> None:
         spans, place = self._current(), c.place_of(lines, future.task_id)
-        if place is None or c.PARENT not in lines or not spans.has_room():
+        if place is None or c.PARENT not in lines:
             return
         parent, attributes = Context(), {"scaler.task.id": future.task_id.hex()}
         if place.caller_id:
@@ -95,7 +105,7 @@ class NestedTracer(CallTracer):
         super().__init__(owner)
         self._provider = provider
 
-    def _begins(self, _trace_id: int, _name: str) -> bool:
+    def _begins(self, _call: int, _name: str) -> bool:
         return False
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from opentelemetry import trace
@@ -11,7 +12,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from scaler.extensions.telemetry.context import Place
+from scaler.extensions.telemetry.context import Place, load_context
 from scaler.extensions.telemetry.sending import TaskSpans, make_provider, users_provider
 from scaler.serialization import describe
 
@@ -33,14 +34,19 @@ def start_spans() -> TaskSpans:
     return TaskSpans(provider)
 
 
-def traced(
-    spans: TaskSpans, name: str, lines: Mapping[str, str], place: Place, task: bytes, call: Callable[[], Any]
-) -> Any:
-    """Call inside a span, or beyond the rate, inside the context of the caller."""
-    state = trace.get_current_span(TraceContextTextMapPropagator().extract(lines, Context())).get_span_context()
-    parent = trace.SpanContext(place.trace_id, place.parent_id, True, SAMPLED, state.trace_state)
-    context = trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
-    token = attach(W3CBaggagePropagator().extract(lines, context))
+@lru_cache(64)
+def _inherited(text: str) -> tuple[Any, Context]:
+    """Return the trace state and the baggage in the context of a task."""
+    lines = load_context(text)
+    span = trace.get_current_span(TraceContextTextMapPropagator().extract(lines, Context()))
+    return span.get_span_context().trace_state, W3CBaggagePropagator().extract(lines, Context())
+
+
+def traced(spans: TaskSpans, name: str, text: str, place: Place, task: bytes, call: Callable[[], Any]) -> Any:
+    """Call inside a span, or beyond the rate, inside the context of the caller. text: the context of the task."""
+    state, baggage = _inherited(text)
+    parent = trace.SpanContext(place.trace_id, place.parent_id, True, SAMPLED, state)
+    token = attach(trace.set_span_in_context(trace.NonRecordingSpan(parent), baggage))
     try:
         if not spans.has_room():
             return call()
