@@ -29,7 +29,7 @@ from scaler.scheduler.core.attempt_texts import MAX_INPUT_BYTES, TOO_MUCH_INPUT
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import Give, ReadyQueue, Side
+from scaler.scheduler.core.ready import MAX_AT_ONCE, Give, ReadyQueue, Side
 from scaler.scheduler.core.state import CHECK_SECONDS, Assigned, Group, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
@@ -153,15 +153,20 @@ class Placement:
 
     def _fill_all(self, waiting: list[ReadyQueue], now: float) -> int:
         """Use up credit for the queues, and reserve resources. Returns the rest of the step's budget."""
-        has_credit = any(pool.idle or pool.prefetching for pool in self._pools.values())
-        placed = dict.fromkeys(self._ready.in_turn(waiting, is_for_all=has_credit), 0)
-        budget = MAX_PLACED_PER_STEP
-        if len(placed) == 1:
-            (queue,) = placed
-            placed[queue] = self._fill(queue, budget, now)
-            budget -= placed[queue]
-        else:
-            budget = self._fill_in_turn(placed, budget, now)
+        pools, ready, budget = self._pools.values(), self._ready, MAX_PLACED_PER_STEP
+        has_credit, placed = any(pool.idle or pool.prefetching for pool in pools), dict[ReadyQueue, int]()
+        is_long = len(waiting) > MAX_AT_ONCE and ready.turns.is_shared
+        for portion in ready.portions(waiting) if is_long else (waiting,):
+            filled = dict.fromkeys(ready.in_turn(portion, is_for_all=has_credit), 0)
+            if len(filled) == 1:
+                (queue,) = filled
+                filled[queue] = self._fill(queue, budget, now)
+                budget -= filled[queue]
+            else:
+                budget = self._fill_in_turn(filled, budget, now)
+            placed |= filled
+            if budget <= 0 or not any(pool.idle for pool in pools):
+                break
         counted = [queue for queue in placed if queue.needs.is_counted]
         for queue, is_due in self._ready.which_wait(counted, placed) if counted and budget > 0 else ():
             if self._resources.reserves(queue, placed[queue], now, is_due):
@@ -249,12 +254,8 @@ class Placement:
                 side.move_to_end(worker)
             placed += given
             in_vain += not given
-            if (
-                not queue.count
-                or placed >= budget
-                or in_vain >= MAX_ASKED_IN_VAIN
-                or (prefetch and self._held_back >= MAX_HELD_BACK)
-            ):
+            is_vain = in_vain >= MAX_ASKED_IN_VAIN or (prefetch and self._held_back >= MAX_HELD_BACK)
+            if not queue.count or placed >= budget or is_vain:
                 break
         return placed, in_vain
 
@@ -375,8 +376,7 @@ class Placement:
                 if self._stores.is_spread:
                     pool.idle.move_to_end(idle)
         if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
-            # Rotate, so that the next step compares other workers.
-            for worker in overloaded:
+            for worker in overloaded:  # the next step compares other workers
                 self._overloaded.move_to_end(worker)
 
     def _recall_for_ready(self, now: float) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from bisect import insort
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, takewhile
 from typing import Any, Final, TypeVar
@@ -30,6 +30,8 @@ Give = Callable[[Worker, int], int]
 
 NO_RANK: Final = (sys.maxsize, 0)
 """Sorts after the ranks of all tasks."""
+MAX_AT_ONCE, MAX_OF_OWNER = 128, 16
+"""Queues that are ordered at once, and beyond that, queues of an owner in the first portion."""
 _SWEEP_AT = 1024
 """Tombstones that trigger a sweep, if they also outnumber the live tasks."""
 _NONE: Final[deque[Task]] = deque(maxlen=0)
@@ -303,6 +305,13 @@ class ReadyQueue:
         """Return the clients of the first task of each owner."""
         return {task.group.client.id for depths in self._by_owner() for task in islice(_all_of([depths]), 1)}
 
+    def owners(self) -> Iterator[tuple[int, bytes]]:
+        """Return the owners of tasks, by priority. Some may have none any more."""
+        for priority, lane in self._lanes.items():
+            for owners in lane.values():
+                for owner in owners:
+                    yield priority, owner
+
     def _by_owner(self) -> Iterator[Depths]:
         return (depths for lane in self._lanes.values() for owners in lane.values() for depths in owners.values())
 
@@ -399,6 +408,19 @@ class ReadyQueues:
             found = [queue for queue in found if queue.first_rank != NO_RANK]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.next_turn() if self.turns.is_shared else queue.first_rank)
+        return found
+
+    def portions(self, queues: Iterable[ReadyQueue]) -> list[list[ReadyQueue]]:
+        """Divide many queues: first some of each owner, which are moved to the end. A freed slot usually needs no more,
+        and ordering many takes long."""
+        counts = Counter[tuple[int, bytes]]()
+        found: list[list[ReadyQueue]] = [[], []]
+        for queue in queues:
+            owners = [*queue.owners()]
+            found[min([counts[owner] for owner in owners], default=0) >= MAX_OF_OWNER].append(queue)
+            counts.update(owners)
+        for queue in found[0]:
+            self.rotate(queue)
         return found
 
     def which_wait(
