@@ -252,7 +252,8 @@ class ConnectorCore:
             if self.phase is Phase.DIALLING:
                 self._hang_up("Hello was not answered", now)
             else:
-                self._hang_up(f"the server has been silent for {now - self._unanswered_since:.1f} s", now)
+                text = f"the server has been silent for {now - self._unanswered_since:.1f} s"
+                self._hang_up(text, now, elsewhere=len(self._addresses) > 1)
         elif now >= self._heartbeat_at:
             assert self._welcome is not None, "heartbeats start after Welcome"
             self.session.post(encode(m.Heartbeat(now, self._latency_seconds)))

@@ -185,3 +185,11 @@ def test_connector_leaves_a_scheduler_of_an_earlier_epoch_and_drops_no_message()
     resumed = story.takes(3.0, envelope(story.link, replace(WELCOME, epoch=2, resumed=True)))
     assert [type(event) for event in events(resumed)] == [Resumed]
     assert StatStorage(1) in [message for _, message in sent(resumed)]
+
+
+def test_silent_server_is_left_for_the_next_address() -> None:
+    story = Story(WELCOME, BOTH)
+    story.core.send(StatStorage(1))
+    story.takes(1.0)
+    commands = story.takes(1.0 + WELCOME.lease_seconds / 2)
+    assert (cuts(commands), story.core.address) == ([story.link], "tcp://b:1")
