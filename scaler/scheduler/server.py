@@ -110,7 +110,7 @@ class SchedulerServer:
         scaling = make_scaling(self._policy.allocation, config.extensions)
         self._core = SchedulerCore(config, self.loop.time(), scaling, self.rooms)
         self._recorder = Recorder(config, recorded_bytes)
-        self._access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])
+        self.access = ServerAccess(config, m.Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self.files = FileWriter()
         self.performers = Performers(self.observe, lambda incident: self._publish([incident]))
         self._dropped = RateLimitedLog(_log, logging.WARNING, self.loop)
@@ -123,12 +123,12 @@ class SchedulerServer:
             self._parts.append(embedded)
             address = embedded.address
         public_address = config.advertised_object_storage_address or address
-        self.storage = StorageLink(address, public_address, self._access, self.step, self.loop, self.epoch)
+        self.storage = StorageLink(address, public_address, self.access, self.step, self.loop, self.epoch)
         self.listener = self.listen(config.bind_address, self._admit, self._on_events, has_local_listener=True)
         self._monitors = part(MONITORS)(self)
         addresses = [*self.listener.addresses, self._monitors.address]
-        self._access.publish(addresses)
-        self._access.warn(addresses, self.loop.call_later)
+        self.access.publish(addresses)
+        self.access.warn(addresses, self.loop.call_later)
         self.step(self.vitals.read_clock())
         self.performers.start(config, self.loop, self.files)
         self.observe([Noted("started")])
@@ -166,7 +166,7 @@ class SchedulerServer:
         for each in self._parts:
             each.close()
         self.files.close()
-        self._access.close()
+        self.access.close()
 
     def listen(
         self,
@@ -183,8 +183,8 @@ class SchedulerServer:
             admit=admit,
             on_events=on_events,
             has_local_listener=has_local_listener,
-            keys=self._access.keys,
-            compression=self._access.compression,
+            keys=self.access.keys,
+            compression=self.access.compression,
         )
         listener.on_refused = lambda report: self.observe([AdmissionRefused(report.text, report.key, report.origin)])
         return listener
@@ -217,7 +217,7 @@ class SchedulerServer:
             return refused
         welcome = self.welcome(hello.role)
         is_client = hello.role in m.CLIENTS
-        return replace(welcome, owner_token=self._access.owner_token(peer)) if is_client else welcome
+        return replace(welcome, owner_token=self.access.owner_token(peer)) if is_client else welcome
 
     def welcome(self, role: m.Role) -> m.Welcome:
         is_service = role in (m.Role.WORKER, m.Role.MANAGER, m.Role.STORE)
@@ -346,7 +346,7 @@ class SchedulerServer:
         """Follow the wall clock and the keys, now and every `LOOK_SECONDS`."""
         if changed := self.vitals.read_clock():
             self.step(changed)
-        self.observe(self.vitals.read_keys(self._access.keys))
+        self.observe(self.vitals.read_keys(self.access.keys))
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
 
     def _tick(self) -> None:
