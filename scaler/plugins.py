@@ -94,7 +94,7 @@ EXTENSIONS = Plugins(
         "scaler.extensions.{}:EXTENSION",
         "asynchronous audit calls compression costs data_plane durability environment explain failures gangs "
         "graphs health history http in_process isolation languages logs maps near nested profiles queries resources "
-        "scaling sharing streams telemetry timeline units",
+        "scaling sharing standby streams telemetry timeline units",
     ),
 )
 

@@ -35,6 +35,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler logs": (f"{_SHOW}logs",),
     "scaler replay": ("scaler.extensions.failures.bundle:replay_bundle",),
     "scaler sessions": ("scaler.extensions.durability.command:sessions",),
+    "scaler promote": ("scaler.extensions.standby.command:promote",),
     "scaler trace": ("scaler.extensions.timeline.command:trace_file",),
     "scaler audit": (f"{_SHOW}show_alias",),
     "scaler objects": (f"{_SHOW}show_alias",),

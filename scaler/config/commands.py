@@ -36,6 +36,7 @@ _COMMANDS = {
     "logs": "print a task's output, or the workers' latest warnings",
     "replay": "run the failed task of a bundle locally, optionally in a debugger",
     "sessions": "list, show, cancel, and remove durable sessions",
+    "promote": "make a standby the scheduler",
     "trace": "write a timeline of the cluster for Perfetto",
     "audit": "print the audit log: connections, refusals, submissions, cancellations",
     "objects": "list the largest objects, what created them, and where they are",

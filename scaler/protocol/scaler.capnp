@@ -11,7 +11,7 @@
 # frame is one Zstandard frame with a window of at most 8 MiB. Limits apply to uncompressed sizes. A checksum covers one
 # message as sent.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled, ClusterRead, TableRead, StreamValue)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled, ClusterRead, TableRead, StreamValue, JournalBytes)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -149,6 +149,13 @@ struct Body {
     streamValue @106 :StreamValue;
     streamTaken @107 :StreamTaken;
     environmentState @108 :EnvironmentState;
+    removed109 @109 :Void;
+    removed110 @110 :Void;
+    removed111 @111 :Void;
+    following @112 :Following;
+    journalBytes @113 :JournalBytes;
+    promote @114 :Promote;
+    promoted @115 :Promoted;
   }
 }
 
@@ -1294,4 +1301,36 @@ struct EnvironmentState {
   # worker -> scheduler.
   environment @0 :Data;          # 16 bytes
   accepts @1 :Bool;
+}
+
+struct Following {
+  # Asks for the journal, and later reports how far the standby has written it.
+  # scheduler -> scheduler.
+  address @0 :Text;              # of the standby
+  number @1 :UInt64;             # 1 + number of the last record on its disk; 0: the copy is not complete
+  received @2 :UInt64;           # bytes of the stream
+  at @3 :Float64;                # a reading of the sender's clock
+  leaves @4 :Bool;               # the standby cannot write at present: do not wait for it
+}
+
+struct JournalBytes {
+  # The next part of the stream of records; see `standby.core`.
+  # scheduler -> scheduler.
+  at @0 :Float64;                # of the last Following
+  seconds @1 :Float64;           # after `at`, in which the scheduler acknowledges nothing that the standby lacks
+  data @2 :Data;
+}
+
+struct Promote {
+  # Makes a standby the scheduler. Answered by Promoted.
+  # admin -> scheduler.
+  force @0 :Bool;                # even if acknowledged tasks may be lost
+  number @1 :UInt64;
+}
+
+struct Promoted {
+  # scheduler -> admin.
+  epoch @0 :UInt64;
+  refused @1 :Text;              # reason, display text; empty if promoted
+  number @2 :UInt64;
 }

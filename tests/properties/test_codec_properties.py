@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
 from scaler.extensions.environment.messages import EnvironmentState
+from scaler.extensions.standby.messages import Following, JournalBytes, Promote, Promoted
 from scaler.extensions.streams.messages import StreamTaken, StreamValue
 from scaler.ids import MAX_ATTEMPT
 from scaler.monitor.messages import (
@@ -272,6 +273,10 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     StreamValue: st.builds(StreamValue, ID, ID, PEER, U64, U32, st.booleans(), DATA),
     StreamTaken: st.builds(StreamTaken, ID, U64, U64),
     EnvironmentState: st.builds(EnvironmentState, ID, st.booleans()),
+    Following: st.builds(Following, TEXT, U64, U64, SECONDS, st.booleans()),
+    JournalBytes: st.builds(JournalBytes, SECONDS, SECONDS, DATA),
+    Promote: st.builds(Promote, st.booleans()),
+    Promoted: st.builds(Promoted, U64, TEXT),
     m.JoinGang: st.builds(m.JoinGang, ID, TEXT, U32),
     m.GangFormed: st.builds(m.GangFormed, U32, st.lists(TEXT, max_size=4), U32),
     ObjectsDropped: st.builds(ObjectsDropped, IDS),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from scaler.extensions.environment import messages as environment_messages
+from scaler.extensions.standby import messages as standby_messages
 from scaler.extensions.streams import messages as stream_messages
 from scaler.monitor import messages as monitor_messages
 from scaler.object_storage import messages as storage_messages
@@ -85,7 +86,14 @@ def schema() -> str:
         lines.append(f"    {name} @{number} :{kind};")
     lines += ["  }", "}"]
     of_facts: dict[str, str] = {}
-    for module in (messages, storage_messages, monitor_messages, stream_messages, environment_messages):
+    for module in (
+        messages,
+        storage_messages,
+        monitor_messages,
+        stream_messages,
+        environment_messages,
+        standby_messages,
+    ):
         source = inspect.getsource(module)
         rows = source.splitlines()
         for node in ast.parse(source).body:

@@ -1,0 +1,52 @@
+"""A standby scheduler, which follows the journal of the first one and can take its place.
+
+first.py: records -> core.py: FollowedStream -> the network -> standby.py: core.Follower, a journal of its own
+command.py: scaler promote -> standby.py -> main.py: an ordinary recovery from that journal
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from scaler.config.setting import Setting, SettingsModel
+from scaler.config.values import Seconds, ServerAddresses
+from scaler.plugins import Extension
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandbySettings(SettingsModel):
+    """Standby scheduler."""
+
+    standby_of: Annotated[ServerAddresses, Setting(default_text="none: this is the scheduler", metavar="ADDRESS")] = ""
+    """Address of the scheduler whose journal this one follows until it is promoted. Needs state_directory, and the
+    scheduler's object_storage_address."""
+    standby_timeout_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 3.0
+    """Time that acknowledgements wait for a standby. After that, the scheduler works without the standby, which then
+    lacks acknowledged tasks. Must be equal on both."""
+    standby_lease: Annotated[str, Setting(default_text="none: `scaler promote` only", metavar="URL")] = ""
+    """Object on S3, s3://bucket/key, whose holder is the scheduler. A standby takes the lease over when the scheduler
+    stops renewing it. Must be equal on both."""
+    standby_lease_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 15.0
+    """Time without renewal after which a standby takes over. The scheduler stops earlier."""
+
+    def check(self) -> None:
+        super().check()
+        given = vars(self)
+        if (self.standby_of or self.standby_lease) and not given.get("state_directory"):
+            raise ValueError("a standby scheduler needs a state_directory for its copy of the journal: set one")
+        if self.standby_of and not given.get("object_storage_address"):
+            raise ValueError(
+                "a standby scheduler needs the object storage of the scheduler, which must survive it: run "
+                "scaler_object_storage_server elsewhere, and give both schedulers its object_storage_address"
+            )
+
+
+EXTENSION = Extension(
+    "standby",
+    settings="scaler.extensions.standby:StandbySettings",
+    scheduler="scaler.extensions.standby.core:StandbyPart",
+    keeper="scaler.extensions.standby.first:FollowedSteps",
+    main="scaler.extensions.standby.main:main",
+    requires=("durability",),
+)

@@ -1,0 +1,67 @@
+"""`scaler promote`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from scaler.config.flags import bare_parser
+from scaler.errors import RefusedError, UnreachableError
+from scaler.extensions.standby.messages import Promote, Promoted
+from scaler.net.access import Access
+from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
+from scaler.net.connector import SocketConnector
+from scaler.net.versions import own_hello
+from scaler.protocol.messages import ClientDetails, Role, Server, Unanswered
+from scaler.security import CREDENTIALS_VARIABLE
+
+TIMEOUT_SECONDS = 60.0
+
+
+def promote(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Promote a standby, and print the time until it serves. Raises UsageError, RefusedError, and UnreachableError."""
+    parser = bare_parser(program, "Make a standby the scheduler. The present scheduler, if it runs, stops serving.")
+    parser.add_argument("address", metavar="ADDRESS", help="of the standby")
+    parser.add_argument("--force", action="store_true", help="even if acknowledged tasks may be lost")
+    text = f"an admin's credential file [default: {CREDENTIALS_VARIABLE}, or none on the standby's machine]"
+    parser.add_argument("--credentials", metavar="FILE", help=text)
+    given = parser.parse_args(arguments)
+    credentials = given.credentials or environment.get(CREDENTIALS_VARIABLE) or None
+    access = Access.of(credentials, False, Role.ADMIN, "promote")
+    seconds, epoch = asyncio.run(take_over(given.address, access, force=given.force))
+    sys.stdout.write(f"{given.address} is the scheduler now (epoch {epoch}), after {seconds:.2f} s\n")
+    return 0
+
+
+async def take_over(address: str, access: Access, *, force: bool) -> tuple[float, int]:
+    """Return the seconds until the standby serves, and its epoch."""
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    epoch, began = 0, time.monotonic()
+
+    def take(events: list[ConnectorEvent]) -> None:
+        nonlocal epoch
+        for event in events:
+            match event:
+                case Welcomed(welcome) if epoch and welcome.epoch == epoch:
+                    done.set_result(epoch)
+                case Welcomed() if not epoch:
+                    connector.send(Promote(force, number=1))
+                case Received(message=Promoted(promoted, refused)) if not refused:
+                    epoch = promoted
+                case Received(message=Promoted(refused=text) | Unanswered(text)):
+                    done.set_exception(RefusedError(f"{address} is not promoted: {text}"))
+                case ConnectionRefused(refused):
+                    done.set_exception(RefusedError(f"{address} refused this command: {refused.text}"))
+
+    hello = own_hello(Role.ADMIN, ClientDetails("promote"))
+    connector = SocketConnector(address, Server.SCHEDULER, access, hello, take)
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await done
+            return time.monotonic() - began, epoch
+    except TimeoutError:
+        raise UnreachableError(f"no standby answers at {address} ({connector.last_error})") from None
+    finally:
+        connector.close()

@@ -1,0 +1,188 @@
+"""What a scheduler knows about its standby, and the reverse. Pure. Times are readings of the own clock.
+
+The stream has frames: number of the record, size, and body. First the present journal, with the number 0; then an empty
+frame with the number of its last record; then all later records.
+
+*In step.* While the standby is in step, the scheduler acknowledges nothing before the standby has it on disk. The
+standby may rely on this only until a time that each of the scheduler's messages extends (`JournalBytes`), and the
+scheduler leaves a standby behind only after that time, by a clock that began later. So a standby that knows the time to
+be still ahead has every acknowledged record, whatever has happened to the scheduler or the network.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.standby.messages import Following, JournalBytes, Promote, Promoted
+
+_HEAD = struct.Struct("<QI")
+CHUNK_BYTES = 1024 * 1024
+WINDOW_BYTES = 8 * CHUNK_BYTES
+"""Maximum bytes that the standby has not reported as received."""
+MAX_WAITING_BYTES = 256 * CHUNK_BYTES
+"""A standby that is further behind starts over."""
+
+
+def framed(number: int, body: bytes) -> bytes:
+    return _HEAD.pack(number, len(body)) + body
+
+
+class StandbyPart(SchedulerPart):
+    questions = (Promote,)
+
+    def __init__(self, config: Any = None) -> None: ...
+
+    def on_question(self, _question: Promote, _client: Any, _state: Any) -> Promoted:
+        return Promoted(0, "this is the scheduler, not a standby: give the address of the standby")
+
+
+class FollowedStream:
+    """The scheduler's view. limit: last record that may be acknowledged. is_in_step: see the module."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
+        self.peer = b""
+        self.address = ""
+        self.last = 0
+        """Number of the last record."""
+        self.waits = False
+        """Acknowledgements wait for the standby."""
+        self._leaving = False
+        self._promised_until = self._heard_at = -math.inf
+
+    @property
+    def limit(self) -> float:
+        return self._confirmed if self.waits else math.inf
+
+    @property
+    def is_in_step(self) -> bool:
+        return self.waits and not self._leaving and self._confirmed >= self._mark
+
+    def follow(self, peer: bytes, message: Following, now: float) -> str:
+        """Begin with a new standby, or with one that has started over. Returns why not, or an empty text."""
+        if self.waits and message.address != self.address and now < self._promised_until:
+            return f"the scheduler has the standby {self.address}"
+        self.waits = self._leaving = False
+        self.peer, self.address = peer, message.address
+        self._out, self._later = bytearray(), bytearray()
+        self._base_from = self.last
+        self._covered: int | None = None
+        self._target = self._confirmed = self._sent = self._received = 0
+        self._times: deque[tuple[int, float]] = deque()
+        self._at, self._heard_at = message.at, now
+        return ""
+
+    @property
+    def wants_base(self) -> bool:
+        return self._covered is None and len(self._out) < WINDOW_BYTES
+
+    @property
+    def can_send(self) -> bool:
+        return bool(self._out) and self._sent - self._received < WINDOW_BYTES
+
+    @property
+    def is_far_behind(self) -> bool:
+        return bool(self.peer) and len(self._out) + len(self._later) > MAX_WAITING_BYTES
+
+    def add_base(self, bodies: Iterable[bytes]) -> None:
+        for body in bodies:
+            self._out += framed(0, body)
+
+    def end_base(self, covered: int) -> bool:
+        """covered: last record of the base. Returns False if records are missing after it."""
+        if covered < self._base_from:
+            return False
+        self._covered, self._target = covered, self.last
+        self._out += framed(covered, b"")
+        while self._later:
+            number, size = _HEAD.unpack_from(self._later)
+            if number > covered:
+                break
+            del self._later[: _HEAD.size + size]
+        self._out += self._later
+        self._later.clear()
+        return True
+
+    def appended(self, number: int, body: bytes, now: float) -> None:
+        self.last = number
+        if self.peer:
+            (self._later if self._covered is None else self._out).extend(framed(number, body))
+            self._times.append((number, now))
+
+    def heard(self, message: Following, now: float) -> None:
+        self._heard_at, self._at, self._received = now, message.at, message.received
+        if not message.number:
+            return
+        self._confirmed = max(self._confirmed, message.number - 1)
+        while self._times and self._times[0][0] <= self._confirmed:
+            self._times.popleft()
+        if message.leaves:
+            self.leave()
+        elif not self.waits and self._confirmed >= self._target:
+            self.waits, self._mark = True, self.last
+            self._times = deque((number, now) for number, _ in self._times)
+
+    def take(self) -> Iterator[JournalBytes]:
+        """Yield messages for the standby, at least one."""
+        while True:
+            room = WINDOW_BYTES - (self._sent - self._received)
+            data = bytes(self._out[: max(0, min(CHUNK_BYTES, room))])
+            del self._out[: len(data)]
+            self._sent += len(data)
+            seconds = self.timeout_seconds if self.is_in_step else 0.0
+            if seconds:
+                self._promised_until = self._heard_at + seconds
+            yield JournalBytes(self._at, seconds, data)
+            if not self._out or len(data) < CHUNK_BYTES:
+                return
+
+    def is_due_to_leave(self, now: float) -> bool:
+        """Return whether the scheduler must go on without the standby: call `leave`."""
+        if not self.waits:
+            return False
+        oldest = min(self._heard_at, self._times[0][1] if self._times else math.inf)
+        self._leaving = self._leaving or now - oldest >= self.timeout_seconds
+        return self._leaving and now >= self._promised_until
+
+    def leave(self) -> None:
+        self.waits = self._leaving = False
+        self._target = self.last
+
+    def lost(self) -> None:
+        """Forget the standby's connection. Acknowledgements still wait for the time that the standby relies on."""
+        self.peer = b""
+
+
+class Follower:
+    """The standby's view of one stream."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.certain_until = 0.0
+        """Until then, this standby has everything that the scheduler has acknowledged."""
+        self._buffer = bytearray()
+        self._left_at = -math.inf
+
+    def leave(self, now: float) -> None:
+        """Do not rely on the scheduler before it has heard that this standby cannot write."""
+        self.certain_until, self._left_at = 0.0, now
+
+    def take(self, message: JournalBytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the next complete frames."""
+        is_promised = message.seconds and message.at > self._left_at
+        self.certain_until = message.at + message.seconds if is_promised else 0.0
+        self.received += len(message.data)
+        self._buffer += message.data
+        while len(self._buffer) >= _HEAD.size:
+            number, size = _HEAD.unpack_from(self._buffer)
+            end = _HEAD.size + size
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_HEAD.size : end])
+            del self._buffer[:end]
+            yield number, body

@@ -1,0 +1,247 @@
+"""The scheduler that is followed: its steps wait for the standby, too, while that is in step."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from scaler.errors import UsageError
+from scaler.extensions.durability.ledger import JournalChanged
+from scaler.extensions.durability.steps import DurableSteps, journal_directory
+from scaler.extensions.standby.core import FollowedStream
+from scaler.extensions.standby.lease import Lease
+from scaler.extensions.standby.messages import Following
+from scaler.extensions.standby.term import Term, greeted, read_term, write_term
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.journal import Journal, _Disk
+from scaler.net.connection import Closed, ListenerEvent, Received
+from scaler.protocol import messages as m
+from scaler.scheduler.core.commands import DurabilitySaid
+
+if TYPE_CHECKING:
+    from scaler.scheduler.server import SchedulerServer
+
+BASE_RECORDS = 256
+RETRY_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+class FollowedJournal(Journal):
+    """durable: number of the last record that is on this disk and, while the standby is in step, on the standby's."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.source = FollowedStream(0.0)
+        super().__init__(*args, **options)
+
+    def append(self, body: bytes) -> None:
+        super().append(body)
+        self.source.appended(self.written, body, self._loop.time())
+
+    def _set(self, disk: _Disk) -> _Disk:
+        self.on_disk = super()._set(disk)
+        self.durable = int(min(disk.durable, self.source.limit))
+        return disk
+
+    @property
+    def waiting_seconds(self) -> float:  # for the disk alone
+        return super().waiting_seconds if self.on_disk.durable < self.written else 0.0
+
+    def refresh(self) -> None:
+        """Note that the standby has confirmed records, or is not waited for any more."""
+        self._set(self.on_disk)
+        self._on_change()
+
+
+class FollowedSteps(DurableSteps):
+    make_journal = FollowedJournal
+    journal: FollowedJournal
+
+    def __init__(self, frame: SchedulerServer) -> None:
+        path = journal_directory(frame.config.state_directory)
+        super().__init__(path, frame.perform, lambda *change: frame.step([DurabilitySaid(JournalChanged(*change))]))
+        self._frame = frame
+        self._config = cast("Any", frame.config)
+        self._term = read_term(frame.config) or Term()
+        self._source = self.journal.source
+        self._source.timeout_seconds = self._config.standby_timeout_seconds
+        self._was_in_step = self._is_leaving = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._lease = Lease.of(self._config)
+        self._renewed_at = frame.loop.time()
+        frame.epoch, frame.greet = self._term.epoch, self._greet
+        frame.loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._frame.storage.on_refused = lambda refused: self.step_down(refused.text)
+        if self._term.partner:
+            self._run(self._depose())
+        if self._lease is not None:
+            self._run(self._renew(self._lease))
+
+    def _run(self, work: Any) -> None:
+        task = self._frame.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _depose(self) -> None:
+        """Compare epochs with the other scheduler, once it can be reached: the one with the earlier epoch stops."""
+        while True:
+            try:
+                access, epoch = self._frame.access.to_storage, self._term.epoch
+                if await greeted(self._term.partner, access, epoch, RETRY_SECONDS) > epoch:
+                    self.step_down(f"{self._term.partner} was promoted")
+                return
+            except TimeoutError:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _renew(self, lease: Lease) -> None:
+        """Stop in time if the lease cannot be renewed. The standby waits longer, by its own clock."""
+        seconds, loop = self._config.standby_lease_seconds, self._frame.loop
+        while True:
+            began = loop.time()
+            try:
+                async with asyncio.timeout(seconds / 6):
+                    why = await lease.renew(self._term.epoch, self._source.address if self._source.is_in_step else "")
+            except TimeoutError:
+                why = "the lease store did not answer"
+            if why is None:
+                self._renewed_at = began
+                self._tick()
+            elif lease.is_lost or loop.time() - self._renewed_at >= seconds / 2:
+                self.step_down(why)
+                return
+            await asyncio.sleep(max(0.0, min(seconds / 6, began + seconds / 6 - loop.time())))
+
+    def step_down(self, why: str) -> None:
+        """Serve nobody from now on, and acknowledge nothing any more."""
+        if self._frame.stop.is_set():
+            return
+        _log.error("this scheduler stops serving: %s", why)
+        self._perform = lambda _commands: None
+        self._held.clear()
+        self._term = self._term._replace(serves=False)
+        write_term(self._config, self._term)
+        self._frame.stop.set()
+
+    # -- the standby
+
+    def _greet(self, peer: bytes, hello: m.Hello) -> m.Welcome | m.Refused:
+        if hello.epoch > self._term.epoch:
+            self.step_down(f"the scheduler on {hello.hostname} was promoted")
+            return m.Refused(m.RefusalReason.STANDBY, "this scheduler has stopped")
+        if not self._config.object_storage_address:
+            text = "its object storage would end with it: run one elsewhere, and set object_storage_address"
+            return m.Refused(m.RefusalReason.ROLE, f"the scheduler cannot have a standby, because {text}")
+        self._frame.guests[peer] = self._take
+        return self._frame.welcome(m.Role.SCHEDULER)
+
+    def _take(self, event: ListenerEvent) -> None:
+        match event:
+            case Received(peer, Following() as message) if peer == self._source.peer:
+                self._source.heard(message, self._frame.loop.time())
+                self.journal.refresh()
+                self._flush(is_due=False)
+            case Received(peer, Following() as message):
+                self._source.last = self.journal.written
+                if why := self._source.follow(peer, message, self._frame.loop.time()):
+                    self._frame.guests.pop(peer, None)
+                    self._frame.listener.forget(peer, m.Refused(m.RefusalReason.LIMIT, why))
+                    return
+                _log.info("the standby %s follows", message.address)
+                self.journal.refresh()
+                self._run(self._read_base(peer))
+                self._tick()
+            case Closed(peer):
+                del self._frame.guests[peer]
+                if peer == self._source.peer:
+                    self._source.lost()
+        self._note()
+
+    async def _read_base(self, peer: bytes) -> None:
+        """Send the journal as it is on disk. Compaction may delete files meanwhile: then the standby starts over."""
+        loop, source = self._frame.loop, self._source
+        written, why = self.journal.written, ""
+        try:
+            while self.journal.on_disk.durable < written:  # noqa: ASYNC110 (rare and short, as below)
+                await asyncio.sleep(0.01)
+            directory = JournalDirectory(self._path, m.PROTOCOL_VERSION, lock=False)
+            bodies = directory.bodies()
+            while records := await loop.run_in_executor(None, lambda: [*itertools.islice(bodies, BASE_RECORDS)]):
+                if source.peer != peer:
+                    return
+                source.add_base(records)
+                self._flush(is_due=False)
+                while not source.wants_base and source.peer == peer:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            if source.peer == peer and not source.end_base(directory.replay.last):
+                why = "records are missing"
+        except (OSError, UsageError) as error:
+            why = str(error)
+        if why and source.peer == peer:
+            self._give_up(f"the journal cannot be read now: {why}")
+        self._flush(is_due=False)
+
+    def _give_up(self, why: str) -> None:
+        _log.warning("the standby %s starts over: %s", self._source.address, why)
+        self._frame.listener.forget(self._source.peer, m.Goodbye(why))
+        self._frame.guests.pop(self._source.peer, None)
+        self._source.lost()
+
+    def _flush(self, *, is_due: bool) -> None:
+        if self._source.peer and (is_due or self._source.can_send):
+            for message in self._source.take():
+                self._frame.listener.send(self._source.peer, message)
+
+    def _tick(self) -> None:
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+            self._tick_timer = None
+        source = self._source
+        if source.is_due_to_leave(self._frame.loop.time()) and not self._is_leaving:
+            self._is_leaving = True
+            self._run(self._leave())
+        if source.is_far_behind:
+            self._give_up("it is too slow")
+        self._flush(is_due=True)
+        self._note()
+        if source.peer or source.waits:
+            self._tick_timer = self._frame.loop.call_later(source.timeout_seconds / 8, self._tick)
+
+    async def _leave(self) -> None:
+        """Go on without the standby, once the lease says so."""
+        while self._lease is not None and await self._lease.renew(self._term.epoch, "") is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        self._is_leaving = False
+        self._source.leave()
+        self.journal.refresh()
+
+    def _note(self) -> None:
+        source = self._source
+        if source.is_in_step == self._was_in_step:
+            return
+        self._was_in_step = source.is_in_step
+        if not source.is_in_step:
+            _log.warning("the standby %s is out of step: it will lack acknowledged tasks", source.address)
+            return
+        _log.info("the standby %s is in step", source.address)
+        if self._term.partner != source.address:
+            self._term = self._term._replace(partner=source.address)
+            write_term(self._config, self._term)
+
+    # -- steps
+
+    def add(self, inputs: Any, commands: Any) -> None:
+        super().add(inputs, commands)
+        self._flush(is_due=False)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._lease is not None:
+            self._lease.close()
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        super().close()

@@ -1,0 +1,108 @@
+"""A lease in an object on S3, which changes only by conditional writes (compare and set)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+from scaler.errors import UsageError
+from scaler.extras import require
+from scaler.net.address import own_address
+
+TIMEOUT_SECONDS = 3.0
+_CHANGED = ("PreconditionFailed", "ConditionalRequestConflict")
+_ABSENT = ("NoSuchKey", "404")
+
+
+class LeaseRecord(NamedTuple):
+    """epoch, holder: of the scheduler. standby: address of the standby that has everything it acknowledged, or empty.
+    version: unique."""
+
+    epoch: int
+    holder: str
+    standby: str
+    version: str
+
+
+class Lease:
+    """tag: of the version that was last read or written; the next write replaces only this one."""
+
+    def __init__(self, url: str, holder: str) -> None:
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        if not (url.startswith("s3://") and bucket and key):
+            raise UsageError(f"standby_lease {url!r}: write s3://bucket/key")
+        require("boto3", "standby_lease")
+        self.holder = holder
+        self.tag = ""
+        self.is_lost = False
+        self._object = {"Bucket": bucket, "Key": key}
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        return cls(config.standby_lease, own_address(config.bind_address)) if config.standby_lease else None
+
+    @cached_property
+    def _s3(self) -> Any:
+        import boto3  # noqa: PLC0415 (optional)
+        from botocore.config import Config  # noqa: PLC0415
+
+        options = Config(connect_timeout=TIMEOUT_SECONDS, read_timeout=TIMEOUT_SECONDS, retries={"max_attempts": 1})
+        return boto3.session.Session().client("s3", config=options)
+
+    def close(self) -> None:
+        self._s3.close()
+
+    async def _call(self, name: str, **arguments: Any) -> Any:
+        """Return the answer, or the code of an expected error. Raises OSError for all others."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+        def call() -> Any:
+            return getattr(self._s3, name)(**self._object, **arguments)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, call)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code in (*_CHANGED, *_ABSENT):
+                return code
+            raise OSError(str(error)) from error
+        except BotoCoreError as error:
+            raise OSError(str(error)) from error
+
+    async def read(self) -> LeaseRecord | None:
+        """Raises OSError."""
+        answer = await self._call("get_object")
+        if isinstance(answer, str):
+            self.tag = ""
+            return None
+        body = await asyncio.get_running_loop().run_in_executor(None, answer["Body"].read)
+        self.tag = answer["ETag"]
+        return LeaseRecord(**json.loads(body))
+
+    async def write(self, epoch: int, standby: str) -> bool:
+        """Replace the version with `tag`. Returns False if there is another one. Raises OSError."""
+        record = LeaseRecord(epoch, self.holder, standby, os.urandom(8).hex())
+        condition = {"IfMatch": self.tag} if self.tag else {"IfNoneMatch": "*"}
+        answer = await self._call("put_object", Body=json.dumps(record._asdict()).encode(), **condition)
+        if isinstance(answer, str):  # perhaps a repetition of this write
+            return await self.read() == record
+        self.tag = answer["ETag"]
+        return True
+
+    async def renew(self, epoch: int, standby: str) -> str | None:
+        """Returns None, or why it failed; `is_lost`: for good."""
+        try:
+            async with self._lock:
+                if self.tag and await self.write(epoch, standby):
+                    return None
+                found = await self.read()
+                if found is not None and (found.epoch, found.holder) != (epoch, self.holder) and found.epoch >= epoch:
+                    self.is_lost = True
+                    return f"{found.holder} has the lease"
+                return None if await self.write(epoch, standby) else "the lease changes"
+        except OSError as error:
+            return f"the lease cannot be renewed: {error}"

@@ -1,0 +1,92 @@
+"""The process of a scheduler with a state directory: it serves, or waits as a standby, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from scaler.component import Component
+from scaler.extensions.standby.lease import Lease
+from scaler.extensions.standby.term import Term, greeted, read_term, write_term
+from scaler.net.server_access import ServerAccess
+from scaler.protocol.messages import Server
+
+ASK_SECONDS = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Turn:
+    """A Component for one period of serving. stop: ends it, and also the end of the process does."""
+
+    def __init__(self, component: Component) -> None:
+        self.ready = component.ready
+        self.stop = asyncio.Event()
+        self._end = asyncio.ensure_future(self._follow(component))
+
+    async def _follow(self, component: Component) -> None:
+        await component.stop.wait()
+        self.stop.set()
+
+    def close(self) -> None:
+        self._end.cancel()
+
+
+async def main(config: Any, component: Component, serve: Callable[[Any, Any], Awaitable[int]]) -> int:
+    if not config.state_directory:
+        return await serve(config, component)
+    while True:
+        term = read_term(config)
+        if term is None:
+            term = Term(serves=not config.standby_of)
+        if term.serves and await _is_replaced(config, term, component):
+            term = term._replace(serves=False)
+            write_term(config, term)
+        if not term.serves and not await _promoted(config, term, component):
+            return 0
+        if component.stop.is_set():
+            return 0
+        turn = Turn(component)
+        try:
+            code = await serve(config, turn)
+        finally:
+            turn.close()
+        if component.stop.is_set():
+            return code
+
+
+async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
+    """Return whether another scheduler took over while this one did not run, according to the lease or the standby."""
+    if (lease := Lease.of(config)) is not None:
+        with contextlib.closing(lease):
+            while (why := await lease.renew(term.epoch, "")) is not None and not component.stop.is_set():
+                _log.warning("waiting for the lease: %s", why)
+                if lease.is_lost:
+                    return True
+                await asyncio.sleep(ASK_SECONDS)
+    elif term.partner:
+        try:
+            access = ServerAccess(config, Server.SCHEDULER, [config.bind_address])
+            try:
+                return await greeted(term.partner, access.to_storage, term.epoch, ASK_SECONDS) > term.epoch
+            finally:
+                access.close()
+        except TimeoutError:
+            _log.warning("the standby %s does not answer; this scheduler serves", term.partner)
+    return False
+
+
+async def _promoted(config: Any, term: Term, component: Component) -> bool:
+    from scaler.extensions.standby.standby import Standby  # noqa: PLC0415 (schedulers without a journal do without)
+
+    standby = Standby(config, term)
+    stop: asyncio.Future[Any] = asyncio.ensure_future(component.stop.wait())
+    try:
+        component.ready({"standby": standby.address})
+        await asyncio.wait({stop, cast("asyncio.Future[Any]", standby.promoted)}, return_when=asyncio.FIRST_COMPLETED)
+        return standby.promoted.done() and standby.promoted.result() is not None
+    finally:
+        stop.cancel()
+        standby.close()

@@ -1,0 +1,40 @@
+"""Messages between a scheduler and its standby."""
+
+from typing import ClassVar
+
+from scaler.protocol import fields as f
+from scaler.protocol.messages import Inquiry, Message, Reply, Role, message
+
+
+@message(112, to_scheduler=(Role.SCHEDULER,))
+class Following(Message):
+    """Asks for the journal, and later reports how far the standby has written it."""
+
+    address: str  # of the standby
+    number: f.Count64  # 1 + number of the last record on its disk; 0: the copy is not complete
+    received: f.Count64  # bytes of the stream
+    at: f.Seconds  # a reading of the sender's clock
+    leaves: bool  # the standby cannot write at present: do not wait for it
+
+
+@message(113, from_scheduler=(Role.SCHEDULER,), batch=True)
+class JournalBytes(Message):
+    """The next part of the stream of records; see `standby.core`."""
+
+    at: f.Seconds  # of the last Following
+    seconds: f.Seconds  # after `at`, in which the scheduler acknowledges nothing that the standby lacks
+    data: bytes
+
+
+@message(114, to_scheduler=(Role.ADMIN,))
+class Promote(Inquiry):
+    """Makes a standby the scheduler. Answered by Promoted."""
+
+    extension: ClassVar[str] = "standby"
+    force: bool  # even if acknowledged tasks may be lost
+
+
+@message(115, from_scheduler=(Role.ADMIN,))
+class Promoted(Reply):
+    epoch: f.Count64
+    refused: str  # reason, display text; empty if promoted

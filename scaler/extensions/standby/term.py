@@ -1,0 +1,62 @@
+"""Which of two schedulers serves: one file in the state directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from scaler.config.servers import SchedulerConfig
+from scaler.net.access import Access
+from scaler.net.connection import ConnectionRefused, ConnectorEvent, Welcomed
+from scaler.net.connector import SocketConnector
+from scaler.net.versions import own_hello
+from scaler.paths import local_path
+from scaler.protocol.messages import Role, Server
+from scaler.security.private_files import read_private, write_private
+
+
+class Term(NamedTuple):
+    """epoch: the latest known one. serves: whether this is its scheduler. partner: address of the other scheduler, or
+    empty. has_copy: the journal was complete once."""
+
+    epoch: int = 1
+    serves: bool = True
+    partner: str = ""
+    has_copy: bool = False
+
+
+def _file(config: SchedulerConfig) -> Path:
+    return local_path(config.state_directory) / "standby.json"
+
+
+def read_term(config: SchedulerConfig) -> Term | None:
+    file = _file(config)
+    return Term(**json.loads(read_private(file))) if file.exists() else None
+
+
+def write_term(config: SchedulerConfig, term: Term) -> None:
+    """Raises UsageError."""
+    _file(config).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(_file(config), json.dumps(term._asdict()), replace=True)
+
+
+async def greeted(address: str, access: Access, epoch: int, seconds: float) -> int:
+    """Tell another scheduler the epoch, after which one of an earlier epoch stops. Returns its epoch, or 0 if it does
+    not serve. Raises TimeoutError if nothing answers."""
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def take(events: list[ConnectorEvent]) -> None:
+        for event in events:
+            if isinstance(event, Welcomed | ConnectionRefused) and not answer.done():
+                answer.set_result(event.welcome.epoch if isinstance(event, Welcomed) else 0)
+
+    hello = replace(own_hello(Role.SCHEDULER), epoch=epoch)
+    connector = SocketConnector(address, Server.SCHEDULER, access, hello, take)
+    try:
+        async with asyncio.timeout(seconds):
+            return await answer
+    finally:
+        connector.close()

@@ -1,0 +1,111 @@
+"""A lease on an emulated S3, and the take-over without a command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import boto3
+import pytest
+
+from scaler import Client
+from scaler.errors import UsageError
+from scaler.extensions.standby.lease import Lease
+from tests.engines.moto_rig import moto_server
+from tests.extensions.standby.pair import kill, noted, running, until_said
+from tests.waiting import until
+
+URL = "s3://leases/cluster"
+ACCOUNT = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Yield the variables of processes that use the emulated S3, which this process has too."""
+    with moto_server() as url:
+        variables = {**ACCOUNT, "AWS_ENDPOINT_URL": url}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        s3 = boto3.session.Session().client("s3")
+        s3.create_bucket(Bucket="leases")
+        s3.delete_object(Bucket="leases", Key="cluster")  # moto's state outlives its server
+        yield variables
+        s3.close()
+
+
+def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(main())
+
+
+def close(*leases: Lease) -> None:
+    for lease in leases:
+        lease.close()
+
+
+def test_lease_has_one_holder_and_a_replaced_one_has_lost_it_for_good(store: dict[str, str]) -> None:
+    async def main() -> None:
+        first, second = Lease(URL, "tcp://a:1"), Lease(URL, "tcp://b:1")
+        assert await first.renew(1, "") is None
+        assert await first.renew(1, "tcp://b:1") is None
+        assert "tcp://a:1 has the lease" in (await second.renew(1, "") or "")
+        found = await second.read()
+        assert (found and found.standby, second.is_lost) == ("tcp://b:1", True)
+        assert await first.renew(1, "") is None  # the scheduler leaves the standby behind
+        assert not await second.write(2, "")
+        await second.read()
+        assert await second.write(2, "")
+        assert "tcp://b:1 has the lease" in (await first.renew(1, "") or "")
+        assert first.is_lost
+        close(first, second)
+
+    run(main)
+
+
+def test_concurrent_takers_get_one_lease(store: dict[str, str]) -> None:
+    async def main() -> None:
+        leases = [Lease(URL, f"tcp://{name}:1") for name in "abcd"]
+        assert sorted(await asyncio.gather(*(lease.write(1, "") for lease in leases))) == [False] * 3 + [True]
+        close(*leases)
+
+    run(main)
+
+
+def test_unreachable_store_and_malformed_url_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**ACCOUNT, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+
+    async def main() -> None:
+        lease = Lease(URL, "tcp://a:1")
+        assert "cannot be renewed" in (await lease.renew(1, "") or "")
+        assert not lease.is_lost
+        close(lease)
+        for url in ("leases/cluster", "s3://leases", "s3:///cluster"):
+            with pytest.raises(UsageError, match="s3://bucket/key"):
+                Lease(url, "tcp://a:1")
+
+    run(main)
+
+
+def test_standby_takes_over_when_the_lease_of_a_dead_scheduler_expires(tmp_path: Path, store: dict[str, str]) -> None:
+    lease = ("--standby-lease", URL, "--standby-lease-seconds", "12")
+    with running(tmp_path, *lease, **store) as pair, Client(pair.both) as client:
+        until(lambda: pair.second.encode() in _lease())
+        go = tmp_path / "go"
+        futures = [client.submit(noted, pair.notes, f"task-{number}", go) for number in range(10)]
+        until(lambda: pair.starts()["task-0"])
+        kill(pair.a)
+        until_said(pair.b, "promoted: this is the scheduler now")
+        go.touch()
+        assert [future.result(30) for future in futures] == [f"task-{number}" for number in range(10)]
+        assert {*pair.starts().values()} == {1}
+        pair.a = pair.scheduler(pair.first)
+        until_said(pair.a, f"{pair.second} has the lease")
+        assert client.submit(noted, pair.notes, "later").result(30) == "later"
+
+
+def _lease() -> bytes:
+    with closing(boto3.session.Session().client("s3")) as s3:
+        body: bytes = s3.get_object(Bucket="leases", Key="cluster")["Body"].read()
+    return body
