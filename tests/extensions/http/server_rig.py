@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,13 @@ from scaler.security.directory import KeysDirectory
 from tests.integration.launcher_rig import Launcher
 from tests.waiting import until
 
+ROOT = Path(__file__).parents[3]
 SECONDS = 20
 FUNCTIONS = '''
-import datetime, os, sys, time
+import datetime, os
 from math import sqrt
-from pathlib import Path
+
+from tests.waiting import wait_for_file
 
 def double(number):
     return 2 * number
@@ -45,8 +48,7 @@ def wait_for(path, notes=None):
     if notes:
         with open(notes, "a") as file:
             file.write("started\\n")
-    while not Path(path).exists():
-        time.sleep(0.01)
+    wait_for_file(path)
     return "released"
 
 def die():
@@ -90,7 +92,7 @@ class Server:
         self.address, self.port = self._ports.address(), self._ports.first + 3
         file = home / "cluster.toml"
         file.write_text(FILE.format(address=self.address, home=home, port=self.port, settings=settings))
-        self.launcher = Launcher(file, {"PYTHONPATH": str(home)})
+        self.launcher = Launcher(file, {"PYTHONPATH": f"{home}{os.pathsep}{ROOT}"})
         self.alice, self.bob = (self.client(self.tokens[name]) for name in ("alice", "bob"))
         assert self.launcher.wait_ready()
         until(self.answers, SECONDS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from scaler.config.load import model_of
 from scaler.errors import ConfigError, RefusedError, UnreachableError
 from scaler.extensions.asynchronous.client import AsyncClient
 from scaler.extensions.http.keys import ClientKey
-from scaler.extensions.http.schedules import RETRY_SECONDS, ScheduleRunner, _runs
+from scaler.extensions.http.schedules import ScheduleRunner, _runs
 from scaler.extensions.http.settings import HttpConfig, Schedule
 from scaler.monitor.messages import UNFINISHED
 from scaler.net.access import Access
@@ -116,14 +117,12 @@ def test_one_run_starts_although_several_servers_have_the_schedule(
                 await each.step()
             rig.clock.now += timedelta(minutes=1)
 
-            async def take_turns(server: ScheduleRunner) -> None:
-                while server.last != rig.clock.now:
-                    try:
-                        await server.step()
-                    except RefusedError:  # another server has the session
-                        await asyncio.sleep(RETRY_SECONDS / 20)
+            async def takes_turn(server: ScheduleRunner) -> bool:
+                with suppress(RefusedError):  # another server has the session
+                    await server.step()
+                return server.last == rig.clock.now
 
-            await asyncio.gather(*map(take_turns, servers))
+            await asyncio.gather(*(soon(partial(takes_turn, each), SECONDS) for each in servers))
             assert await rig.ended() == [("20261130T0300Z", True)]
             assert (tmp_path / "notes").read_text() == "0\n"
 
