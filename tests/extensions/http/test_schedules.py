@@ -34,6 +34,11 @@ def noted(path: str, value: int = 0) -> None:
         file.write(f"{value}\n")
 
 
+def note_and_fail(path: str) -> None:
+    noted(path)
+    raise ValueError(path)
+
+
 async def wait_for(path: str) -> None:
     await soon(Path(path).exists, SECONDS)
 
@@ -187,7 +192,7 @@ def test_run_is_skipped_while_an_earlier_one_has_not_ended(
 
 def test_failed_run_is_not_repeated(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     async def main() -> None:
-        async with rig_of(cluster, args=[f"{tmp_path}/absent/notes"]) as rig:
+        async with rig_of(cluster, call=f"{FUNCTIONS}:note_and_fail", args=[f"{tmp_path}/notes"]) as rig:
             servers = rig.server(), rig.server()
             for each in servers:
                 await each.step()
@@ -196,6 +201,7 @@ def test_failed_run_is_not_repeated(cluster: SchedulerClusterCombo, tmp_path: Pa
             await rig.ended()
             await servers[1].step()
             assert await rig.ended() == [("20261130T0300Z", True)]
+            assert (tmp_path / "notes").read_text() == "0\n"
 
     run(main)
 
