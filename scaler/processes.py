@@ -131,7 +131,8 @@ _stop_sign = -1
 
 
 def stop_sign() -> int:
-    """Return a descriptor that becomes readable, also in forked children, once `handling_signals` handled a signal."""
+    """Return a descriptor that becomes readable, even in forked children, once `handling_signals` has handled a
+    signal."""
     global _stop_sign  # noqa: PLW0603 (signals are for the whole process)
     if _stop_sign < 0:
         _stop_sign = os.eventfd(0)

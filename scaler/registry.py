@@ -45,7 +45,7 @@ class OwnFile:
     it."""
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
-        """Take this file, or with is_numbered the next free one (`stem-2`). Raises UsageError without a private
+        """Take this file, or with is_numbered the next free one (`stem-2`). Raises UsageError if there is no private
         directory."""
         self.stem = stem  # the free name
         self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered
@@ -225,7 +225,8 @@ def _path() -> Path:
 
 
 def texts_of_running(suffix: str) -> list[bytes]:
-    """Return the files of running processes, and delete stale ones. Raises UsageError without a private directory."""
+    """Return the files of running processes, and delete stale ones. Raises UsageError if there is no private
+    directory."""
     texts: list[bytes] = []
     if not HAS_NAMES:
         return texts

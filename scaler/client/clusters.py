@@ -163,7 +163,7 @@ def _of_session(access: Access, address: str) -> Access:
 
 
 def connect_storage(role: Role, access: Access, timeout_seconds: float, welcome: Welcome, peer: bytes) -> Storage:
-    """Return a client of the scheduler's object storage on the running loop. Raises UsageError without one."""
+    """Return a client of the scheduler's object storage on the running loop. Raises UsageError if there is none."""
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not welcome.object_storage_address:

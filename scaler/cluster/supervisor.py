@@ -37,7 +37,7 @@ class ReservedPorts:
     socket is bound but does not listen. A server can bind its port because both allow address reuse."""
 
     def __init__(self, count: int) -> None:
-        """Raises OSError without enough consecutive free ports."""
+        """Raises OSError if there are not enough consecutive free ports."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
             self.first, self._sockets = 0, list[socket.socket]()
             try:

@@ -70,8 +70,8 @@ class SchedulerPart(Timed):
         self.cluster = cluster
 
     def stores(self) -> Stores | None:
-        """Return the object that knows where objects are, or None. The first object returned by an extension is used,
-        by the core itself: its exceptions end the scheduler."""
+        """Return the object that knows where objects are, or None. The first object returned by an extension is used.
+        The core calls it directly, so its exceptions end the scheduler."""
         return None
 
     def spending(self) -> Any:

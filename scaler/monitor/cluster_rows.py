@@ -270,7 +270,7 @@ class ClientRow(NamedTuple):
     tasks: Annotated[int, Column(help="Unfinished calls")] = 0
 
 
-_PROGRESS_HELP = "Finished calls out of all since it last had none; bar: done, failed, cancelled, running, queued"
+_PROGRESS_HELP = "Finished calls, of all since it was last idle; bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
 _LEFT_HELP = "Estimated time until its current calls end"
 _LEFT = Column("Time left", "seconds", 1, _LEFT_HELP, metric="function_left_seconds", after="name", volatile=True)

@@ -123,7 +123,7 @@ class CallRow(NamedTuple):
     max_seconds: Annotated[float, INTERNAL] = 0.0
     reason: Annotated[str, Column("Why it waits", help="Why its oldest waiting task waits")] = ""
     oldest: Annotated[str, Column(help="The affected task")] = ""
-    job_ended: Annotated[int, Column(help="Ended items; for single submits, since there were last none")] = 0
+    job_ended: Annotated[int, Column(help="Ended items; for single submits, since it was last idle")] = 0
     job_failed: Annotated[int, Column(help="Failed items in job_ended")] = 0
     job_cancelled: Annotated[int, Column(help="Cancelled items in job_ended")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0

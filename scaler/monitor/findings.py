@@ -24,7 +24,7 @@ MAX_TASKS_READ = 2_000
 BUSY_SHARE = 0.9
 """Share of all slots. With fewer in use, the number of slots is not the limit."""
 SHORT_SECONDS = 0.002
-"""A fifth of `map`'s target duration of a chunk. Only an explicit chunk_size yields chunks this short."""
+"""A fifth of the target duration of a chunk in `map`. Only an explicit chunk_size yields chunks this short."""
 CHUNK_SECONDS = 0.01
 """Target duration of a chunk in `map`, which does not join longer tasks."""
 MANY_TASKS = 1_000

@@ -94,8 +94,8 @@ def time_left(row: FunctionRow | CallRow, at: float, points: deque[Point], rate:
     is_stalled = at - points[-1][0] > max(STALL_SECONDS, 2 * longest if row.queued else p95)
     if not row.live or ended < MIN_ENDED or rate <= 0 or not p95 or is_stalled:
         return None
-    # Durations of ended and queued tasks vary: the 95th percentile is 1.645 deviations above the median. The rate also
-    # keeps changing, as much as between the halves of the measured time.
+    # Durations of ended and queued tasks vary: the 95th percentile is 1.645 deviations above the median. The rate may
+    # also keep changing by as much as between the halves of the measured time.
     deviation_seconds = (p95 - p50) / 1.645
     variation = deviation_seconds * rate / max(1, row.running)
     share = hypot(max(1.0, variation) / sqrt(ended), variation / sqrt(max(1, row.queued)))

@@ -71,7 +71,7 @@ def ask(client: TaskCalls, query: Callable[..., Query[_Answer]], *arguments: obj
 
 
 def asking(client: TaskCalls, query: Callable[..., Query[_Answer]], *arguments: object) -> Query[_Answer]:
-    """Return a query, one of the functions below, for the client's loop. Raises UsageError without a cluster."""
+    """Return a query, one of the functions below, for the client's loop. Raises UsageError if there is no cluster."""
     client._check_open()
     if client._is_nested:
         raise UsageError("a client inside a task can query only tasks: pass the scheduler's address")

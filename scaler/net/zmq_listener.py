@@ -147,7 +147,8 @@ class ZmqListener(ZmqEnd):
     number refers to the latest connection."""
 
     def __init__(self, addresses: Iterable[str], wakeups: Wakeups, keys: ServerKeys | None, compression: str) -> None:
-        """Bind to all addresses, or raise UsageError with none bound. keys: None admits every peer, unencrypted."""
+        """Bind to all addresses; if that fails, bind to none and raise UsageError. keys: None admits every peer,
+        unencrypted."""
         context = acquire_context()
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys

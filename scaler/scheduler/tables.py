@@ -1,4 +1,4 @@
-"""Tables as JSON, with as many of the first rows as fit in a size. Pure."""
+"""Tables as JSON, limited to the first rows that fit into a given size. Pure."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
 
 
 def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return values by key, None if missing. where: source for errors. Raises ConfigError, also on unknown keys."""
+    """Return values by key, None if missing. where: source for errors. Raises ConfigError, even for unknown keys."""
     try:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
     except (ValueError, RecursionError):  # from the parser, or for numbers too long for Python

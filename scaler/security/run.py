@@ -59,7 +59,8 @@ def publish(addresses: Iterable[str], keys: FoundKeys) -> OwnFile:
 
 
 def find(address: str) -> FoundKeys | None:
-    """Return the keys of this user's server at an address, or None. Raises UsageError without a private directory."""
+    """Return the keys of this user's server at an address, or None. Raises UsageError if there is no private
+    directory."""
     wanted = dialled(address)
     for document in map(json.loads, texts_of_running(_SUFFIX)):
         if wanted in document.get("addresses", ()):

@@ -40,7 +40,7 @@ def build_wheel(directory: Path) -> Path:
 
 
 def installation() -> Distribution:
-    """Return the package's installation, not metadata of a build. Raises UsageError without one."""
+    """Return the package's installation, not metadata of a build. Raises UsageError if there is none."""
     found = next((each for each in distributions(name=DISTRIBUTION) if each.read_text("METADATA")), None)
     if found is None:
         raise UsageError(

@@ -235,7 +235,7 @@ class SpendingLedger(Spending):
         return heartbeat.paid_tasks
 
     def budget(self, managers: Iterable[ManagerView], now: float) -> float:
-        """Return the budget for new units and tasks after a minute of all existing ones. Infinite without limits."""
+        """Return the budget for new units and tasks, less a minute of all existing ones. Infinite without limits."""
         if self.reached:
             return 0.0
         reserved = 0.0

@@ -1,7 +1,7 @@
 """Decides which store fetches which chunks from which store. Pure.
 
 A *transfer* is an object that stores fetch. A store's *fetch* gets *runs* of chunks, one after another, from sources:
-complete holders, and other fetchers, which pass on received chunks. A lone fetcher gets few long runs. Among several
+complete holders, and other fetchers, which pass on received chunks. A lone fetcher gets few long runs. With several
 fetchers, each run is one chunk, one of the rarest at its source. A fetch without an available source waits. A source
 with free capacity serves waiting fetches round robin, over objects and over fetchers.
 
@@ -44,7 +44,7 @@ MAX_LOOKS = 16
 MAX_FAILURES = 8
 """Failed runs of a fetch after which the object is unavailable to its store."""
 SWEEP_SECONDS = 0.25
-"""Interval of the sweep that serves fetches which bounded looks have missed."""
+"""Interval of the sweep that serves fetches missed because of `MAX_LOOKS`."""
 UNREACHABLE_SECONDS = 60.0
 """Seconds for which a store is not assigned a source that it could not reach."""
 

@@ -64,7 +64,7 @@ Journaled = (
 
 
 class JournalChanged(NamedTuple):
-    """Reason why new tasks cannot be journaled and are rejected; empty: they can again.
+    """Reason why new tasks cannot be journaled and are rejected; empty: they can be journaled again.
 
     is_stuck: nothing can be journaled, so all work waits.
     """

@@ -1,5 +1,5 @@
-"""Reports workers' deviating packages to clients and the log, and keeps tasks until their environment is prepared.
-Pure."""
+"""Reports workers' packages with other versions to clients and the log, and keeps tasks until their environment is
+prepared. Pure."""
 
 from __future__ import annotations
 

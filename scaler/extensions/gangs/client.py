@@ -1,4 +1,4 @@
-"""The call of clients that runs a gang, and its future."""
+"""The client's method that runs a gang, and its future."""
 
 from __future__ import annotations
 

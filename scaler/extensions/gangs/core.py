@@ -35,12 +35,12 @@ MAX_COMPARED = 4096
 _TERM = re.compile(r"gang:[0-9a-f]{1,32}/[0-9]{1,6}")
 """A gang's id, and the maximum number of its members on a host; 0: no maximum."""
 _NOT_ALL_STARTED = b"another member of its gang could not start"
-_HALF_BEGUN = "its gang, which began in part before the scheduler was restarted"
+_HALF_BEGUN = "its gang, part of which began before the scheduler was restarted"
 
 
 @dataclass(slots=True, eq=False)
 class LiveGang:
-    """since: time since which it has found too few slots. seconds: duration of its next reservation.
+    """since: when it first found too few slots. seconds: duration of its next reservation.
 
     ready: clients of the members that are ready, with their questions, by task. placed: the members, once placed by
     this scheduler. due_at: when all members that an earlier scheduler placed must be ready; some may have begun then.

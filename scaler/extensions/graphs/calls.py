@@ -1,4 +1,4 @@
-"""The call of clients, also of asyncio clients, that computes a graph."""
+"""The method of clients, including asyncio clients, that computes a graph."""
 
 from __future__ import annotations
 

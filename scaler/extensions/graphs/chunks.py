@@ -75,7 +75,7 @@ class Levels:
 
     @property
     def are_worth_it(self) -> bool:
-        """Whether chunks save more than single nodes pay for loading the values of whole chunks."""
+        """Whether chunks save more than it costs single nodes to load the values of whole chunks."""
         is_chunked = self._is_chunked
         loads = sum(is_chunked[each] for _, singles in self.steps for one in singles for each in self._plan.inputs(one))
         return loads <= MAX_LOADS * sum(is_chunked)

@@ -17,7 +17,7 @@ from scaler.texts import pattern
 
 MAX_ANSWERED_EVENTS = 500
 MAX_ANSWERED_FAILURES = 100
-"""Maximum number of kinds of failures, those with the most tasks."""
+"""Maximum number of kinds of failures; those with the most tasks are kept."""
 MAX_ANSWERED_FUNCTIONS = 100
 MAX_ANSWERED_TEXT = 300
 POINTS_BYTES = 480 * 1024

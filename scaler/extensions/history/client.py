@@ -1,4 +1,4 @@
-"""The call of clients that returns the history."""
+"""The client's method that returns the history."""
 
 from __future__ import annotations
 

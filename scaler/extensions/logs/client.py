@@ -1,4 +1,4 @@
-"""The call of clients that returns the output of a task, or the log records of workers."""
+"""The client's method that returns a task's output or the workers' log records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of clients that iterate over items: `map`, `starmap`, `imap`, `imap_unordered`, and executors."""
+"""The client's methods that iterate over items: `map`, `starmap`, `imap`, `imap_unordered`, and executors."""
 
 from __future__ import annotations
 

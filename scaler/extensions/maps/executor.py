@@ -144,7 +144,7 @@ class ScalerExecutor(Executor):
             fn: the function.
             iterables: one iterable for each argument of the function.
             timeout: seconds from now until the iterator raises TimeoutError for missing results.
-            chunksize: calls in a chunk. No effect with options of the executor that make each call a task.
+            chunksize: calls in a chunk. Has no effect if an option of the executor makes each call a task.
             buffersize: maximum number of calls ahead of the results taken, as in Python 3.14. Allows endless iterables.
 
         Returns:

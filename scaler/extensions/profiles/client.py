@@ -1,4 +1,4 @@
-"""The call of clients that returns a sampling profile."""
+"""The client's method that returns a sampling profile."""
 
 from __future__ import annotations
 

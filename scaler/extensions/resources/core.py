@@ -29,7 +29,7 @@ class Reservation(NamedTuple):
 
 @dataclass(slots=True)
 class Shortage:
-    """since: time since which the first task of a queue has found no capacity. seconds: duration of its reservation."""
+    """since: when the first task of a queue first found no capacity. seconds: duration of its reservation."""
 
     since: float
     seconds: float = FIRST_SECONDS

@@ -1,4 +1,4 @@
-"""The call of clients that returns a stream."""
+"""The client's method that returns a stream."""
 
 from __future__ import annotations
 

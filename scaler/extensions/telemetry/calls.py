@@ -1,4 +1,4 @@
-"""The call of clients that traces their tasks."""
+"""The client's method that traces its tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class TraceCalls(TaskCalls):
         """Trace the tasks that this client submits from now on with OpenTelemetry.
 
         A task belongs to the trace of the current span, if that is sampled. Without a current span, each task or call
-        such as `map` begins a trace. Uses the program's tracer provider, or else exports as the variables OTEL_* say.
+        such as `map` begins a trace. Uses the program's tracer provider, or else exports as the OTEL_* variables
+        specify.
 
         Args:
             ratio: share of the traces that begin here. Default: the provider's sampler decides.

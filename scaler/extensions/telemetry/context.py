@@ -1,6 +1,6 @@
 """The context of a task as lines `name: value`, and ids that follow from it. Pure.
 
-Tasks with equal contexts share a Spec, so the context names the trace and the caller's span, and not the task. The ids
+Tasks with equal contexts share a Spec, so the context names the trace and the caller's span, but not the task. The ids
 of a task's own trace and call span are digests of its id, which client, scheduler, and worker know.
 """
 

@@ -65,5 +65,5 @@ class QueueTimes(SchedulerPart):
 
 
 def queue_times(config: TelemetrySettings) -> SchedulerPart:
-    """Return the part, or one without changes if the scheduler sends no spans."""
+    """Return the part. It subscribes to no changes if the scheduler sends no spans."""
     return QueueTimes() if config.telemetry_endpoint else SchedulerPart()

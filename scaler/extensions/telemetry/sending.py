@@ -41,7 +41,7 @@ def suppress_instrumentation() -> None:
 
 
 def otlp(endpoint: str) -> SpanExporter:
-    """Return the exporter for a base address, or if empty, for the variables OTEL_EXPORTER_OTLP_*."""
+    """Return the exporter for a base address, or, if it is empty, for the OTEL_EXPORTER_OTLP_* variables."""
     from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415 (80 ms)
 
     logging.getLogger(trace_exporter.__name__).setLevel(logging.CRITICAL)  # it logs each attempt
@@ -49,7 +49,7 @@ def otlp(endpoint: str) -> SpanExporter:
 
 
 class SpanQueue(SpanProcessor):
-    """Exports from a thread that starts with the first span, also in a forked child. Loses the oldest spans while the
+    """Exports from a thread that starts with the first span, even in a forked child. Loses the oldest spans while the
     collector is unreachable, and logs one warning."""
 
     def __init__(self, make_exporter: Callable[[], SpanExporter]) -> None:

@@ -1,4 +1,4 @@
-"""Answers to questions of clients and monitors, in between the scheduler's other work.
+"""Answers questions from clients and monitors between the scheduler's other work.
 
 Round robin over keys, then over the peers of a key, for a few milliseconds per iteration of the loop, so that no peer
 can delay another. Queued questions are limited. Questions from a peer with a full outbox wait.

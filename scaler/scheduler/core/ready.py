@@ -339,7 +339,8 @@ def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
 
 
 def _between(levels: Iterable[tuple[object, Iterable[Depths]]], own: object, ahead: int, limit: int) -> int:
-    """Count other tasks before a task with `ahead` own tasks before it, in round robin."""
+    """Return how many tasks of other owners, or other keys, precede a task in round robin. ahead: earlier tasks of its
+    own owner or key."""
     count, extra = 0, 1
     for name, owners in levels:
         if name == own:

@@ -216,7 +216,7 @@ class KillingSession(ClientSession):
     """A session of a library that can kill tasks."""
 
     def kill_task(self, task_id: str) -> None:
-        """Kill a queued or running task. Raises SoamException, also for an ended task."""
+        """Kill a queued or running task. Raises SoamException, even for an ended task."""
         self._connection.check()
         _refuse("kill")
         grid().kill_task(self._session, task_id)

@@ -298,7 +298,7 @@ class ExecutorBase(ABC):
         self.commands.append(WriteLog(text, task, level))
 
     def show_degraded(self, text: str) -> None:
-        """Show why tasks cannot run, also in heartbeats; "" clears the reason."""
+        """Show why tasks cannot run, including in heartbeats; "" clears the reason."""
         if text != self.degraded_reason:
             self.degraded_reason = text
             self.commands.append(ShowDegradedReason(text))

@@ -48,7 +48,7 @@ class ResultsReceived(NamedTuple):
 
 
 class TasksReclaimed(NamedTuple):
-    """Answer to RECLAIM, also generated when a processor exits.
+    """Answers RECLAIM, and is also generated when a processor exits.
 
     unread: ids of the reclaimed tasks, in order. The processor can no longer read them. The processor may read a task
     during the reclaim, so these need not be the last dispatched tasks. results: batches received since, with True, and

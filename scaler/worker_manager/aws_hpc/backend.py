@@ -37,7 +37,7 @@ class BatchService:
         self._submitting = AwsClient(config, "batch", session=session, attempts=1)
 
     def definition(self) -> str:
-        """Return the ARN of the newest job definition. Raises AwsError without a suitable one."""
+        """Return the ARN of the newest job definition. Raises AwsError if none is suitable."""
         name = self._config.job_definition
         named = {"jobDefinitions": [name]} if ":" in name else {"jobDefinitionName": name, "status": "ACTIVE"}
         found = self._batch.items("DescribeJobDefinitions", "jobDefinitions", **named)

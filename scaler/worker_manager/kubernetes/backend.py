@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesBackend(PolledBackend):
-    """Units are pods. Raises UsageError without image or cluster, and for an invalid template."""
+    """Units are pods. Raises UsageError if there is no image or cluster, or if the template is invalid."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config

@@ -51,7 +51,7 @@ def parse_host(text: str) -> Host:
 
 
 def all_hosts(texts: Iterable[str]) -> list[Host]:
-    """Expand hosts and files into a list of hosts. Raises UsageError, also for duplicates."""
+    """Expand hosts and files into a list of hosts. Raises UsageError, including for duplicates."""
     hosts: dict[tuple[str, int], Host] = {}
     for text in texts:
         for host in _of_file(text.removeprefix(FILE_MARK)) if text.startswith(FILE_MARK) else [parse_host(text)]:

@@ -279,7 +279,7 @@ MAX_REFUSALS_OF_ONE = 3
 
 
 def make_backend(config: SymphonyConfig) -> OffloadBackend:
-    """Raises ConfigError without soamapi, and for a password file that is missing, empty, or not private."""
+    """Raises ConfigError if soamapi is missing, and for a password file that is missing, empty, or not private."""
     if find_spec(LIBRARY) is None:
         raise ConfigError(MISSING)
     path = None if config.symphony_password_file is None else str(absolute(local_path(config.symphony_password_file)))

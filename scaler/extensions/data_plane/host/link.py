@@ -1,4 +1,4 @@
-"""Agent's connection to the store of its host: finds or starts the store, and detects its end."""
+"""The agent's connection to its host's store: finds or starts the store, and detects its end."""
 
 from __future__ import annotations
 
