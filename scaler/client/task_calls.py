@@ -135,7 +135,8 @@ class TemplateTable:
         # Shortened and encodable, because the name is sent and shown.
         name = (options.name or serialization.name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
-        fields |= {"parent": parent, "packages": cached.packages, **{key: each.id for key, each in shared.items()}}
+        packages = () if options.environment else cached.packages  # the task chooses versions
+        fields |= {"parent": parent, "packages": packages, **{key: each.id for key, each in shared.items()}}
         spec = Spec(function=cached.reference.id, **fields)
         functions = cached.reference, *shared.values()
         template = TaskTemplate(spec, functions, serializer, options.owner)

@@ -17,7 +17,7 @@ from scaler.extras import DISTRIBUTION
 from scaler.pins import locked, of_extra
 
 INSTALL_SECONDS = 1800.0
-MAX_ERROR_CHARACTERS = 400
+MAX_LINE_CHARACTERS = 200
 ERROR_LINES = 3
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
 
@@ -49,7 +49,7 @@ def install(requirements: Sequence[str], constraints: Sequence[str], folder: Pat
     if done.returncode:
         shutil.rmtree(unfinished, ignore_errors=True)
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        text = "; ".join(lines[-ERROR_LINES:])[:MAX_ERROR_CHARACTERS]
+        text = "; ".join(line[:MAX_LINE_CHARACTERS] for line in lines[-ERROR_LINES:])
         raise ConfigError(f"{what} cannot be installed: {text}")
     unfinished.mkdir(exist_ok=True)  # uv creates no folder if there is nothing to install
     unfinished.rename(folder)
