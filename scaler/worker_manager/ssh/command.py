@@ -50,7 +50,7 @@ class Wheel(NamedTuple):
 def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], script: str) -> list[str]:
     """Return the ssh command line. forwards: local `host:port`, each for a free port on the host. options: the user's,
     with precedence."""
-    # Without own forwards, those in the user's configuration are cleared.
+    # If there are no forwards, clear those in the user's configuration.
     required = _REQUIRED if forwards else (*_REQUIRED, "ClearAllForwardings=yes")
     first, last = ([word for option in some for word in ("-o", option)] for some in (required, _OPTIONS))
     remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
