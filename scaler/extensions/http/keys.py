@@ -17,7 +17,7 @@ from scaler.client.future import ScalerFuture, end_of
 from scaler.errors import LimitError, UnreachableError
 from scaler.extensions.asynchronous.client import AsyncClient
 from scaler.extensions.http.job import CallFailedError, ExitCodeError, invoke, run_script
-from scaler.extensions.http.settings import ID, HttpConfig
+from scaler.extensions.http.settings import ID, SCHEDULES, HttpConfig
 from scaler.grammar import counted
 from scaler.monitor.rows import View
 from scaler.net.access import Access
@@ -158,7 +158,9 @@ class ClientKey:
         session, _, key = identifier.rpartition(".")
         if identifier not in self._calls and ID.fullmatch(session) and ID.fullmatch(key):
             listed = await (await self.client("")).ask(sessions_of)
-            if session in (row.name for row in listed):  # connecting would create it
+            if session in (
+                row.name for row in listed if not session.startswith(SCHEDULES)
+            ):  # connecting would create it
                 for future in await (await self.client(session)).ask(Client.futures, key=key, tag=TAG):
                     self._follow(HttpCall(identifier, future._spec.name, future))
         return self._calls.get(identifier)

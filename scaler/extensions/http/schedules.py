@@ -15,7 +15,7 @@ from scaler.extensions.durability.client import SessionTask, session_tasks
 from scaler.extensions.http.cron import Cron
 from scaler.extensions.http.job import JSON, invoke
 from scaler.extensions.http.keys import TAG, ClientKey, sessions_of
-from scaler.extensions.http.settings import Schedule
+from scaler.extensions.http.settings import SCHEDULES, Schedule
 from scaler.logs import RateLimitedLog
 from scaler.monitor.messages import UNFINISHED
 from scaler.monitor.rows import View
@@ -25,7 +25,7 @@ LATE_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 MAX_PAUSE_SECONDS = 30.0
 """Maximum wait before the clock is read again, because it may be set."""
-_SESSION, _TIME = "schedules-", "%Y%m%dT%H%MZ"
+_TIME = "%Y%m%dT%H%MZ"
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class ScheduleRunner:
     async def run(self, due: datetime) -> bool:
         """Submit the run of this time, unless another server has, or an earlier run has not ended."""
         schedule, key = self._schedule, f"{self._schedule.name}-{due:{_TIME}}"
-        client = await self._key.open(f"{_SESSION}{due:%Y-%m-%d}")  # fails while another server has the session
+        client = await self._key.open(f"{SCHEDULES}{due:%Y-%m-%d}")  # fails while another server has the session
         try:
             rows = [row for row in await client.ask(_runs) if _time_of(schedule.name, row.key)]
             unfinished = [row.key for row in rows if row.outcome == UNFINISHED]
@@ -95,7 +95,7 @@ class ScheduleRunner:
 
 def _runs(client: Client) -> list[SessionTask]:
     """Return the runs of all schedules, from the sessions of this client's key."""
-    found = [each for each in sessions_of(client) if each.name.startswith(_SESSION)]
+    found = [each for each in sessions_of(client) if each.name.startswith(SCHEDULES)]
     return [row for each in found for row in session_tasks(client._loop, each.id)]
 
 

@@ -24,7 +24,7 @@ from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableErro
 from scaler.extensions.http.job import JSON, MSGPACK, encode
 from scaler.extensions.http.keys import ClientKey, HttpCall, token_of
 from scaler.extensions.http.schedules import ScheduleRunner
-from scaler.extensions.http.settings import ID, HttpConfig, function_of, schedules_of
+from scaler.extensions.http.settings import ID, SCHEDULES, HttpConfig, function_of, schedules_of
 from scaler.extras import require
 from scaler.logs import RateLimitedLog
 from scaler.monitor.rows import View, object_schema, schema_of
@@ -82,6 +82,8 @@ class Api:
         for field in ("session", "key"):
             if not ID.fullmatch(body.get(field, "x")):
                 raise UsageError(f"{field} must be up to 64 letters, digits, '-', and '_'")
+        if body.get("session", "").startswith(SCHEDULES):
+            raise UsageError(f"sessions with names like {SCHEDULES}* belong to schedules: choose another name")
         if "key" in body and "session" not in body:
             raise UsageError("a key needs a session: add the name of a durable session")
         media = MSGPACK if MSGPACK in request.headers.get("accept", "") else JSON

@@ -19,6 +19,8 @@ from scaler.registry import find, find_only, is_name
 
 ID = re.compile("[A-Za-z0-9_-]{1,64}")
 """Names of sessions, calls, and schedules."""
+SCHEDULES = "schedules-"
+"""Beginning of the names of the schedules' sessions, which requests cannot use, because that would delay runs."""
 _FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 _CLUSTER = Setting(positional=True, default_text="this user's only running cluster", metavar="ADDRESS")
 

@@ -169,6 +169,7 @@ def test_call_of_another_key_looks_like_an_unknown_one(server: Server) -> None:
         (b'{"function": "half", "arg": [1]}', "'arg' is unknown; did you mean 'args'?"),
         (b'{"function": "half", "args": {}}', "args must be of type list"),
         (b'{"function": "half", "session": "../x"}', "session must be up to 64"),
+        (b'{"function": "half", "session": "schedules-2026-11-30"}', "belong to schedules: choose another name"),
         (b'{"function": "half", "key": "x"}', "a key needs a session"),
         (b'{"function": "half", "options": {"retry": 3}}', "'retry' is not available here; did you mean 'retries'?"),
         (b'{"function": "half", "options": {"memory": "much"}}', "memory"),
@@ -328,6 +329,15 @@ def test_unknown_durable_call_creates_no_session(server: Server) -> None:
     # on this machine, only clients with a session use their key
     with Client(server.address, credentials=str(server.home / "alice.credentials"), session="observer") as client:
         assert "absent" not in [row.name for row in sessions_of(client)]
+
+
+def test_sessions_of_schedules_are_not_taken_by_requests(server: Server) -> None:
+    credentials = str(server.home / "alice.credentials")
+    with Client(server.address, credentials=credentials, session="schedules-2026-11-30") as client:
+        client.submit_verbose(abs, (1,), key="nightly", tag="http").result(SECONDS)
+    assert server.alice.get("/calls/schedules-2026-11-30.nightly").status_code == 404
+    with Client(server.address, credentials=credentials, session="schedules-2026-11-30"):
+        pass
 
 
 def test_session_in_use_gives_409(server: Server) -> None:
