@@ -1,0 +1,54 @@
+"""How long a task waits for a worker with its name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scaler.extensions.near.core import Name, Names
+
+
+class Fake(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def worker(busy: int, slots: int = 1, load: float = 0.0, at: float = 0.0) -> Any:
+    return Fake(
+        busy=busy, slots=slots, load=load, by_function={}, progress=SimpleNamespace(at=at), is_willing=True, offers=None
+    )
+
+
+def task(*, fits: bool = True) -> Any:
+    needs = SimpleNamespace(fits=lambda _offers: fits, near="near:x")
+    return SimpleNamespace(group=SimpleNamespace(timing=SimpleNamespace(seconds=0.1)), needs=needs)
+
+
+def test_gain_is_unknown_until_a_later_task_is_measured() -> None:
+    assert Name(first=1.0).gain == 0.0
+    assert Name(first=1.0, later=0.25).gain == 0.75
+
+
+@pytest.mark.parametrize(("busy", "slots", "seconds"), [(1, 2, 0.0), (1, 1, 0.3), (3, 1, 0.3), (3, 2, 0.1)])
+def test_task_waits_for_those_before_it_on_a_slot(busy: int, slots: int, seconds: float) -> None:
+    assert Name().wait(worker(busy, slots, load=0.3), task(), 0.0) == pytest.approx(seconds)
+
+
+def test_task_behind_an_overdue_one_waits_as_long_as_that_has_run() -> None:
+    assert Name().wait(worker(1, load=0.3), task(), 0.2) == pytest.approx(0.1)
+    assert Name().wait(worker(1, load=0.3), task(), 2.0) == pytest.approx(2.0)
+
+
+def test_only_workers_that_fit_will_start_a_task() -> None:
+    name = Name({worker(0): None}, later=0.1)
+    assert name.startable(task(), 0.35, 0.0) == 4
+    assert name.startable(task(fits=False), 0.35, 0.0) == 0
+
+
+def test_queued_task_moves_to_an_idle_worker_that_has_its_name_too() -> None:
+    names, busy, idle = Names(), worker(2, load=0.3), worker(0)
+    names.names["near:x"] = Name({busy: None}, first=1.0, later=0.1)
+    assert not names.may_move(task(), busy, idle, 0.0)
+    names.names["near:x"].workers[idle] = None
+    assert names.may_move(task(), busy, idle, 0.0)
