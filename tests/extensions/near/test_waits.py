@@ -22,7 +22,7 @@ def worker(busy: int, slots: int = 1, load: float = 0.0, at: float = 0.0) -> Any
 
 def task(*, fits: bool = True) -> Any:
     needs = SimpleNamespace(fits=lambda _offers: fits, near="near:x")
-    return SimpleNamespace(group=SimpleNamespace(timing=SimpleNamespace(seconds=0.1)), needs=needs)
+    return SimpleNamespace(group=SimpleNamespace(timing=Fake(seconds=0.1)), needs=needs)
 
 
 def test_gain_is_unknown_until_a_later_task_is_measured() -> None:
