@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +46,10 @@ def nested() -> tuple[str, str, bool]:
     with Client() as client:
         usual = client.submit_verbose(is_missing, environment=[]).result(WAIT_SECONDS)
         return version(), client.submit(version).result(WAIT_SECONDS), usual
+
+
+def opened(path: Path) -> bool:
+    return bool(until(path.exists, WAIT_SECONDS))
 
 
 def with_parent() -> tuple[int, int]:
@@ -117,13 +120,14 @@ def test_other_tasks_run_during_an_installation_and_waiting_ones_can_be_cancelle
     assert second.cancelled()
 
 
-def test_killed_fork_server_is_replaced_and_its_tasks_run_again(client: Client) -> None:
+def test_killed_fork_server_is_replaced_and_its_tasks_run_again(client: Client, tmp_path: Path) -> None:
     one = client.options(environment=["tabulator==1"])
     server = one.submit(with_parent).result(WAIT_SECONDS)[1]
-    running = one.submit(time.sleep, 1.0)
+    running = one.submit(opened, tmp_path / "flag")
     os.kill(server, signal.SIGKILL)
     assert one.submit(version).result(WAIT_SECONDS) == "1"
-    running.result(WAIT_SECONDS)
+    (tmp_path / "flag").touch()
+    assert running.result(WAIT_SECONDS)
     assert one.submit(with_parent).result(WAIT_SECONDS)[1] != server
 
 
