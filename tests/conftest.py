@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from scaler.cluster.combo import SchedulerClusterCombo
     from scaler.cluster.supervisor import ReservedPorts
 
-# The same few examples in every run: a check that passed once does not fail by chance. `make soak` draws many new ones.
-# Drawing an example takes long on a busy machine, which says nothing about the test.
+# A fixed set of examples, so a passing check never fails by chance. `make soak` draws many new ones.
+# On a busy machine, drawing an example can take long without any fault of the test.
 SLOW = (HealthCheck.too_slow,)
 # Shrinking a failure can take minutes, too long for a run of all tests: `pytest FILE` shrinks it.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate) if NOTES in os.environ else tuple(Phase)
@@ -68,7 +68,7 @@ def soak(request: pytest.FixtureRequest) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """Identifies this test run among everything else on the machine."""
+    """Identifies this test run among all processes and files on the machine."""
 
     mark: str
     """Value of MARK in the environment of every process that the tests start."""
@@ -78,7 +78,7 @@ class Run:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    tmp_path_factory.getbasetemp()  # pytest's own directory remains where it is
+    tmp_path_factory.getbasetemp()  # creates pytest's own directory before TMPDIR changes
     with tempfile.TemporaryDirectory(prefix="st-") as directory, pytest.MonkeyPatch.context() as patch:
         found = Run(uuid.uuid4().hex, Path(directory))
         patch.setenv(MARK, found.mark)
@@ -90,9 +90,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
-    """Return the living processes of this run except the test process and its helper, wherever they are.
+    """Return the living processes of this run, except the test process and the multiprocessing helper.
 
-    The helper is that of multiprocessing, which ends with the test process.
+    The helper exits together with the test process.
     """
     own = os.getpid(), getattr(resource_tracker._resource_tracker, "_pid", None)  # noqa: SLF001
     entry, found = f"{MARK}={mark}".encode(), []
@@ -146,7 +146,7 @@ def own_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left(run: Run) -> Iterator[None]:
-    """Fail a module whose tests leave a process, a temporary file, or a refusal of clients behind, and clean up."""
+    """Fail a module whose tests leave a process or a temporary file, or disable clients, and clean up."""
     yield
     left = wait_for_end(marked_processes(run.mark), END_SECONDS)
     stories = [f"{process.pid}: {process.cmdline()}" for process in left if process.is_running()]
@@ -158,7 +158,7 @@ def nothing_is_left(run: Run) -> Iterator[None]:
     refusal, left_by = (context.refusal, context) if context else ("", None)
     if left_by is not None:
         left_by.refusal = ""  # type: ignore[attr-defined]
-    assert not refusal, "this process goes on as a job, in which no client works"
+    assert not refusal, "this process continues as a job, in which clients are disabled"
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Hosts of a simulated network: network namespaces, each linked to one bridge. Linux only, as root only.
 
-Each host has an address, a host name, a home directory, a runtime directory, and separate unix sockets; processes,
-files and memory are those of this machine. The bridge is in a separate namespace, so this machine is unchanged, and
-bytes of other programs are not counted. Imports the standard library only: `benchmarks/` use it as well.
+Each host has its own address, host name, home directory, runtime directory, and unix sockets. Processes, files, and
+memory are those of this machine. The bridge is in a separate namespace, so this machine's network is unchanged, and
+traffic of other programs is not counted. Imports only the standard library, because `benchmarks/` also use this module.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_as_root() -> None:
 def why_not() -> str:
     """Return why hosts cannot be created on this machine; empty if they can."""
     if os.geteuid() != 0:
-        return "network namespaces need root, or a system where users may make user namespaces"
+        return "network namespaces need root, or a system that permits user namespaces"
     missing = [tool for tool in ("ip", "bridge", "tc", "unshare") if shutil.which(tool) is None]
     return f"network namespaces need the programs {', '.join(missing)}" if missing else ""
 
@@ -81,7 +81,7 @@ def _run(*words: str) -> str:
 class Traffic:
     """Traffic of the link between a host and the bridge.
 
-    Packets count as the kernel hands them over: up to 64 KiB of data with one header.
+    Packets count in the size that the kernel passes on: up to 64 KiB of data with one header.
     """
 
     sent_bytes: int
@@ -103,12 +103,12 @@ class Host:
     """Processes of `start` and `serve`, in order."""
 
     def command(self, *words: str | Path) -> list[str]:
-        """Return a command that runs another one on this host, as the same process."""
+        """Return a command that runs the given one on this host, in the same process."""
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
         return ["ip", "netns", "exec", self.namespace, *named, *map(str, words)]
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment of commands on this host, without outside settings of Scaler."""
+        """Return the environment of commands on this host, without Scaler settings from this process."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SCALER_", "XDG_"))}
         return {**inherited, "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home / ".run"), **more}
 
@@ -149,7 +149,7 @@ class Host:
                 os.close(told)
             said, _, _ = select.select([ready], [], [], READY_SECONDS)
             if not said or not os.read(ready, 65536):
-                raise HostsError(f"{self.name}: {' '.join(map(str, words))}: it did not become ready")
+                raise HostsError(f"{self.name}: {' '.join(map(str, words))} did not become ready")
         finally:
             os.close(ready)
         return process
@@ -167,7 +167,7 @@ class Host:
             process.wait()
 
     def _kill_others(self) -> bool:
-        """Kill the processes that are left; return whether there were none."""
+        """Kill the remaining processes, and return whether there were none."""
         pids = self.pids()
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -183,7 +183,7 @@ class Network:
     switch: str
     """The bridge's namespace."""
     leftovers: list[str] = field(default_factory=list)
-    """After the end: commands of processes that did not exit on request and were killed."""
+    """Commands of the processes that did not exit on request and were killed by `stop`."""
 
     def __getitem__(self, number: int) -> Host:
         return self.hosts[number]
@@ -203,9 +203,9 @@ class Network:
             _run("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *shape)
 
     def cut(self, one: Host, other: Host) -> None:
-        """From now on, silently lose all packets between two hosts. Both reach all other hosts."""
+        """Silently drop all packets between two hosts from now on. Both still reach all other hosts."""
         links = json.loads(ip("-n", self.switch, "-j", "link", "show", "dev", "switch"))
-        # The bridge keeps packets to its own address without using them.
+        # The bridge discards packets to its own address.
         for host, peer in ((one, other), (other, one)):
             words = ["lladdr", links[0]["address"], "dev", _INTERFACE, "nud", "permanent"]
             ip("-n", host.namespace, "neigh", "replace", peer.address, *words)
@@ -218,7 +218,7 @@ class Network:
     def stop(self) -> None:
         """Stop the hosts' processes, and kill stragglers: the first host last.
 
-        The first host is the one that servers usually run on, and some workers wait for a server that is away.
+        Servers usually run on the first host, and some workers wait for a missing server.
         """
         for part in (self.hosts[1:], self.hosts[:1]):
             for host in part:
@@ -250,7 +250,7 @@ def _command_of(pid: int) -> str:
 def hosts(count: int, network: str = "10.98.0") -> Iterator[Network]:
     """Create hosts `host0`, `host1`, and so on, with addresses NETWORK.1, NETWORK.2, and so on.
 
-    At the end all their processes are ended and everything is removed. Raises HostsError where that cannot be made.
+    On exit, all their processes are terminated and everything is removed. Raises HostsError if hosts cannot be created.
     """
     reason = why_not()
     if reason:
@@ -281,6 +281,6 @@ def hosts(count: int, network: str = "10.98.0") -> Iterator[Network]:
 def _namespace(after: ExitStack, name: str) -> str:
     ip("netns", "add", name)
     after.callback(ip, "netns", "del", name)
-    # Otherwise, hosts would greet each other occasionally.
+    # Otherwise, hosts would occasionally send packets for neighbor discovery.
     ip("netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
     return name

@@ -1,10 +1,10 @@
-"""Mutation tests of the pure cores: change one expression of a core, and check whether a test fails.
+"""Mutation tests for the pure cores: change one expression of a core, and check whether a test fails.
 
     python tests/mutants.py [--sample 20] [--jobs 2] [--core scheduler]
 
-prints every mutant that no test notices (it survives), then the share of killed ones per core and overall. A survivor
-means a test that is missing, or a change without effect. Mutants are made when a module is imported (`-p tests.mutants`
-loads this file as a plugin of pytest, which finds the mutant in MUTANT): no file changes.
+Prints every survivor, which is a mutant that no test detects, then the share of killed mutants per core and overall. A
+survivor shows a missing test or a change without effect. Mutants are created when their module is imported: `-p
+tests.mutants` loads this file as a pytest plugin, which reads the mutant from MUTANT. No file changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 120.0
-"""A mutant whose tests take longer hangs, and counts as killed."""
+"""Time limit for a mutant's tests. A mutant that exceeds it hangs, and counts as killed."""
 
 CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # name: the modules, and the tests that should detect mutants
@@ -74,7 +74,7 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {**dict(_PAIRS), **{after: before f
 
 
 def _mutated(node: Any) -> ast.AST | None:
-    """Return what a node is changed to; None for one that is left alone."""
+    """Return the replacement of a node, or None if the node cannot be mutated."""
     match node:
         case ast.Compare(left, [operator], right) if type(operator) in _SWAPS:
             return ast.Compare(left, [_SWAPS[type(operator)]()], right)  # type: ignore[list-item]
@@ -91,7 +91,7 @@ def _mutated(node: Any) -> ast.AST | None:
 
 
 class _Sites(ast.NodeTransformer):
-    """Counts what can be changed in the bodies of functions, and changes the chosen one."""
+    """Counts the mutable nodes in function bodies, and replaces the chosen one."""
 
     def __init__(self, chosen: int = -1) -> None:
         self.found: list[ast.stmt | ast.expr] = []
@@ -105,7 +105,7 @@ class _Sites(ast.NodeTransformer):
             self._depth -= 1
             return node
         if isinstance(node, ast.JoinedStr | ast.Assert | ast.Raise):
-            return node  # texts, and what must not happen
+            return node  # texts, and checks that must not fail
         changed = _mutated(node) if self._depth else None
         if changed is not None and isinstance(node, ast.stmt | ast.expr):
             self.found.append(node)
@@ -128,7 +128,7 @@ class Mutant:
 
 
 class _Finder(MetaPathFinder, SourceFileLoader):  # type: ignore[misc]
-    """Finds and loads the module of a mutant; other modules are found as ever."""
+    """Finds and loads a mutant's module. Other modules are found as usual."""
 
     def __init__(self, mutant: Mutant) -> None:
         super().__init__(mutant.path.removesuffix(".py").replace("/", "."), str(ROOT / mutant.path))
@@ -149,7 +149,7 @@ def mutants(core: str) -> list[Mutant]:
     found: list[Mutant] = []
     for pattern in CORES[core][0]:
         paths = sorted(ROOT.glob(pattern))
-        assert paths, f"{pattern} is no module: say in CORES where it is now"
+        assert paths, f"{pattern} matches no module: update CORES"
         for path in paths:
             sites = _Sites()
             sites.visit(ast.parse(path.read_text()))
@@ -158,7 +158,7 @@ def mutants(core: str) -> list[Mutant]:
 
 
 def survives(core: str, mutant: Mutant | None) -> bool:
-    """Return whether the tests of a core pass with this mutant; None for the unchanged core."""
+    """Return whether a core's tests pass with this mutant. None: without a mutant."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants"]
     environment = {**os.environ, "MUTANT": f"{mutant.path} {mutant.index}" if mutant is not None else ""}
     with TemporaryDirectory() as directory:
@@ -171,9 +171,9 @@ def survives(core: str, mutant: Mutant | None) -> bool:
 
 
 def run(core: str, sample: int, jobs: int) -> tuple[int, int]:
-    """Try a sample of a core's mutants. Returns how many were killed, and how many there were."""
+    """Try a sample of a core's mutants. Returns the numbers of killed and of tried mutants."""
     everything = mutants(core)
-    chosen = random.Random(core).sample(everything, min(sample, len(everything)))  # the same ones every time
+    chosen = random.Random(core).sample(everything, min(sample, len(everything)))  # the same sample in every run
     with ThreadPoolExecutor(jobs) as pool:
         survived = list(pool.map(lambda mutant: survives(core, mutant), chosen))
     for mutant, is_alive in zip(chosen, survived, strict=True):
@@ -185,8 +185,8 @@ def run(core: str, sample: int, jobs: int) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=20, help="mutants per core (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at once (default: %(default)s)")
-    parser.add_argument("--core", choices=CORES, help="this core alone")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel mutants (default: %(default)s)")
+    parser.add_argument("--core", choices=CORES, help="try only this core")
     options = parser.parse_args()
     results: dict[str, tuple[int, int]] = {}
     for core in [options.core] if options.core else CORES:

@@ -1,20 +1,19 @@
 """Runs the tests, or those below the given paths: `python tests/run.py --jobs 4 [--full] [PATH...]`.
 
-Without `--full`, the directories in `ONLY_IN_FULL` are left out: clouds and batch systems with their emulators, other
-environments, the browser, the blocks of pages and the examples, and the tools for chaos and fuzzing. So are the tests
-marked `full`: most seeds of the simulations, whole tables of comparisons, and rare environments, of which a short form
-remains (`tests.short_forms`). `make check` runs all of them.
+Without `--full`, the directories in `ONLY_IN_FULL` are skipped: clouds and batch systems with their emulators, other
+environments, the browser, code blocks in pages, examples, and the tools for chaos and fuzzing. Tests marked `full` are
+also skipped: most seeds of the simulations, full tables of comparisons, and rare environments. A short form of them
+remains (`tests.short_forms`). `make check` runs all tests.
 
 A failed test gets a second attempt, which is listed and limited.
 
-Most tests wait for processes rather than for the processor, so several run at once. On a busy machine a process can
-take longer than a test waits for it: such a test runs once more with nothing beside it. More than
-`MAX_SECOND_ATTEMPTS` of all tests fail the run all the same. Tests marked `alone` measure: they run at the end, one at
-a time.
+Most tests wait for processes rather than the CPU, so several run at once. On a busy machine, a process can exceed a
+test's timeout. Such a test runs a second time, alone. The run fails if more than the share `MAX_SECOND_ATTEMPTS` of all
+tests need this. Tests marked `alone` measure something, and run one at a time at the end.
 
-A process of pytest that dies, or that stays in a test for longer than the test's own limit, fails the run at once. The
-runner prints the tests that were running, and the stacks of a process that stayed. `-p tests.run` loads this file as
-the plugin of pytest that notes which test each process runs.
+If a pytest process dies or exceeds its test's time limit by `GRACE_SECONDS`, the run fails at once. The runner prints
+the running tests and the stacks of a hanging process. `-p tests.run` loads this file as the pytest plugin that records
+which test each process runs.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "environmen
 BY_MAKE_LINT = ("lint",)
 LAST = ("extensions", "properties", "scenarios", "unit")
 AT_ONCE = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0")
-"""Files in the order of `directories`: xdist would start with the files with the most tests, which are short ones."""
+"""Files in the order of `directories`. xdist would start with the files that have the most tests, which are short."""
 CPU = "cpu_seconds"
 """Property of a test in the report: the CPU time of its process."""
 NOTES = "TEST_RUNNER_NOTES"
@@ -74,12 +73,12 @@ class Result:
     unit_cpu_seconds: float = 0.0
 
 
-# -- which test each process of pytest runs
+# -- records of running tests
 
 
 @dataclass(frozen=True)
 class Note:
-    """A pytest process runs a test. until: monotonic time by which the test must have ended."""
+    """A pytest process runs a test. until: monotonic time at which the test must have ended."""
 
     pid: int
     test: str
@@ -184,7 +183,7 @@ def run_pytest(*arguments: str) -> Result:
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as notes:
         report = Path(directory, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-p", "tests.run", *arguments]
-        # With byte code on disk, thousands of processes need not compile.
+        # With cached bytecode, thousands of processes need not compile.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         process = subprocess.Popen(command, env={**environment, NOTES: notes})
         try:
@@ -207,13 +206,13 @@ def run_pytest(*arguments: str) -> Result:
 
 
 def directories(left_out: Sequence[str]) -> list[str]:
-    """Return the directories with tests, those with short files last, so that no process waits long at the end."""
+    """Return the test directories. Those with short files come last, which lets all processes finish together."""
     names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - set(left_out)
     return [str(TESTS / name) for name in sorted(names, key=lambda name: (name in LAST, name))]
 
 
 def files_with(text: str, left_out: Sequence[str]) -> list[str]:
-    """Return the test files that contain a text, outside some directories: collecting all files takes too long."""
+    """Return test files outside some directories that contain a text. Collecting all files would take too long."""
     paths = (path for path in sorted(TESTS.rglob("test_*.py")) if path.relative_to(TESTS).parts[0] not in left_out)
     return [str(path) for path in paths if text in path.read_text()]
 
@@ -221,14 +220,14 @@ def files_with(text: str, left_out: Sequence[str]) -> list[str]:
 def main() -> int:
     """Return 0 if all tests passed and few enough needed a second attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=4, help="tests that run at once (default: 4)")
+    parser.add_argument("--jobs", type=int, default=4, help="parallel tests (default: 4)")
     parser.add_argument("--full", action="store_true", help=f"also {', '.join(ONLY_IN_FULL)}")
     parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all)")
     arguments = parser.parse_args()
     left_out = BY_MAKE_LINT if arguments.full else (*BY_MAKE_LINT, *ONLY_IN_FULL)
     short = "" if arguments.full else " and not full"
     paths = arguments.paths or directories(left_out)
-    # Children of nohup, background jobs, and some CI systems ignore it, but tests send it.
+    # nohup, background jobs, and some CI systems make their children ignore it, but tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     at_once = (*AT_ONCE, "-n", str(arguments.jobs))
@@ -247,7 +246,7 @@ def main() -> int:
 
 
 def record(results: Sequence[Result], seconds: float, command: str) -> None:
-    """Write the values of a whole run for the ratchets, and the duration of each file. command: of make."""
+    """Write the duration of each file and the run's values for the ratchets. command: the make command."""
     BUILD.mkdir(exist_ok=True)
     values = {
         f"{command}.cases": sum(result.passed + result.skipped for result in results),
@@ -264,7 +263,7 @@ def record(results: Sequence[Result], seconds: float, command: str) -> None:
 
 
 def report(results: list[Result], second: tuple[str, ...]) -> int:
-    """Print the summary; return the exit code. results: of each call; second: tests that failed at first."""
+    """Print a summary and return the exit code. results: per pytest call; second: tests that failed at first."""
     failed = [test for result in results[1:] for test in result.failed]
     passed = sum(result.passed for result in results)
     skipped = sum(result.skipped for result in results)

@@ -1,4 +1,4 @@
-"""Values of which `make test` uses the first few, and `make check` all."""
+"""Lists of values: `make test` uses the first few, and `make check` all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 
 def short_form(values: Sequence[Any], first: int = 1) -> list[Any]:
-    """Return the values for `pytest.mark.parametrize`; all but the first few are marked `full`.
+    """Return the values for `pytest.mark.parametrize`, with all but the first few marked `full`.
 
-    Tuples are the values of several arguments.
+    A tuple supplies the values of several arguments.
     """
     rows = (value if isinstance(value, tuple) else (value,) for value in values[first:])
     return [*values[:first], *(pytest.param(*row, marks=pytest.mark.full) for row in rows)]

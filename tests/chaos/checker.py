@@ -1,16 +1,16 @@
 """Reads the history of a chaos run and reports violated promises. Pure.
 
-What must hold of every future: exactly one outcome, which is its own value, its own exception, or a reason that the
-history bears out. What must hold of every task: `retries=0` starts at most once, no task starts again after its
-outcome was delivered, and a cancelled task whose `cancel` said True delivers nothing.
+Each future must have exactly one outcome: its own value, its own exception, or a failure that the history explains. A
+task with `retries=0` must start at most once, no task may start after its outcome was delivered, and a task for which
+`cancel` returned True must deliver nothing.
 
-A task whose value stays on a host may start again for as long as a task that uses it has no outcome: its host may have
-lost the value, and that of a task that uses it, which then runs again, too.
+A task whose value stays on a host may start again until all tasks that use the value have an outcome, because its host
+may lose the value. Such a user may also lose its own value and run again.
 
-A task of a durable session may start again in two cases, both after a kill of its program, as the next program submits
-its key again. It was forgotten: the session was in the memory of a scheduler that was killed, too. Or it had ended as
-lost, and no program has got that outcome, so that its key runs it again: a fault since its start may have taken its
-worker.
+A task in a durable session may start again in two cases, both after its program was killed and the next program has
+resubmitted its key. Either the session was in the memory of a scheduler that was also killed. Or the task had ended as
+lost, and no program received that outcome: then resubmitting the key runs the task again, if a fault since its start
+may have taken its worker.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ POISON_STARTS = 3
 CANCELLED = "CancelledError"
 UNREPORTED = "no worker has reported the task"
 WORKERS_ENDED = frozenset({"kill", "stop", "long stop", "terminate"})
-"""Faults after which a worker's tasks may be lost, if they strike one of these:"""
+"""Faults after which a worker's tasks may be lost, if their targets are among the following."""
 WORKER_PROCESSES = frozenset({"agent", "fork server", "processor", "manager", "launcher"})
 CONNECTIONS_BROKEN = frozenset({"reset", "half-open", "reorder", "black hole", "long black hole"})
-"""Faults of the scheduler's proxy with the same effect."""
+"""Faults with the same effect, if they affect the scheduler's proxy."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Result of a run. A violation is a sentence that names the promise and the task."""
+    """Result of a run. Each violation is a sentence that names the promise and the task."""
 
     strikes: Counter[str] = field(default_factory=Counter)
     """Faults by kind and target."""
@@ -46,9 +46,9 @@ class Verdict:
     """Futures that ended with their own value or exception."""
     cancelled: int = 0
     exhausted: int = 0
-    """Futures that were lost after the history shows all their attempts."""
+    """Futures that were lost after the history shows all of their attempts."""
     doubtful: int = 0
-    """Same, with one attempt fewer than needed in the history: it may have died before its first line."""
+    """The same, with one attempt missing in the history: it may have died before its first line."""
     excused: int = 0
     """Unfinished futures of clients that were killed or disconnected on purpose."""
     refused: int = 0
@@ -106,7 +106,7 @@ class _Strikes:
     """Times of faults that struck durable sessions and retries=0 tasks."""
 
     in_memory: bool
-    """Their sessions do not outlive the scheduler."""
+    """Whether the sessions are lost with the scheduler."""
     program: list[float] = field(default_factory=list)
     """Their program was killed."""
     scheduler: list[float] = field(default_factory=list)
@@ -115,7 +115,7 @@ class _Strikes:
     """A worker may have been lost."""
 
     def add(self, struck: Struck, *, is_program: bool) -> None:
-        """Record a fault. is_program: it struck the program of a session, not another client."""
+        """Record a fault. is_program: the target was the program of a session, not another client."""
         targets = set(struck.target.split(" and "))
         if struck.fault == "kill" and is_program:
             self.program.append(struck.at)
@@ -131,7 +131,7 @@ class _Strikes:
         return self.in_memory and any(submitted_at < time < ended_at for time in self.scheduler)
 
     def excuse(self, before: float, at: float, *, was_delivered: bool) -> str:
-        """Return the name of the figure that counts a restart at this time; empty if none."""
+        """Return the name of the figure that counts a restart at this time, or an empty string if not excused."""
 
         def any_of(times: list[float]) -> bool:
             return any(before < time < at for time in times)
@@ -146,12 +146,12 @@ class _Strikes:
 def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: bool = False) -> Verdict:
     """Return the verdict on the history of a finished run.
 
-    sessions: clients that are the programs of durable sessions. in_memory: these do not outlive the scheduler.
+    sessions: clients that are the programs of durable sessions. in_memory: the sessions are lost with the scheduler.
     """
     verdict = Verdict()
     strikes = _Strikes(in_memory)
     is_other_client = False
-    """The next fault of a client strikes one that has left permanently, so not the program of a session."""
+    """The next client fault affects a client that has left permanently, and so no session's program."""
     tasks: dict[str, _Task] = defaultdict(_Task)
     gone: dict[str, float] = {}
     failed: list[CallFailed] = []
@@ -219,10 +219,10 @@ def _check_starts(
     strikes: _Strikes | None,
     needed_until: float,
 ) -> None:
-    """strikes: those on the task's durable session; None for other tasks."""
+    """strikes: faults that affected the task's durable session, or None for other tasks."""
     delivered_at, ended_at = (task.outcomes[0].at if task.outcomes else math.inf), math.inf
     if task.outcomes and _shown(task.outcomes[0]) == submitted.expects:
-        # After a cancellation or the loss of its client, it may start on an unreachable worker.
+        # After a cancellation or the loss of its client, the task may still start on an unreachable worker.
         ended_at = max(delivered_at, needed_until)
     attempts = sorted({start.by: start.at for start in task.starts}.items(), key=lambda item: item[1])
     before = math.inf
@@ -257,7 +257,7 @@ def _check_outcome(
     failed_inputs: Collection[str],
     strikes: _Strikes,
 ) -> None:
-    """failed_inputs: errors of the tasks whose values this task needs. It ends with one of these errors."""
+    """failed_inputs: errors of this task's inputs. The task must end with one of these errors."""
     if len(task.outcomes) > 1:
         verdict.duplicated.append(f"{name} has {len(task.outcomes)} outcomes")
     if not task.outcomes:

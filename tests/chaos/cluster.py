@@ -2,7 +2,7 @@
 
 The workers of the managers "far" and "farther" have host names, and so a store for each of these two hosts.
 
-The seed decides whether clients reach the object storage through the proxy, and whether there is a state directory.
+The seed decides whether clients use the object storage's proxy, and whether the servers have a state directory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ROOT = Path(__file__).parents[2]
 MARK = "CHAOS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 FOREIGN = ("sem.mp-", SIMULATED)
-"""Prefixes of shared-memory names of other programs on this machine: a cluster's memory has no names."""
+"""Prefixes of shared memory that belongs to other programs. A cluster's shared memory has no name."""
 KEPT_FILES = ("web-token",)
 """Files of the runtime directory that outlive a cluster by design."""
 DISK_MIB = 1024
 MANAGER = "worker-manager"
 KINDS = {"scheduler": "scheduler", "object storage": "object-storage-server", "page": "web-ui"}
 LEVELS = ("manager", "agent", "fork server", "processor")
-"""Each is the parent of the next."""
+"""Processes of a worker, each the parent of the next."""
 END_SECONDS = 20.0
 NEAR_SLOTS, FAR_SLOTS = 2, 2
 STORE_FILES = "run/scaler/*.store"

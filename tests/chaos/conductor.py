@@ -1,7 +1,7 @@
 """A chaos run: `python -m tests.chaos.conductor --seconds 1800 --seed 7`, which is `make chaos`.
 
-A real cluster works on a mixed workload while the fault script strikes it; then everything is healed, the clients wait
-for their results, and the checker reads the history. Exit code 0: every promise held and nothing is left.
+A real cluster runs a mixed workload while the fault script attacks it. Then all faults are healed, the clients wait for
+their results, and the checker reads the history. Exit code 0: every promise held, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ CLIENTS = 2
 DRAIN_SECONDS = 90.0
 """Time after the last fault by which every future must have ended."""
 LEFT_OUT = ("longest stop",)
-"""Faults that strike only on request: the cluster does not promise to survive them."""
+"""Faults that occur only on request, because the cluster does not promise to survive them."""
 CLOCK_JUMPS = (-86400.0, -30.0, 45.0, 400 * 86400.0)
 
 
 @dataclass(slots=True)
 class Result:
-    """Result of a run. left: processes, files, and shared memory that remain after the end."""
+    """Result of a run. left: processes, files, and shared memory that remained after the end."""
 
     verdict: Verdict
     left: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Conductor:
         for fault in faults:
             self._wait(began + fault.at)
             struck = self._strike(fault)
-            where = struck or "nothing to strike"
+            where = struck or "no target"
             self._report(f"{now() - began:7.1f} s  {fault}: {where}")
             if struck is None:
                 self.skipped += 1
@@ -87,7 +87,7 @@ class Conductor:
         """Heal faults as due until this time."""
         while True:
             due = self._heals[0][0] if self._heals else until
-            time.sleep(max(0.0, min(due, until) - now()))  # the plan is a timetable
+            time.sleep(max(0.0, min(due, until) - now()))  # waits for the next scheduled time
             if not self._heals or self._heals[0][0] > until:
                 return
             heapq.heappop(self._heals)[2]()
@@ -100,7 +100,7 @@ class Conductor:
         cluster.start_client(cluster.order(f"client{next(self._names)}", is_far=is_far, until=self._until))
 
     def _strike(self, fault: Fault) -> str | None:
-        """Perform a fault. Returns its target, or None if there was none."""
+        """Perform a fault. Returns its target, or None if none exists."""
         cluster = self._cluster
         match fault.kind:
             case "kill" | "stop" | "long stop" | "longest stop" | "terminate" | "no descriptors" | "revoke key":
@@ -142,7 +142,7 @@ class Conductor:
                         self._later(fault.seconds, proxy.heal)
                     case _:
                         raise ValueError(f"no such fault: {fault.kind}")
-                return "all its connections"
+                return "all connections"
 
     def _proxy(self, fault: Fault) -> Proxy | None:
         if fault.target != STORE_PROXY:
@@ -154,7 +154,7 @@ class Conductor:
         if fault.target == "client":
             return self._strike_client(fault)
         if fault.target == "launcher" and not self._cluster.is_durable:
-            return None  # without a state directory, no promise covers the end of all servers
+            return None  # without a state directory, tasks do not survive the end of both servers
         targets = fault.target.split(" and ")
         chosen: list[psutil.Process] = []
         for target in targets:
@@ -239,7 +239,7 @@ def run(
         until = now() + seconds
         conductor = Conductor(cluster, until, report)
         conductor.run(list(script(seed, seconds, kinds, every_seconds)))
-        report(f"{seconds:7.1f} s  healed; the clients wait for what they have asked for")
+        report(f"{seconds:7.1f} s  healed; the clients wait for their pending results")
         deadline = now() + DRAIN_SECONDS
         for client in cluster.clients:
             with suppress(subprocess.TimeoutExpired):
@@ -271,12 +271,12 @@ def summary(problems: Sequence[str]) -> list[str]:
 def main() -> int:
     """Run and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1800.0, help="how long faults strike (default: 1800)")
-    parser.add_argument("--seed", type=int, default=1, help="the faults and the work follow from it (default: 1)")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="duration of the faults (default: 1800)")
+    parser.add_argument("--seed", type=int, default=1, help="determines the faults and the work (default: 1)")
     parser.add_argument(
-        "--without", default=",".join(LEFT_OUT), help="kinds of faults and targets to leave out, between commas"
+        "--without", default=",".join(LEFT_OUT), help="kinds of faults and targets to omit, separated by commas"
     )
-    parser.add_argument("--keep", action="store_true", help="keep history and output also when all is well")
+    parser.add_argument("--keep", action="store_true", help="keep the history and output even on success")
     request = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     kinds = kinds_without([word.strip() for word in request.without.split(",")])

@@ -15,7 +15,7 @@ WORKER_LEASE_SECONDS, CLIENT_LEASE_SECONDS = 12.0, 24.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault. seconds: possible durations; empty: an instantaneous fault."""
+    """One kind of fault. seconds: possible durations, or empty for an instantaneous fault."""
 
     name: str
     targets: tuple[str, ...]

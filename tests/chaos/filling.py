@@ -1,8 +1,8 @@
 """Fills the histories of a cluster: `python -m tests.chaos.filling` with a JSON document of settings.
 
-Until a history is full it grows, as a leak does. So a soak begins once the histories with a constant number of tasks or
-steps are full. What fills in hours instead (figures by time, names of peers, ids of forgotten objects) holds a few
-megabytes, and adds less to a slope than the limits of a soak allow.
+A history grows until it is full, like a leak. A soak therefore begins after the histories with a fixed number of tasks
+or steps are full. Other histories fill over hours: figures by time, names of peers, ids of forgotten objects. They
+hold a few megabytes, and add less to a slope than the soak's limits allow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.chaos import tasks
 from tests.chaos.workload import Order
 
 STEPS_OF_A_TASK = 2
-"""Minimum number of scheduler steps for a task submitted alone: its arrival and its end."""
+"""Minimum number of scheduler steps for a single task: one for its arrival and one for its end."""
 LONE_TASKS = max(MAX_RECORDED_STEPS // STEPS_OF_A_TASK, MAX_REMEMBERED, model.MAX_TASKS)
 
 

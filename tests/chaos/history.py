@@ -1,8 +1,8 @@
 """The history of a chaos run: one line per event, appended to files shared by several processes.
 
-A line is one write to a file opened with O_APPEND, so lines of different processes never mix, and a process that is
-killed leaves whole lines. Times are CLOCK_MONOTONIC, which all processes of a host share and no jump of the wall clock
-changes.
+Each line is one write to a file opened with O_APPEND, so lines from different processes never mix, and a killed
+process leaves only complete lines. Times are CLOCK_MONOTONIC, which all processes on a host share and which clock
+changes do not affect.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class ClientEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEvent(TaskEvent):
-    """Written by the task itself. by: its process and start time, which identify this attempt."""
+    """Written by the task itself. by: its process and the process's start time, which identify this attempt."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted(TaskEvent):
-    """A client created a future. expects: text of its correct outcome, from `shown`. inputs: tasks whose values the
+    """A client created a future. expects: text of its correct outcome, from `shown`. inputs: tasks whose values this
     task needs.
     """
 
@@ -105,7 +105,7 @@ SUFFIX = ".history"
 
 
 class History:
-    """Appends lines to a file of a directory."""
+    """Appends lines to a file in a directory."""
 
     def __init__(self, directory: Path | str, name: str) -> None:
         self._file = os.open(
@@ -121,7 +121,7 @@ class History:
 
 
 def read(directory: Path | str) -> list[Line]:
-    """Return the lines of all files of the directory in order of time."""
+    """Return the lines of all files in the directory, ordered by time."""
     lines: list[Line] = []
     for path in Path(directory).glob("*" + SUFFIX):
         with path.open() as file:
@@ -136,5 +136,5 @@ def _lines(texts: Iterable[str]) -> Iterable[Line]:
 
 
 def now() -> float:
-    """Return the time of a line."""
+    """Return the current time for a line."""
     return time.monotonic()

@@ -28,7 +28,7 @@ class _Connection:
     def __init__(self, peer: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.peer, self.server = peer, server
         self.held: list[bytes] | None = None
-        """Bytes sent by the peer and delivered late to the server; None while bytes pass directly."""
+        """Bytes from the peer that the server receives late, or None while bytes pass directly."""
         self.flows: list[asyncio.Task[None]] = []
 
 
@@ -59,7 +59,7 @@ class Proxy:
         self._do(lambda: self._each(self._halve))
 
     def reorder(self) -> None:
-        """Reset the peers' sides; the server receives the last bytes of each after the peer has reconnected."""
+        """Reset the peers' sides. The server receives the last bytes of each only after the peer has reconnected."""
 
         def hold() -> None:
             for connection in self._connections:
@@ -142,7 +142,7 @@ class Proxy:
             self._loop.call_later(LATE_SECONDS, _release, each)
         with suppress(asyncio.CancelledError):
             await asyncio.wait(connection.flows, return_when=asyncio.FIRST_COMPLETED)
-        if connection in self._connections:  # otherwise, a fault has taken over the connection
+        if connection in self._connections:  # otherwise, a fault has taken over this connection
             self._connections.discard(connection)
             _stop(connection)
             writer.close()

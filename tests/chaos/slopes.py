@@ -9,11 +9,11 @@ from itertools import pairwise
 from statistics import fmean
 
 WARM_UP = 0.25
-"""Share of the first samples that is ignored, while caches and pools fill."""
+"""Initial share of the samples to ignore, while caches and pools fill."""
 BLOCKS = 24
-"""Successive samples are correlated, so single ones would underestimate the error; blocks are fitted instead."""
+"""Number of blocks to fit. Successive samples are correlated, so single samples would underestimate the error."""
 MAX_CORRELATION = 0.9
-"""Maximum correlation of successive blocks. A figure after a single step carries less information than it seems."""
+"""Maximum correlation of successive blocks. A figure with a single step has fewer independent samples."""
 ERRORS = 3.0
 """Standard errors by which a slope must exceed its limit to fail."""
 
@@ -32,10 +32,10 @@ class Slope:
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> Slope | None:
-    """Return the slope of (seconds, figure) pairs in order of time; None if there are too few.
+    """Return the slope of (seconds, figure) pairs ordered by time, or None if there are too few.
 
-    It is the line of least squares through the means of blocks of equal numbers of samples. The error grows with the
-    correlation of successive residuals, like the error of the mean of an autoregressive series of order one.
+    Fits a least-squares line through the means of blocks with equal numbers of samples. The error grows with the
+    correlation of successive residuals, like the error of the mean of a first-order autoregressive series.
     """
     settled = samples[int(len(samples) * WARM_UP) :]
     size = len(settled) // BLOCKS

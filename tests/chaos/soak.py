@@ -1,11 +1,11 @@
 """A soak: `python -m tests.chaos.soak --seconds 3600`, which is `make endure`.
 
-First the histories of all processes are filled (see `filling`). Then clients, workers, and objects are created and
+First, the histories of all processes are filled (see `filling`). Then clients, workers, and objects are created and
 removed for an hour without faults, while the memory, descriptors, and threads of every lasting process are sampled. A
-figure whose slope is significantly above its limit is a leak, and the exit code 1.
+figure with a slope significantly above its limit is a leak, and makes the exit code 1.
 
-Two clients last. In one, the C library keeps freed memory for each thread, in amounts that go up and down with the
-values. In the other, it returns every value's memory at once, so that its memory is the client's own usage.
+Two clients last for the whole soak. In one, the C library keeps freed memory for each thread, so its memory varies with
+the values. In the other, each freed value is returned at once, so its memory is the client's own usage.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tests.chaos.slopes import slope
 
 SAMPLE_SECONDS = 2.0
 CLIENT_SECONDS = 20.0
-"""Lifetime of a client. Two additional clients live for the whole soak."""
+"""Lifetime of a client. Two additional clients last for the whole soak."""
 FILLING_SECONDS = 900.0
 """Time limit for filling the histories, which takes about 30 s on an idle machine."""
 AGENT_SECONDS = 30.0
-"""Interval at which a worker is asked to exit; the manager starts another one."""
+"""Interval at which a worker is asked to exit. Its manager then starts another one."""
 DRAIN_SECONDS = 90.0
-"""Maximum wait of a client for pending results after the end."""
+"""Maximum time for a client to get its pending results after the end."""
 PAGE_SECONDS = 10.0
 """Interval at which the page's documents are read."""
 PAGE_DOCUMENTS = ("metrics", "api/status", "api/tasks", "api/failures", "api/timeline", "api/series")
@@ -50,11 +50,11 @@ LIMITS = {"pss": 16.0 * MIB, "rss": 24.0 * MIB, "descriptors": 6.0, "threads": 2
 """Maximum growth of a figure per hour."""
 
 Samples = dict[tuple[str, str], list[tuple[float, float]]]
-"""By process and figure."""
+"""Samples by process and figure."""
 
 
 def lasting(cluster: Cluster) -> dict[str, psutil.Process]:
-    """Return the processes that live for the whole soak, by name."""
+    """Return the processes that last for the whole soak, by name."""
     found = {name: cluster.find(name) for name in ("object storage", "scheduler", "page")}
     for name, manager in zip(("manager near", "manager far"), cluster.find("manager"), strict=False):
         found[name] = [manager]
@@ -132,7 +132,7 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
 
 
 def report(samples: Samples) -> list[str]:
-    """Print a line for each process and figure; return figures that grow beyond their limit."""
+    """Print a line for each process and figure, and return the figures that grow beyond their limit."""
     problems = []
     print(f"{'process':18} {'figure':12} {'mean':>10} {'slope an hour':>24}   limit")
     for (name, figure), points in samples.items():
@@ -154,8 +154,8 @@ def report(samples: Samples) -> list[str]:
 def main() -> int:
     """Run and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long (default: 3600)")
-    parser.add_argument("--seed", type=int, default=1, help="the work follows from it (default: 1)")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="duration (default: 3600)")
+    parser.add_argument("--seed", type=int, default=1, help="determines the work (default: 1)")
     parser.add_argument("--samples", default="", help="file to which all samples are written, as CSV")
     request = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -169,7 +169,7 @@ def main() -> int:
         Path(request.samples).write_text("process,figure,seconds,value\n" + "".join(rows))
     problems = report(samples) + [f"left behind: {each}" for each in left]
     for problem in problems:
-        print(f"GROWS OR IS LEFT: {problem}")
+        print(f"GROWS OR IS LEFT BEHIND: {problem}")
     shutil.rmtree(directory)
     return int(bool(problems))
 

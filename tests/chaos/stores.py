@@ -1,7 +1,7 @@
 """The stores of hosts in a chaos run, each behind its own proxy.
 
-A store asks for it when it starts (`site/sitecustomize.py`), and tells the scheduler the proxy's address. So other
-stores and the object storage reach it through the proxy, over TCP as from another host; its own workers do not.
+A starting store requests its proxy (`site/sitecustomize.py`), and sends the scheduler the proxy's address. Other stores
+and the object storage then reach it through the proxy, over TCP, as from another host. Its own workers do not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CREDENTIALS = struct.Struct("=iii")
 
 
 class Stores:
-    """Gives each store a proxy until `close`. path: of the socket at which stores request one."""
+    """Gives each store a proxy until `close`. path: the socket on which stores request one."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self._seed = seed

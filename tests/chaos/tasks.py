@@ -1,4 +1,4 @@
-"""Tasks of a chaos run: each records its start and end in the history, and returns a value unique to it."""
+"""Tasks of a chaos run: each records its start and end in the history, and returns a unique value."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scaler import Client, current_gang
 from tests.chaos.history import Ended, History, Started, now
 
 TASKS = "tasks"
-"""Name of the file to which all tasks append."""
+"""Name of the file that all tasks append to."""
 SHOWN_BYTES = 200
-"""Longer values are shown by their digest."""
+"""Longer values are represented by their digest."""
 _histories: dict[str, History] = {}
 
 
 @contextmanager
 def recorded(directory: str, task: str) -> Iterator[None]:
-    """Record the start of the task in the history, and its end."""
+    """Record the start and the end of a task in the history."""
     history = _histories.get(directory)
     if history is None:
         history = _histories[directory] = History(directory, TASKS)
@@ -37,7 +37,7 @@ def value_of(task: str) -> str:
 
 
 def bytes_of(task: str, size: int) -> bytes:
-    """Return the bytes that a task must return, different from all other tasks and at every offset."""
+    """Return the bytes that a task must return, which differ from those of all other tasks at every offset."""
     return hashlib.shake_128(task.encode()).digest(size)
 
 
@@ -57,7 +57,7 @@ def long(directory: str, task: str, seconds: float) -> str:
     with recorded(directory, task):
         until = now() + seconds
         while (left := until - now()) > 0:
-            time.sleep(min(left, 0.2))  # the task is long, but a suspended process sleeps no longer
+            time.sleep(min(left, 0.2))  # in short steps, because time in suspension counts
         return value_of(task)
 
 
@@ -67,7 +67,7 @@ def failing(directory: str, task: str) -> str:
 
 
 def large(directory: str, task: str, data: bytes, of: str, size: int) -> bytes:
-    """Check that these are the bytes of `of`, and return as many different bytes."""
+    """Check the bytes of the task `of`, and return the same number of different bytes."""
     with recorded(directory, task):
         if data != bytes_of(of, size):
             return f"the argument is {shown(data)}".encode()
@@ -93,14 +93,14 @@ def is_value_of(task: str, data: bytes, size: int) -> bool:
 
 
 def joined(directory: str, task: str, *parts: str) -> str:
-    """A node of a graph, whose value shows whether each of its inputs was correct."""
+    """Return a graph node's value, which shows whether each of its inputs was correct."""
     task = task.removeprefix("task ")
     with recorded(directory, task):
         return value_of(task) + "".join(f"({part})" for part in parts)
 
 
 def ganged(directory: str, task: str) -> str:
-    """A member of a gang, whose value names its rank."""
+    """Return a value that names this gang member's rank."""
     with recorded(directory, task):
         gang = current_gang()
         return f"{gang.rank} of {gang.size}"

@@ -1,7 +1,7 @@
-"""One client of a chaos run, as a separate process: `python -m tests.chaos.workload` with a JSON document of settings.
+"""One client of a chaos run, in a separate process: `python -m tests.chaos.workload` with settings as a JSON document.
 
-Several threads perform one activity after another until the end, and record their requests and results. Another kind of
-work is one more function in ACTIVITIES.
+Several threads perform activities until the end, and record their requests and results. To add a kind of work, add a
+function to ACTIVITIES.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ THREADS = 4
 EXPLAIN_SECONDS = 30.0
 """Time that a client waits after the end of the run before it reports pending futures."""
 REPEATED = 30
-"""Finished tasks of a durable session that the session's next program resubmits."""
+"""Number of finished tasks in a durable session that the session's next program resubmits."""
 MIB = 1024 * 1024
 HOSTS = ("near", "far", "farther")
 """Capabilities of each host's workers. Workers on the near host use the object storage; the others have a store."""
 LARGE_ROUNDS = 40
-"""Number of times that each thread of a client with large initial values replaces them. By then, the memory that the C
-library keeps free for threads is near its limit."""
+"""Number of times that each thread of a client with large initial values replaces them. After that, the C library's
+free memory per thread is near its limit."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Settings of a client. until: monotonic time after which it starts nothing new."""
+    """Settings of a client. until: monotonic time after which the client starts nothing new."""
 
     name: str
     address: str
@@ -49,11 +49,11 @@ class Order:
     until: float
     credentials: str | None = None
     keeps_objects: bool = True
-    """Sends objects, which exist until the client exits."""
+    """Whether to send objects, which exist until the client exits."""
     session: str = ""
-    """Durable session whose tasks it submits, each under a key; empty: performs the activities."""
+    """Durable session whose tasks the client submits, each with a key. If empty, the client performs the activities."""
     begins_large: bool = False
-    """Starts with large values in all threads at once."""
+    """Whether to start with large values in all threads at once."""
 
 
 class Workload:
@@ -68,7 +68,7 @@ class Workload:
         self.followed: dict[str, ScalerFuture] = {}
         """The futures of the current activity."""
         self.staying: dict[str, tuple[ScalerFuture, int]] = {}
-        """Tasks whose values other tasks use and this client does not await, with value sizes."""
+        """Tasks whose values only other tasks use, with the sizes of their values."""
         self._prefix = f"{order.name}-{thread}"
         self._numbers = count()
 
@@ -83,7 +83,7 @@ class Workload:
         self.history.add(Delivered(now(), task, kind, tasks.shown(value) if error is None else str(error)))
 
     def follow(self, task: str, future: ScalerFuture) -> ScalerFuture:
-        """Record the outcome of a future when it ends."""
+        """Record a future's outcome when it ends."""
 
         def ended(done: Any) -> None:
             try:
@@ -100,7 +100,7 @@ class Workload:
     def submit(
         self, function: Callable[..., Any], task: str, *arguments: object, expects: str = "", retries: int | None = None
     ) -> ScalerFuture:
-        """Submit one task and record it. retries: usually the default, sometimes none."""
+        """Submit and record one task. retries: usually the default, sometimes 0."""
         if retries is None:
             retries = 0 if self.random.random() < 0.2 else DEFAULT_RETRIES
         self.announce(task, expects or tasks.value_of(task), retries)
@@ -108,7 +108,7 @@ class Workload:
         return self.follow(task, future)
 
     def make(self, host: str, size: int, of: str = "") -> str:
-        """Submit a task whose value stays on its host, and return its name. of: such a task whose value it uses."""
+        """Submit a task whose value stays on its host, and return its name. of: a similar task that it uses."""
         task = self.name("made")
         self.announce(task, tasks.value_of(task), inputs=[of] if of else [])
         arguments: tuple[object, ...] = (self.directory, task)
@@ -122,7 +122,7 @@ class Workload:
         return task
 
     def use(self, host: str, *made: str) -> ScalerFuture:
-        """Submit a task that uses such values."""
+        """Submit a task that uses the values of the given tasks."""
         task = self.name("used")
         self.announce(task, tasks.value_of(task), inputs=made)
         sizes = {each: self.staying[each][1] for each in made}
@@ -133,10 +133,10 @@ class Workload:
         return self.client.submit_verbose(function, arguments, capabilities={host: None}, retries=DEFAULT_RETRIES)
 
     def settle(self, users: list[ScalerFuture]) -> None:
-        """Wait for the tasks that use values, and record the outcomes of their producers.
+        """Wait for the tasks that use values, and record the outcomes of the tasks that made the values.
 
-        Some of the values are asked for. The others are dropped when all is right, which counts as delivered: from then
-        on nothing needs them.
+        Some of the values are requested. If all is correct, the others are dropped, which counts as delivered, because
+        nothing needs them afterwards.
         """
         self.wait(users)
         has_failed = any(user.cancelled() or user.exception() is not None for user in users)
@@ -238,7 +238,7 @@ def cancel(work: Workload) -> None:
     seconds = work.random.choice((0.0, 0.3, 3.0))
     names = [work.name("cancel") for _ in range(6)]
     futures = [work.submit(tasks.long, task, seconds) for task in names]
-    time.sleep(work.random.choice((0.0, 0.05, 0.5)))  # programs pause at random between calls
+    time.sleep(work.random.choice((0.0, 0.05, 0.5)))  # simulates a program's pauses between calls
     for task, future in list(zip(names, futures, strict=True))[::2]:
         said = future.cancel()
         work.history.add(Cancelled(now(), task, said))
@@ -259,14 +259,14 @@ def imap(work: Workload) -> None:
 
 
 def moved(work: Workload) -> None:
-    """Values of one host, which tasks on another host use together and one by one."""
+    """Move values from one host to tasks on another host, which use them together and one by one."""
     maker, user = work.random.sample(HOSTS, 2)
     made = [work.make(maker, work.random.choice((1, 2, 5, 20)) * MIB) for _ in range(work.random.randrange(1, 4))]
     work.settle([work.use(user, *made), *(work.use(user, each) for each in made)])
 
 
 def passed_on(work: Workload) -> None:
-    """A value that moves between hosts, each of which derives another value from it."""
+    """Pass a value between hosts, each of which derives another value from it."""
     size = work.random.choice((1, 2, 5)) * MIB
     last = work.make(work.random.choice(HOSTS), size)
     for _ in range(work.random.randrange(2, 6)):
@@ -275,7 +275,7 @@ def passed_on(work: Workload) -> None:
 
 
 def broadcast(work: Workload) -> None:
-    """A value that all hosts use at the same time."""
+    """Use a value on all hosts at the same time."""
     made = work.make(work.random.choice(HOSTS), work.random.choice((2, 10, 20)) * MIB)
     work.settle([work.use(host, made) for host in HOSTS for _ in range(2)])
 
@@ -302,7 +302,7 @@ def stream(work: Workload) -> None:
 
 
 def preempted(work: Workload) -> None:
-    """Long tasks that may be stopped for others, and urgent ones that may stop them."""
+    """Run long preemptible tasks, and urgent tasks that may stop them."""
     options: dict[str, Any] = {"retries": DEFAULT_RETRIES, "preemptible": True, "priority": -1}
     names = [work.name("preemptible") for _ in range(work.random.choice((2, 8)))]
     for task in names:
@@ -320,7 +320,7 @@ def preempted(work: Workload) -> None:
 
 
 def conditional(work: Workload) -> None:
-    """Tasks near others with the same name, and tasks that share a limit of the cluster."""
+    """Run tasks near others with the same name, and tasks that share a limit of the cluster."""
     futures = []
     for number in range(work.random.choice((4, 40))):
         task = work.name("conditional")
@@ -340,9 +340,9 @@ ACTIVITIES: tuple[Activity, ...] = (
 
 
 def resume(order: Order) -> None:
-    """Submit the tasks of a durable session, each with its name as key, and tasks of earlier programs again.
+    """Submit the tasks of a durable session, each with its name as key, and resubmit tasks of earlier programs.
 
-    What an earlier program was given is asked for once more, but must be the same. A task that failed would run again.
+    Outcomes that an earlier program received must be equal. Failed tasks are not resubmitted: they would run again.
     """
     earlier = [line for line in read(order.directory) if getattr(line, "client", "") == order.name]
     names = [line.task for line in earlier if isinstance(line, Submitted)]
@@ -376,7 +376,7 @@ def resume(order: Order) -> None:
 
 
 def run(order: Order) -> None:
-    """Perform activities in several threads until the end, and wait for every outcome."""
+    """Perform activities in several threads until the end, and wait for all outcomes."""
     history = History(order.directory, order.name)
     with Client(order.address, name=order.name, credentials=order.credentials) as client:
         activities = [each for each in ACTIVITIES if each is not shared or order.keeps_objects]
@@ -411,7 +411,7 @@ def run(order: Order) -> None:
 
 
 def explain(client: Client, workloads: list[Workload]) -> None:
-    """Print why futures are still waiting."""
+    """Print the reasons for which futures are still waiting."""
     faulthandler.dump_traceback()
     for workload in workloads:
         for task, future in list(workload.followed.items()):
