@@ -1,8 +1,8 @@
-"""A machine in simulated time, on which the real journals run: its loop, its threads, and a disk that can tear.
+"""A machine in simulated time that runs the real journals: an event loop, threads, and a disk with torn writes.
 
-The journals write real files. A `Machine` puts simulated functions of the system in the place of those that they call,
-so it knows which bytes the disk has confirmed. The *kill* of a process leaves its files as they are. A *power loss*
-ends all processes, and any part of what was not confirmed is lost.
+The journals write real files. A `Machine` replaces the system functions that they call, so it knows which bytes the
+disk has confirmed. A *kill* of a process leaves its files intact. A *power loss* ends all processes, and loses any part
+of the unconfirmed bytes.
 
     with Machine(Random(1)) as machine:
         process = machine.start()
@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 
 class Write(NamedTuple):
-    """Bytes of a file that the disk has not confirmed. number: counts the writes to the disk."""
+    """Bytes in a file that the disk has not confirmed. number: counts the writes to the disk."""
 
     number: int
     path: str
@@ -57,7 +57,7 @@ class Write(NamedTuple):
 
 
 class _Blocked(Exception):  # noqa: N818 (no error)
-    """A simulated thread waits. It restarts from its top, which is a queue, when there may be work."""
+    """A simulated thread waits. It restarts at its top, where it reads a queue, when there may be work."""
 
 
 class _Module:
@@ -80,7 +80,7 @@ class _Timer:
 
 
 class SimulatedProcess:
-    """A process, with a loop and threads for its journals."""
+    """A process with an event loop and threads for its journals."""
 
     def __init__(self, machine: Machine) -> None:
         self.is_alive = True
@@ -90,7 +90,7 @@ class SimulatedProcess:
         self._threads: list[_Thread] = []
 
     def run(self, function: Callable[[], _Result]) -> _Result:
-        """Call a function as code of this process."""
+        """Call a function as code in this process."""
         machine = self._machine
         before, machine.current = machine.current, self
         try:
@@ -112,7 +112,7 @@ class SimulatedProcess:
         while self.compactions:
             self.compactions.pop().cut_off()
 
-    # -- its loop
+    # -- event loop
 
     def time(self) -> float:
         return self._machine.now()
@@ -133,7 +133,7 @@ class SimulatedProcess:
         self._machine.later(self._machine.now() + seconds, fire)
         return timer
 
-    # -- its threads
+    # -- threads
 
     def begin(self, thread: _Thread) -> None:
         self._threads.append(thread)
@@ -183,7 +183,7 @@ class _Queue:
 
 
 class _Compaction:
-    """A compacting process: does everything at its end. If killed, it leaves the start of a snapshot."""
+    """A compacting process, which does all of its work at its end. If killed, it leaves an incomplete snapshot."""
 
     def __init__(self, command: list[str], **_: Any) -> None:
         machine = Machine.active()
@@ -218,7 +218,7 @@ class _Compaction:
 
 
 class Machine:
-    """One machine. Enter it to run journals on it; `now` and `later` are those of the simulated world."""
+    """One machine. Enter it to run journals on it. `now` and `later` are those of the simulated world."""
 
     _active: Machine | None = None
 
@@ -228,11 +228,11 @@ class Machine:
         self.later: Callable[[float, Callable[[], None]], None] = lambda _at, _action: None
         self.current: SimulatedProcess | None = None
         self.failure = 0
-        """Error of the disk: ENOSPC for more space than reserved, EIO for anything; 0 while healthy."""
+        """The disk's error: ENOSPC rejects more space than reserved, EIO all writes. 0: no error."""
         self.writes = 0
-        """Writes so far."""
+        """Number of writes."""
         self.cuts_off = False
-        """A process exits: its threads finish their work up to some write or to the first confirmation."""
+        """A process exits: its threads finish their work up to any write or the first confirmation."""
         self.compactions = self.torn_bytes = 0
         self._unconfirmed: list[Write] = []
         self._processes: list[SimulatedProcess] = []
@@ -294,10 +294,10 @@ class Machine:
         self._processes = [*(each for each in self._processes if each.is_alive), process]
         return process
 
-    # -- its disk
+    # -- disk
 
     def lose_power(self) -> None:
-        """End all processes. Of unconfirmed bytes, lose all, the latest, or any sectors."""
+        """End all processes. Unconfirmed bytes are lost: all of them, the latest, or any sectors."""
         for process in self._processes:
             process.end()
         writes = [write for write in self._unconfirmed if Path(write.path).exists()]
@@ -321,13 +321,13 @@ class Machine:
         for write in writes:
             size = write.end - write.start
             if size > kept:
-                # A header is complete or missing: it is within one sector.
+                # A header fits in one sector, so it is complete or missing.
                 lost.append(write._replace(start=write.start + (kept if write.start else 0)))
             kept = max(0, kept - size)
         return lost
 
     def _sectors_of(self, writes: list[Write]) -> list[Write]:
-        """Return parts of writes: a sector has its first so many writes."""
+        """Return parts of writes: each sector has any number of its first writes."""
         sectors: defaultdict[tuple[str, int], list[Write]] = defaultdict(list)
         for write in writes:
             for sector in range(write.start // SECTOR_BYTES, (write.end - 1) // SECTOR_BYTES + 1):
@@ -353,11 +353,11 @@ class Machine:
 
     def _pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
         if self.cuts_off:
-            # A header or a witness is complete or missing: it is within one page.
+            # A header or a witness fits in one page, so it is complete or missing.
             data = data[: self.random.randint(0, len(data)) if offset else self.random.choice((0, len(data)))]
             if not data:
                 raise _Blocked
-        if self.failure == errno.EIO:  # sometimes the kernel accepts writes that the disk then fails to confirm
+        if self.failure == errno.EIO:  # the kernel sometimes accepts writes that the disk then cannot confirm
             if self.random.random() < 0.5:
                 self.check()
         elif self.failure:
@@ -383,7 +383,7 @@ class Machine:
         self.check()
         os.posix_fallocate(descriptor, start, size)
         path = _path_of(descriptor)
-        if not path.endswith(".journal"):  # an object's file: writes to it use no call that is intercepted here
+        if not path.endswith(".journal"):  # an object's file, whose writes are not intercepted here
             self._unconfirmed.append(Write(0, path, start, start + size))
 
 

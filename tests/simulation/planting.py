@@ -12,7 +12,7 @@ import pytest
 
 
 class Fault(NamedTuple):
-    """The change, and the words of the assertion that detects it. true: a piece of the method's source."""
+    """A changed line, and words of the assertion that detects the change. true: the original source."""
 
     kind: type | ModuleType
     method: str
@@ -22,11 +22,11 @@ class Fault(NamedTuple):
 
 
 def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the method by the faulty one, which sees later changes of its module."""
+    """Replace a method with the faulty version, which uses its module's current globals."""
     kind, method, true, faulty, _ = fault
     source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
     true, faulty = (textwrap.dedent(text).replace("\n            ", "\n        ") for text in (true, faulty))
-    assert source.count(true) == 1, f"{kind.__name__}.{method} reads otherwise now: mend this fault"
+    assert source.count(true) == 1, f"{kind.__name__}.{method} has changed: update this fault"
     module = kind if isinstance(kind, ModuleType) else sys.modules[kind.__module__]
     found: dict[str, Any] = {}
     exec(compile(source.replace(true, faulty), f"<faulty {method}>", "exec"), vars(module), found)

@@ -1,8 +1,8 @@
-"""The whole world with servers that exit and restart: killed, or by a power loss, with or without journals.
+"""The whole world with servers that exit and restart, after a kill or a power loss, with or without journals.
 
-What is on the way is lost. Living peers reconnect to a scheduler one by one. Without journals, a new core knows
-nothing. With them, the servers run on a simulated machine, whose disk may tear, be full, or fail; `DurableSteps` and
-`ObjectJournal` decide what they send.
+Messages in flight are lost. Living peers reconnect to the new scheduler one by one. Without journals, a new core has no
+state. With journals, the servers run on a simulated machine, whose disk may tear writes, be full, or fail.
+`DurableSteps` and `ObjectJournal` then decide when messages are sent.
 
     with Machine(Random(1)) as machine:
         RestartingWorld(faults=Faults(scheduler_kills=0.3), machine=machine, ...).run()
@@ -37,15 +37,15 @@ from tests.simulation.whole import StoringClient, WholeWorld
 
 RETURN_SECONDS = 0.02, 0.9
 LAST_FAULT_SECONDS = 60.0
-"""Waits for the lease of a lost worker end only if a scheduler lives this long."""
+"""Minimum lifetime of the last scheduler, for leases of lost workers to expire."""
 DISK_FAILS_SECONDS = 0.05, 3.0
 LEAVE_SECONDS = 4.0
-"""By then, a failed disk has recovered, and a new client has replaced another."""
+"""Time by which a failed disk has recovered, and a new client has replaced another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Failure rates of servers and their disk per second. The last three need a machine."""
+    """Rates of server and disk failures per second. The last three need a machine."""
 
     scheduler_kills: float = 0.0
     storage_kills: float = 0.0
@@ -55,9 +55,9 @@ class Faults:
 
 
 class RestartingWorld(WholeWorld):
-    """A WholeWorld whose servers fail. machine: for their journals; None: no journals.
+    """A WholeWorld whose servers fail. machine: for their journals, or None for no journals.
 
-    `starts` counts how often each task started.
+    `starts` counts the starts of each task.
     """
 
     def __init__(self, *, faults: Faults, machine: Machine | None = None, **others: Any) -> None:
@@ -87,7 +87,7 @@ class RestartingWorld(WholeWorld):
         return SimulatedStorage(self, Random(self._seed + 1), self._chances.delay_seconds, self._machine)
 
     def delivered(self) -> dict[bytes, tuple[int, bytes]]:
-        """Return outcome and payload of the ended tasks."""
+        """Return the outcome and payload of each ended task."""
         clients = [each for each in self._clients if isinstance(each, StoringClient)]
         return {task: ended for client in clients for task, ended in client.delivered.items()}
 
@@ -98,7 +98,7 @@ class RestartingWorld(WholeWorld):
         return report
 
     def _judge_disk(self, machine: Machine) -> None:
-        """Once all clients have left, the disk has none of their data."""
+        """Check that the disk contains no data of clients, after all have left."""
         self._is_over = True
         for act in (self._leave, self._close_all, self._close_all, lambda: None):
             until = self.now + LEAVE_SECONDS
@@ -125,7 +125,7 @@ class RestartingWorld(WholeWorld):
                 client.alive = False
             self._arrive(Closed(client.id, "its program has ended"))
 
-    # -- misfortune
+    # -- failures
 
     def _strike(self, name: str, misfortune: Callable[[], None]) -> None:
         if self.now <= LAST_FAULT_SECONDS and not self._is_over:
@@ -133,7 +133,7 @@ class RestartingWorld(WholeWorld):
             misfortune()
 
     def _lose_power(self) -> None:
-        """The machine of both servers is off for a moment; workers and clients are on other machines."""
+        """Turn off both servers' machine for a moment. Workers and clients are on other machines."""
         assert self._machine is not None, "only a machine loses power"
         self._machine.lose_power()
         self._storage.restart()
@@ -149,7 +149,7 @@ class RestartingWorld(WholeWorld):
 
         self.later(self.now + self._random.uniform(*DISK_FAILS_SECONDS), mend)
 
-    # -- the scheduler
+    # -- scheduler
 
     def _kill_scheduler(self) -> None:
         if self._is_down:
@@ -160,11 +160,11 @@ class RestartingWorld(WholeWorld):
         if self._process is not None:
             self._process.end()
         for link in self._links.values():
-            link.drop()  # also a broken one: its session does not resume
+            link.drop()  # even if broken, because its session does not resume
         self._start_scheduler()
 
     def _start_scheduler(self) -> None:
-        """Start a scheduler from its journal. It cannot start on a disk with errors, but on a full one it can."""
+        """Start a scheduler from its journal. A full disk permits this, a disk with errors does not."""
         found: Sequence[Input] = ()
         machine = self._machine
         if machine is not None:
@@ -207,7 +207,7 @@ class RestartingWorld(WholeWorld):
             self._process.run(partial(self._durable.add, inputs, commands))
 
     def _perform(self, commands: Sequence[Command]) -> None:
-        # Messages held back for an earlier session of a peer: the core does not know the next one yet.
+        # Messages held for a peer's earlier session. The core does not know the next session yet.
         opened = {item.peer for item in self._inbox if isinstance(item, Opened)}
         super()._perform([each for each in commands if not (isinstance(each, Send) and each.peer in opened)])
 
@@ -229,7 +229,7 @@ class RestartingWorld(WholeWorld):
             super()._connect(actor)
         elif actor.id not in self._links:
             self.later(self.now + START_AGAIN_SECONDS, partial(self._join, actor))
-        elif self._actors[actor.id] is not actor:  # like all others, it reconnects once there is a scheduler
+        elif self._actors[actor.id] is not actor:  # reconnects, like all actors, once there is a scheduler
             self._actors[actor.id] = actor
             self._beat(actor)
 

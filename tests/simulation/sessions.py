@@ -1,6 +1,6 @@
 """Programs of durable sessions that are killed and rerun while servers with journals fail.
 
-A program has a list of tasks with keys. Each run submits all of them, from the first one, and has every outcome.
+A program has a list of tasks with keys. Each run submits all of them in order, and receives every outcome.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AWAY_SECONDS = 0.1, 6.0
 
 
 class ProgramTask(NamedTuple):
-    """A task of a program. references: earlier tasks."""
+    """A task in a program. references: earlier tasks."""
 
     id: bytes
     spec: Spec
@@ -37,7 +37,7 @@ class ProgramTask(NamedTuple):
 
 
 class ProgramRun(StoringClient):
-    """One run of a program in a durable session. tasks: of an earlier run; None: new ones."""
+    """One run of a program in a durable session. tasks: tasks of an earlier run, or None to create some."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ProgramRun(StoringClient):
         self._seen = self._number
 
     def _new_rows(self, message: Finished) -> Finished:
-        """Omit tasks that an earlier run has submitted and this one has not, which are delivered again later."""
+        """Drop rows for tasks that only an earlier run has submitted. They are delivered again later."""
         known = [row for row, each in enumerate(message.ids) if each in self.expected or each in self.delivered]
         columns = (message.ids, message.outcomes, message.payloads, message.duration_us)
         return super()._new_rows(Finished(message.number, *([column[row] for row in known] for column in columns)))  # type: ignore[arg-type]
@@ -101,10 +101,10 @@ class ProgramRun(StoringClient):
 
 
 class SessionWorld(RestartingWorld):
-    """A RestartingWorld whose clients are programs of durable sessions."""
+    """A RestartingWorld whose clients are programs in durable sessions."""
 
     _away = 0
-    """Ended programs that will run again."""
+    """Number of ended programs that will run again."""
 
     def _make_client(self, tasks: int) -> SimulatedClient:
         return ProgramRun(self._random.randbytes(8), tasks, self, self._random, self._chances, self._storage)
@@ -137,7 +137,7 @@ class SessionWorld(RestartingWorld):
         last = {client.id: client for client in self._clients}
         for client in last.values():
             assert isinstance(client, ProgramRun)
-            assert len(client.delivered) == len(client.tasks), "the last run of a program has every outcome"
+            assert len(client.delivered) == len(client.tasks), "the last run of a program lacks outcomes"
             failed = [each for each in client.delivered.values() if each[0] != Outcome.SUCCESS]
-            assert not failed, f"no worker was lost: {failed}"
+            assert not failed, f"tasks failed although no worker was lost: {failed}"
         return report

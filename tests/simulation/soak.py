@@ -1,7 +1,7 @@
 """Runs thousands of simulated worlds on all cores: `python -m tests.simulation.soak --seeds 10000`.
 
-The seeds are dealt to the kinds of worlds in turn. Prints the failing seeds, and the totals of all worlds. A failing
-one runs again, alone, with `--kind NAME --first SEED --seeds 1`.
+Seeds are assigned to the kinds of worlds in turn. Prints the failing seeds, and the totals of all worlds. To run a
+failed seed alone, use `--kind NAME --first SEED --seeds 1`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NICENESS = 10
 
 
 def run(name: str, seed: int) -> tuple[str, int, Counter[str], str]:
-    """Run one world. Returns its kind and seed, its events, and its failure; empty on success."""
+    """Run one world. Returns its kind, seed, and events, and its failure or an empty string."""
     before = time.process_time()
     try:
         report = KINDS[name](seed)
@@ -41,25 +41,25 @@ def run(name: str, seed: int) -> tuple[str, int, Counter[str], str]:
 
 
 def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent kills it,
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and it removes its files
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sends SIGTERM instead
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # exits normally, which removes files
     os.nice(NICENESS)
-    logging.disable()  # of full disks
+    logging.disable()  # full disks would log many errors
 
 
 def main() -> int:
-    """Return 0 if no world failed. Ctrl-C ends it early."""
+    """Run all worlds until Ctrl-C. Returns 0 if none failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10_000, help="how many worlds (default: 10000)")
+    parser.add_argument("--seeds", type=int, default=10_000, help="number of worlds (default: 10000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     parser.add_argument("--kind", choices=KINDS, help="only worlds of this kind")
     arguments = parser.parse_args()
     kinds = [arguments.kind] if arguments.kind else list(KINDS)
     worlds = [(kinds[number % len(kinds)], arguments.first + number) for number in range(arguments.seeds)]
     total: dict[str, Counter[str]] = {name: Counter() for name in kinds}
     failures = 0
-    os.environ["PYTHONHASHSEED"] = "0"  # the order of sets, in processes started from now on
+    os.environ["PYTHONHASHSEED"] = "0"  # fixes the order of sets in new processes
     done = 0
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, _begin) as pool:
         try:

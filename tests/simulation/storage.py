@@ -1,4 +1,4 @@
-"""The object storage of the simulated world: its core, its peers' wires, and an optional disk."""
+"""The object storage in the simulated world: its core, connections to its peers, and an optional disk."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def large_value(identifier: bytes) -> bytes:
 
 
 class StoragePort:
-    """The requests of one peer, and the callbacks for their ends."""
+    """Requests from one peer, with the callbacks for their results."""
 
     def __init__(
         self, storage: SimulatedStorage, peer: bytes, role: Role, connected: Callable[[], None] = lambda: None
     ) -> None:
-        """connected: called once the storage has opened a session."""
+        """connected: called after the storage has opened a session."""
         self.peer = peer
         self._connected = connected
         self._storage = storage
@@ -77,7 +77,7 @@ class StoragePort:
         self.step(call)
 
     def forget(self, message: ForgetObjects | ForgetOwner) -> None:
-        """Send the scheduler's message. It is lost if the storage exits."""
+        """Send the scheduler's message, which is lost if the storage exits."""
         arrived = Received(self.peer, message)
         self._storage.later_in_order((self.peer, True), partial(self._storage.arrive, arrived))
 
@@ -91,14 +91,14 @@ class StoragePort:
                     self._waiting.pop(call)(outcome)
 
     def close(self) -> None:
-        """The peer exits: its sent messages still arrive, but no answer does."""
+        """Close the peer: messages that it has sent still arrive, but it receives no answers."""
         self._waiting.clear()
         self._storage.ports.pop(self.peer, None)
         self._storage.later_in_order((self.peer, True), lambda: self._storage.arrive(Closed(self.peer, "")))
 
 
 class SimulatedStorage:
-    """The storage's core, with order-preserving wires. machine: has its disk; None: no disk."""
+    """The storage's core with connections that preserve order. machine: provides its disk; None: no disk."""
 
     def __init__(self, world: ActorWorld, random: Random, delay_seconds: float, machine: Machine | None) -> None:
         self.ports: dict[bytes, StoragePort] = {}
@@ -128,10 +128,10 @@ class SimulatedStorage:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all objects, including those on disk."""
+        """Number of bytes in all objects, including those on disk."""
         return self._core.objects.used_bytes + self._core.objects.spilling.used_bytes
 
-    # -- its process
+    # -- process
 
     def _start(self) -> None:
         self._core = StorageCore(
@@ -165,12 +165,12 @@ class SimulatedStorage:
         return ObjectJournal(path, self._stored, self._lost, self._disk_changed)
 
     def on_disk(self) -> list[bytes]:
-        """Return the objects that the next process would find. For a separate process."""
+        """Return the objects that the next process would find. Requires a disk."""
         assert self._machine is not None, "it has no disk"
         return [found.id for found, _ in self._open(self._machine).recover()]
 
     def restart(self) -> None:
-        """Exit, losing memory and messages in flight, and restart."""
+        """Exit, which loses memory and messages in flight, and restart."""
         if self.is_down:
             return
         self.restarts += 1

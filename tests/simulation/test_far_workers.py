@@ -1,4 +1,4 @@
-"""Workers far from the scheduler, in simulated time: prefetching keeps them busy, and excess tasks return."""
+"""Distant workers in simulated time: prefetching keeps them busy, and excess tasks return."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from scaler.testing.simulation.stepping import SteppedCore, hello
 CLIENT = b"client.."
 HEARTBEAT_SECONDS = 2.0
 MEASURED_SECONDS = 3.0
-"""From then on, round trips and durations are known."""
+"""Time from which round trips and durations are known."""
 
 
 class _Steady(Random):
-    """Delays equal their mean."""
+    """Returns the mean for every delay."""
 
     def expovariate(self, lambd: float = 1.0) -> float:
         return 1 / lambd
 
 
 class _Worker(SimulatedWorker):
-    """A worker whose tasks take about as long as in the world, and which knows its distance."""
+    """A worker with similar task durations, which reports its round trip."""
 
     def __init__(self, name: bytes, world: _FarWorld, delay_seconds: float) -> None:
         super().__init__(name.ljust(8, b"."), world.slots, False, world, Random(0), CALM)
@@ -60,13 +60,13 @@ class _Worker(SimulatedWorker):
         return WorkerHeartbeat(self._far_world.now, 1.0, 1 << 20, self.running, 2 * self.delay_seconds)
 
     def busy_share(self, begin: float, end: float) -> float:
-        """Return the share of its slots that tasks kept busy in an interval."""
+        """Return the share of the worker's slots that tasks kept busy in an interval."""
         ran = sum(max(0.0, min(at + seconds, end) - max(at, begin)) for at, seconds in self.ran)
         return ran / (end - begin) / self.slots
 
 
 class _FarWorld(SteppedCore):
-    """A scheduler with a nearby client, and workers at the distance of the test."""
+    """A scheduler with a nearby client, and workers at the test's distance."""
 
     slots = 2
 
@@ -76,7 +76,7 @@ class _FarWorld(SteppedCore):
         )
         self.task_seconds = task_seconds
         self.longer: dict[bytes, float] = {}
-        """Tasks with another duration."""
+        """Durations of tasks that do not take `task_seconds`."""
         self._links: dict[bytes, Link] = {}
         self._ids = IdFactory(CLIENT)
         self._defined = False
@@ -155,7 +155,7 @@ def test_near_workers_queue_no_more_than_before_and_distant_ones_up_to_a_limit()
     assert world.waiting_at(near) <= 2 * 5
     assert 2 * 14 <= world.waiting_at(far) <= 2 * 17
     lost = world.core.state.workers[world.workers[2].id]
-    assert lost.full_load(0.0, 0) == 2 * 0.05, "a worker that has said nothing yet"
+    assert lost.full_load(0.0, 0) == 2 * 0.05, "a worker without a report"
 
 
 def test_excess_tasks_of_a_distant_worker_return_if_they_turn_out_long() -> None:
@@ -171,4 +171,4 @@ def test_excess_tasks_of_a_distant_worker_return_if_they_turn_out_long() -> None
     assert not world.core.state.workers[near.id].tasks
     counts = [sum(at > begun for at, _ in worker.ran) for worker in world.workers]
     assert sum(counts) == 60
-    assert min(counts) >= 24, "each does its share"
+    assert min(counts) >= 24, "every worker runs its share"

@@ -24,7 +24,7 @@ LOST = (
 )
 
 FAULTS: dict[str, tuple[str, Fault]] = {
-    "commands are performed before the disk has what led to them": (
+    "commands are performed before the disk confirms their cause": (
         ROUGH,
         Fault(DurableSteps, "add", "if self._held or self.journal.durable < self.journal.written:", "if False:", LOST),
     ),
@@ -38,25 +38,25 @@ FAULTS: dict[str, tuple[str, Fault]] = {
             "^",  # whatever its bytes are mistaken for
         ),
     ),
-    "records that the disk was not asked for count as confirmed": (
+    "records without a confirmation request count as confirmed": (
         STEADY,
         Fault(Segments, "_confirm", "os.fdatasync(self._descriptor)", "pass", LOST),
     ),
-    "what a killed process has written counts as confirmed": (
+    "a killed process's writes count as confirmed": (
         STEADY,
         Fault(JournalDirectory, "repair", "os.fsync(file.fileno())", "pass", LOST),
     ),
-    "a disk that failed to confirm is believed": (
+    "a failed confirmation counts as a success": (
         ROUGH,
         Fault(
             Segments, "_confirm", "self._fail(error, is_broken=True)", "self.durable = self._unconfirmed[-1][0]", LOST
         ),
     ),
-    "records that a disk lost are not written again": (
+    "records lost by a disk are not rewritten": (
         ROUGH,
         Fault(Segments, "_advance", "in self._unconfirmed]", "in ()]", LOST),
     ),
-    "a snapshot replaces a segment too many": (
+    "a snapshot replaces one segment too many": (
         STEADY,
         Fault(
             JournalDirectory,
@@ -78,7 +78,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         ROUGH,
         Fault(Tasks, "_join", "self._state.changes.add(Dispatched, task.id, worker.id)", "pass", LOST),
     ),
-    "what the disk did not take counts as written": (
+    "rejected writes count as written": (
         ROUGH,
         Fault(Segments, "_fail", "self.is_broken = is_broken", "self.is_broken = False", LOST),
     ),
@@ -86,7 +86,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         STEADY,
         Fault(SchedulerCore, "_client_left", "self.state.changes.add(ClientLeft, client.id)", "pass", LOST),
     ),
-    "an object counts as stored before the disk has it": (
+    "an object counts as stored before the disk confirms it": (
         STEADY,
         Fault(
             ObjectJournal,
@@ -96,25 +96,25 @@ FAULTS: dict[str, tuple[str, Fault]] = {
             LOST,
         ),
     ),
-    "the file of an object is not confirmed before its record": (
+    "an object's file is not confirmed before its record": (
         STEADY,
         Fault(ObjectJournal, "_write_file", "os.fsync(file.fileno())", "pass", LOST),
     ),
-    "what a durable session had delivered is not kept": (
+    "outcomes delivered to a durable session are not kept": (
         PROGRAMS,
         Fault(Tasks, "acknowledge", "if not client.is_durable:", "if True:", "is unacknowledged"),
     ),
-    "forgotten objects come back": (
+    "forgotten objects reappear": (
         STEADY,
         Fault(ObjectJournal, "forget", 'self._journal.append(_HEAD.pack(_FORGOTTEN, 0) + b"".join(ids))', "pass", LOST),
     ),
 }
 
 RARE = {
-    "commands are performed before the disk has what led to them": 9,
-    "a disk that failed to confirm is believed": 52,
+    "commands are performed before the disk confirms their cause": 9,
+    "a failed confirmation counts as a success": 52,
     "a snapshot forgets which tasks may have run": 21,
-    "an object counts as stored before the disk has it": 11,
+    "an object counts as stored before the disk confirms it": 11,
 }
 """Seeds tried first: worlds that soon detect a fault, or faults that few worlds detect."""
 

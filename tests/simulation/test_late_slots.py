@@ -1,4 +1,4 @@
-"""A laptop beside a batch service that runs each task as a job, which begins 45 s after it was submitted."""
+"""A laptop with a batch service that runs each task as a job, which starts 45 s after its submission."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_work_that_the_laptop_finishes_as_soon_stays_there(tasks: int, seconds: 
 def test_work_that_ends_sooner_with_jobs_gets_only_as_many_as_needed(tasks: int, seconds: float) -> None:
     alone, both = run(tasks, seconds, LAPTOP), run(tasks, seconds, LAPTOP, JOBS)
     assert both.makespan_seconds <= 0.8 * alone.makespan_seconds
-    # Jobs do at least what the laptop has not done when they end, and at most a tenth of all beyond it.
+    # Jobs run at least the work that the laptop has left when they end, and at most a tenth of all work in addition.
     by_the_laptop = int(2 * both.makespan_seconds / seconds)
     assert tasks - by_the_laptop <= both.given_late <= tasks - by_the_laptop + 0.1 * tasks
 

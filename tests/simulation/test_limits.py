@@ -1,4 +1,4 @@
-"""Limits of the cluster in simulated time, with losses, retries, cancels, and reconnects, and planted faults."""
+"""Cluster-wide limits in simulated time, with losses, retries, cancellations, reconnects, and planted faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ROUGH = Chances(
 
 
 class LimitedWorld(World):
-    """Compares what really runs on workers with the limits, at every start of a task."""
+    """Compares the tasks that run on workers with the limits, at every start of a task."""
 
     def __init__(self, seed: int, chances: Chances = ROUGH) -> None:
         self._needs: dict[bytes, Needs] = {}
@@ -78,7 +78,7 @@ def limited_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(seeds: Iterable[int]) -> Counter[str]:
-    """Run these simulations. Returns the largest use of each limit."""
+    """Run these simulations, and return the largest use of each limit."""
     most: Counter[str] = Counter()
     for seed in seeds:
         world = LimitedWorld(seed)
@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[Any, str, str, str, str]] = {
         "share = share if worker.count(queue.needs, queue) else 0",
         "is exceeded|are taken of a stock",
     ),
-    "a lost worker's tasks keep their limits": (
+    "a lost worker's tasks still count": (
         Claims,
         "release",
         "self._give_back(*self.by_task.pop(task))",

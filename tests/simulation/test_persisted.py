@@ -1,4 +1,4 @@
-"""Persisted objects while their hosts and the object storage die, one after another: none of them is ever lost."""
+"""Persisted objects survive when their hosts and the object storage die one after another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.scheduler.driver import host_stores
 SEEDS = range(6)
 
 FAULTS: dict[str, tuple[type, str, str, str, str]] = {
-    # name: (class, method, true line, faulty line, words of the assertion that catches it)
+    # name: (class, method, true line, faulty line, words of the assertion that detects it)
     "a lost copy is not replaced": (
         PersistedResults,
         "lost",
@@ -35,7 +35,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
 
 
 def run(seed: int) -> None:
-    """Let stores die, also while they copy, but never the only one that has an object whole; new ones come."""
+    """Kill stores, even during copies, but never the only one with a complete object. New stores join."""
     random = Random(seed)
     world = LinkWorld(6)
     numbers = list(range(1, 7))
@@ -53,7 +53,7 @@ def run(seed: int) -> None:
         for identifier in wanted:
             assert holders(identifier), f"{identifier.hex()} is lost after {deaths} deaths"
         alive = [number for number, host in world.hosts.items() if host.alive]
-        victim = random.choice(alive) if turn > 20 else 0  # at first, hosts have the only other copies
+        victim = random.choice(alive) if turn > 20 else 0  # at first, the object storage, whose copies are on hosts
         if len(alive) > 4 and all(holders(identifier) != {victim} for identifier in wanted):
             world.die(victim)
             deaths += 1

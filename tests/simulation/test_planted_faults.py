@@ -1,7 +1,7 @@
-"""Tests of the tests: faults planted in the core, one at a time, and what catches each.
+"""Tests of the tests: faults planted in the core one at a time, and the check that detects each.
 
-Every entry names the rule that was broken and the words of the assertion that noticed it. A fault that no simulation
-notices means that an invariant or a promise is not really checked.
+Each entry names the broken rule and words of the assertion that detects the fault. An undetected fault means that an
+invariant or a promise is not checked.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ ROUGH = Chances(
     freeze_seconds=900.0,
 )
 LOYAL = replace(ROUGH, client_crashes_per_second=0.0)
-"""Where clients wait for ever, a task that is forgotten is missed for ever."""
+"""A world in which clients wait forever, because only they notice a forgotten task."""
 SEEDS = range(4)
 
 FAULTS: dict[str, tuple[type, str, str, str, str]] = {
-    # name: (class, method, true line, faulty line, words of the assertion that catches it)
-    "a task of a lost worker that was only queued there is forgotten": (
+    # name: (class, method, true line, faulty line, words of the assertion that detects it)
+    "a task that was only queued on a lost worker is forgotten": (
         Tasks,
         "worker_lost",
         "unstarted.append(task)",
         "unstarted.extend([task] * may_have_run)",
         "recalled from a lost worker|is on a lost worker|not among its worker's tasks",
     ),
-    "a task is tried once more often than its retries allow": (
+    "a task is retried once too often": (
         Tasks,
         "_retry",
         "if errors.losses >= limit:",
         "if errors.losses > limit:",
         "more losses than allowed|may start once",
     ),
-    "a worker's load is not reduced when a task leaves it": (
+    "a worker's load is not reduced when a task leaves": (
         Worker,
         "release",
         "self.count_function(task.group.timing, -1)",
@@ -81,14 +81,14 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "if retained.unacknowledged:",
         "^b['\"]|no object is lost|has .* uses|lacks",
     ),
-    "a cancelled task that comes back from its worker runs again": (
+    "a cancelled task returned by its worker runs again": (
         Tasks,
         "_take_back",
         "if type(task.state) is Recalled and task.state.cancel:",
         "if False:",
         "but runs again",
     ),
-    "an outcome is told twice": (
+    "an outcome is sent twice": (
         Tasks,
         "_end_one",
         "self._outbox.finish(task, outcome, payload if deliver",
@@ -116,49 +116,49 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "pass",
         "a lost worker is in a pool|is on a lost worker|<Worker",
     ),
-    "a worker that fell silent is never given up": (
+    "a silent worker is never given up": (
         SchedulerCore,
         "_expire",
         "elif silent > config.worker_timeout_seconds:",
         "elif silent < 0:",
         "tasks are still waiting",
     ),
-    "a recalled task is not marked, and is recalled again and again": (
+    "a recalled task is not marked, so it is recalled repeatedly": (
         Worker,
         "count_recall",
         "self.recalled += change",
         "self.recalled += 0",
         "counts .* recalled tasks",
     ),
-    "a worker's memory and gpus are not looked at when a task is placed": (
+    "placement ignores a worker's memory and gpus": (
         Placement,
         "_room",
         "share = min(share, worker.count(queue.needs, queue))",
         "pass",
         "are taken of a stock of|^min|for more slots than",
     ),
-    "a task gives its memory and gpus back twice": (
+    "a task releases its memory and gpus twice": (
         CountedClaims,
         "_give_back",
         "self.stocks[name].release(amount, devices)",
         "self.stocks[name].release(amount, devices); self.stocks[name].release(amount, devices)",
         "and its tasks take",
     ),
-    "a gpu is given to two tasks": (
+    "a gpu is allocated to two tasks": (
         GpuStock,
         "claim",
         "if left == UNITS_PER_ONE",
         "if True",
         "given away twice|are taken of a stock of",
     ),
-    "a task that takes two slots takes one": (
+    "a task that needs two slots occupies one": (
         Claims,
         "claim",
         "self.extra += needs.width(self.offers, self.slots) - 1",
         "pass",
         "more slots than tasks",
     ),
-    "a task whose client is gone is not cancelled on its worker": (
+    "a departed client's task is not cancelled on its worker": (
         Tasks,
         "client_left",
         "self._cancel(task)",

@@ -1,4 +1,4 @@
-"""Servers that end at random times, with the real cores of agents, and without journals."""
+"""Servers that exit at random times, with the real cores of agents and without journals."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ FAULTS: dict[str, Fault] = {
     "a task that may start once does not wait for reports": Fault(
         Recovery, "_may_run", "return not is_known or", "return", NOTICED
     ),
-    "an agent drops its results when the scheduler was restarted": Fault(
+    "an agent drops its results after a scheduler restart": Fault(
         RetainedResults, "take_all", "found = [done for done, _ in self._batches.values()]", "found = []", NOTICED
     ),
-    "results are released before anything has got them": Fault(
+    "results are released before they are received": Fault(
         ResultBatch, "settle", "if not self.left and", "if", NOTICED
     ),
-    "tasks run again before workers had time to report": Fault(
+    "tasks run again before workers can report": Fault(
         Recovery, "hold", "max(self._opens_at, now + SETTLE_SECONDS)", "now", NOTICED
     ),
-    "a report is forgotten when its client has not come yet": Fault(
+    "a report is forgotten if its client has not connected yet": Fault(
         Recovery, "_keep", "self.claims[identifier] = claim", "pass", NOTICED
     ),
-    "a report that came before its client is not looked at": Fault(
+    "a report that arrived before its client is ignored": Fault(
         Recovery, "hold", "if task.id in self.claims:", "if False:", NOTICED
     ),
 }
-"""Each one makes a task start twice, or never end, when the scheduler and workers are killed."""
+"""Faults that make a task start twice or never end when the scheduler and workers are killed."""
 
 
 @pytest.mark.parametrize("seeds", short_form([range(2), range(2, 6)]), ids=str)

@@ -39,7 +39,7 @@ AGAINST_DASK = (
     ("a fifth fails", 60.0),
     ("laptop and cloud", 60.0),
 )
-"""A part of the table: each is a way in which a policy can be slow or expensive."""
+"""Rows of the table that show every way in which a policy can be slow or expensive."""
 SOME_WORKLOADS = [NAMES[name] for name in ("one burst", "few long", "mixed capabilities")]
 
 
@@ -119,7 +119,7 @@ def test_work_finishes_and_the_fleet_recovers_after_half_is_reclaimed() -> None:
 
 
 class Wish:
-    """Wants a given number of units at each time."""
+    """Requests a given number of units at each time."""
 
     allocation = Allocation()
 

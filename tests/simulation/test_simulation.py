@@ -1,4 +1,4 @@
-"""Whole clusters in simulated time. `make soak` runs the long forms; these are short ones from fixed seeds."""
+"""Whole clusters in simulated time, in short forms with fixed seeds. `make soak` runs the long forms."""
 
 from __future__ import annotations
 

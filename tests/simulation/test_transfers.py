@@ -1,4 +1,4 @@
-"""Objects among hosts with limited links: durations, used links, and effects of failures."""
+"""Objects between hosts with limited links: durations, link usage, and effects of failures."""
 
 from __future__ import annotations
 
@@ -109,6 +109,6 @@ def test_every_living_store_gets_wanted_objects_or_learns_of_their_loss(seed: in
     world.run(limit_seconds=200)
     for number, identifier in wanted:
         host = world.hosts[number]
-        assert identifier in host.ended or not host.alive, f"host {number} waits for {identifier.hex()}"
+        assert identifier in host.ended or not host.alive, f"host {number} still waits for {identifier.hex()}"
     assert not host_stores(world.core.state).tracker.transfers
     assert any(identifier not in world.hosts[number].lost for number, identifier in wanted)

@@ -18,11 +18,11 @@ from scaler.testing.scaling.world import ScalingWorld
 STARTUP_SECONDS = 20.0
 COOLDOWN_SECONDS = 3 * 1.1 * STARTUP_SECONDS
 REACTION_SECONDS = 1.0
-"""Longest time from a change to the manager's start or stop of a unit: a plan, a round, and a heartbeat."""
+"""Maximum time from a change until the manager starts or stops a unit: a plan, a round, and a heartbeat."""
 
 
 class Tasks:
-    """A third-party policy: a unit for each task, and no opinion without tasks."""
+    """A third-party policy with one unit per task, and no decision without tasks."""
 
     allocation = Allocation()
 
@@ -32,7 +32,7 @@ class Tasks:
 
 
 class Silent:
-    """A third-party policy that never answers for any manager."""
+    """A third-party policy that never decides for any manager."""
 
     allocation = Allocation()
 
@@ -50,7 +50,7 @@ every_policy = pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
 
 
 class Stage(ScalingWorld):
-    """A pool of units whose numbers are recorded after every event."""
+    """A pool of units that records their number after every event."""
 
     def __init__(self, pool: UnitPool, policy: ScalingPolicy, arrivals: Sequence[Arrival] = ()) -> None:
         super().__init__(Workload("warm", tuple(arrivals), (pool,)), policy, STARTUP_SECONDS, check_every=50)
@@ -85,7 +85,7 @@ class Stage(ScalingWorld):
         return max(units for at, units in self.series if at >= since)
 
     def below(self, units: int, since: float) -> float:
-        """Return the longest time during which fewer units existed."""
+        """Return the longest time with fewer than this many units."""
         longest = 0.0
         for (begin, here), (end, _) in itertools.pairwise(self.series):
             if here < units and begin >= since:
@@ -98,7 +98,7 @@ def burst(at: float, count: int, seconds: float) -> Arrival:
 
 
 def steady(until: float, every: float, seconds: float, seed: int = 1) -> list[Arrival]:
-    """Return tasks that arrive at random, with about seconds / every of them running."""
+    """Return tasks that arrive at random, with about seconds / every running at a time."""
     random, at, found = Random(seed), 0.0, []
     while (at := at + random.expovariate(1 / every)) < until:
         found.append(Arrival(at, "f", (seconds * random.uniform(0.5, 1.5),)))
@@ -206,7 +206,7 @@ def test_backlog_does_not_grow_the_buffer() -> None:
 
 
 def test_buffer_counts_free_slots_where_units_have_several() -> None:
-    # Eight long tasks are spread over all units, none of which is idle.
+    # Eight long tasks are spread over all units, so no unit is idle.
     pool = UnitPool("cloud", 10, unit_slots=4, buffer_units=1)
     stage = Stage(pool, SimplePolicy(""), [burst(at, 1, 900.0) for at in (0.0, *range(100, 800, 100))])
     stage.until(850.0)

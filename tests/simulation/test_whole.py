@@ -24,37 +24,37 @@ FAULTS: dict[str, Fault] = {
         "if False:",
         "come in order|ended twice|runs again|starts after",
     ),
-    "what was in flight when a connection broke is not repeated": Fault(
+    "messages in flight when a connection breaks are not repeated": Fault(
         Session,
         "disconnect",
         "self._in_flight.extend(self._waiting)",
         "self._in_flight = deque(self._waiting)",
         "cannot continue|wait|in the world",
     ),
-    "a resumed session drops what the other side does not have": Fault(
+    "a resumed session drops messages that the other side lacks": Fault(
         Session, "resume", "and self._waiting[0].sequence <= acknowledged", "", "cannot continue|wait|in the world"
     ),
-    "an agent forgets what it has taken back from a processor": Fault(
+    "an agent forgets tasks that it has reclaimed from a processor": Fault(
         ProcessorPool, "_reclaimed", "self.queue.put_back(back)", "pass", "in the world"
     ),
-    "an agent does not read the results of a dead processor": Fault(
+    "an agent does not read a dead processor's results": Fault(
         ProcessorPool,
         "_reclaimed",
         "for results, sent in answer.results:",
         "for results, sent in ():",
         "may start once|wait|runs again",
     ),
-    "an agent gives a task the result of the task behind it": Fault(
+    "an agent gives a task the result of the next task": Fault(
         ProcessorPool, "_take_results", "at += size", "at += 0", "own value"
     ),
-    "an agent counts the results of a page twice": Fault(
+    "an agent counts a page's results twice": Fault(
         PooledProcessor,
         "new_rows",
         "2**32 if sent else max(taken, len(results.rows))",
         "0",
         "no task or client needs|once|wait",
     ),
-    "an agent reports another attempt": Fault(
+    "an agent reports a wrong attempt": Fault(
         ExecutorBase, "ended", "item.attempt, outcome, payload", "item.attempt + 1, outcome, payload", "wait"
     ),
     "an agent does not answer a recall": Fault(
@@ -67,17 +67,17 @@ FAULTS: dict[str, Fault] = {
     "the storage forgets nothing": Fault(
         StorageTable, "forget", "return self.drop(object_id)", "return []", "no task or client needs"
     ),
-    "the scheduler has a stored result forgotten while it is used": Fault(
+    "the scheduler lets the storage forget a result in use": Fault(
         ObjectTable,
         "_settle",
         "if entry.pins or entry.uses:",
         "if entry.pins:",
         "^b|inputs|is kept until|no object is lost|is there while",
     ),
-    "the scheduler keeps what no task uses any more": Fault(
+    "the scheduler keeps objects that no task uses anymore": Fault(
         ObjectTable, "unuse", "self._settle(identifier, entry)", "pass", "is kept unnecessarily"
     ),
-    "the scheduler forgets what a client has not released": Fault(
+    "the scheduler forgets objects that a client has not released": Fault(
         ObjectTable, "_settle", "if entry.pins or entry.uses:", "if entry.uses:", " counts "
     ),
 }

@@ -1,9 +1,9 @@
-"""The real scheduler core and stores of hosts with limited links: who fetches from whom, and how fast.
+"""The real scheduler core and stores on hosts with limited links: sources and speed of each transfer.
 
     python -m tests.simulation.transfers 1000
 
-prints times, copies on the busiest link, and what the scheduler's CPU does, for a broadcast to so many hosts, and for a
-shuffle among 64 of them.
+Prints times, copies on the busiest link, and the scheduler's CPU time, for a broadcast to this many hosts and for a
+shuffle between 64 of them.
 """
 
 from __future__ import annotations
@@ -64,26 +64,26 @@ class Flow:
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """A store and its link, which carries bytes_per_second in each direction."""
+    """A store and its link, which transfers bytes_per_second in each direction."""
 
     number: int
     peer: bytes
     bytes_per_second: float = GIGABIT
     has: dict[bytes, int] = field(default_factory=dict)
-    """Masks of the chunks that it has."""
+    """Chunks that the store has, as a mask per object."""
     sends: dict[Flow, None] = field(default_factory=dict)
     gets: dict[Flow, None] = field(default_factory=dict)
     sent_bytes: float = 0.0
     got_bytes: float = 0.0
     ended: dict[bytes, float] = field(default_factory=dict)
-    """When it received a wanted object, or learned that none exists: see `lost`."""
+    """Time at which each wanted object arrived, or was found not to exist (`lost`)."""
     lost: set[bytes] = field(default_factory=set)
     unwanted: set[bytes] = field(default_factory=set)
     alive: bool = True
 
 
 class LinkWorld:
-    """Hosts 1, 2, ... and the object storage, host 0."""
+    """Hosts 1, 2, ... and the object storage as host 0."""
 
     def __init__(self, hosts: int, *, checked: bool = True) -> None:
         self.now = 0.0
@@ -111,7 +111,7 @@ class LinkWorld:
         self.run()
 
     def join(self, number: int) -> None:
-        """A host joins: the next one by number."""
+        """Add the host with the next number."""
         host = Host(number, number.to_bytes(8, "big"))
         self._add(host)
         details = StoreDetails(f"tcp://h{number}:1", "", -1)
@@ -121,7 +121,7 @@ class LinkWorld:
     def _add(self, host: Host) -> None:
         self.hosts[host.number] = host
 
-    # -- what happens
+    # -- events
 
     def make(self, holders: Iterable[int], size_bytes: int) -> bytes:
         """Return the id of a new object held by these hosts."""
@@ -138,7 +138,7 @@ class LinkWorld:
             self.say(number, ObjectsWanted(list(identifiers[first : first + 1000])))
 
     def is_whole(self, number: int, identifier: bytes) -> bool:
-        """Return whether a living host has all of an object."""
+        """Return whether a living host has a complete object."""
         host = self.hosts[number]
         return host.alive and host.has.get(identifier) == (1 << chunk_count(self.sizes[identifier])) - 1
 
@@ -146,7 +146,7 @@ class LinkWorld:
         self._arrive(Received(b"client..", message))
 
     def die(self, number: int) -> None:
-        """A host is lost, and the scheduler notices. The object storage restarts at once, without its objects."""
+        """Kill a host, which the scheduler notices. The object storage restarts at once without its objects."""
         host = self.hosts[number]
         host.alive = number == 0
         host.has.clear()
@@ -159,14 +159,14 @@ class LinkWorld:
         heapq.heappush(self._events, (self.now + seconds, self._sequence, action))
 
     def run(self, limit_seconds: float = math.inf) -> float:
-        """Run until all is quiet. Returns the elapsed seconds."""
+        """Run until nothing is in flight, and return the elapsed seconds."""
         began_at = self.now
         while self._events and self._events[0][0] < began_at + limit_seconds:
             self.now, _, action = heapq.heappop(self._events)
             action()
         return self.now - began_at
 
-    # -- the scheduler
+    # -- scheduler
 
     def say(self, number: int, message: Message) -> None:
         if self.hosts[number].alive:
@@ -260,7 +260,7 @@ class LinkWorld:
         self._share(source, target)
 
     def _share(self, source: Host, target: Host) -> None:
-        """Set the rates of the flows of two links."""
+        """Update the rates of all flows on two links."""
         for flow in {**source.sends, **target.gets}:
             rate = min(
                 flow.source.bytes_per_second / len(flow.source.sends),
@@ -285,7 +285,7 @@ class LinkWorld:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a run. copies: bytes sent by the busiest link, in whole objects or in means of all links."""
+    """Result of a run. copies: bytes sent on the busiest link, in objects or relative to the mean of all links."""
 
     seconds: float
     bound_seconds: float
@@ -300,7 +300,7 @@ class Outcome:
 
 
 def broadcast(hosts: int, size_bytes: int, source: int = 0, *, checked: bool = True) -> Outcome:
-    """Make all hosts want an object that one store has. The bound is the time of one copy over one link."""
+    """Send an object from one store to all hosts. The bound is the time for one copy over one link."""
     world = LinkWorld(hosts, checked=checked)
     identifier = world.make([source], size_bytes)
     world.run()
@@ -310,7 +310,7 @@ def broadcast(hosts: int, size_bytes: int, source: int = 0, *, checked: bool = T
         world.want(number, [identifier])
     world.run()
     for number in fetchers:
-        assert identifier in world.hosts[number].ended, f"host {number} got the object"
+        assert identifier in world.hosts[number].ended, f"host {number} lacks the object"
     seconds = max(world.hosts[number].ended[identifier] for number in fetchers) - began_at
     busiest = max(host.sent_bytes for host in world.hosts.values()) / size_bytes
     us = (world.core_seconds - before) / world.runs * 1e6
@@ -318,7 +318,7 @@ def broadcast(hosts: int, size_bytes: int, source: int = 0, *, checked: bool = T
 
 
 def shuffle(hosts: int, parts: int, size_bytes: int, *, checked: bool = True) -> Outcome:
-    """Have `parts` tasks on all hosts make `parts` objects each, and as many others read one of each maker.
+    """Run `parts` tasks that make `parts` objects each, and `parts` tasks that read one object from each maker.
 
     The bound is the time that each host's link needs for its readers' inputs from other hosts.
     """
@@ -334,7 +334,7 @@ def shuffle(hosts: int, parts: int, size_bytes: int, *, checked: bool = True) ->
         world.want(number, needed)
     world.run()
     seconds = max(max(host.ended.values()) for host in world.hosts.values() if host.ended) - began_at
-    assert sum(len(host.ended) for host in world.hosts.values()) == sum(wanted.values()), "all readers got all"
+    assert sum(len(host.ended) for host in world.hosts.values()) == sum(wanted.values()), "some readers lack inputs"
     sent = [host.sent_bytes for host in world.hosts.values() if host.number]
     us = (world.core_seconds - before) / world.runs * 1e6
     bound = max(wanted.values()) * size_bytes / GIGABIT

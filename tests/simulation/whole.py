@@ -1,5 +1,5 @@
-"""The simulated world with real agents' cores and a real storage's core: tasks pass through the pool of processors,
-large results lie in the storage, and are read from there by the tasks that need them and by their clients.
+"""The simulated world with the real cores of agents and the storage. Tasks pass through the pool of processors, and
+large results are in the storage, where tasks and clients read them.
 
     WholeWorld(seed=1, workers=10, clients=3, tasks=1000, chances=Chances()).run()
 """
@@ -61,11 +61,11 @@ from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, FakeProcessor
 LEASE_SECONDS = 60.0
 SPAWN_SECONDS = 0.005
 DISK_PAUSE_SECONDS = 0.25
-"""Delay before restoring a result that the storage's disk rejected."""
+"""Delay before restoring a result that the storage rejected for lack of disk space."""
 
 
 class ValueProcessor(FakeProcessor):
-    """A processor whose results have values."""
+    """A processor whose results contain values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class ValueProcessors(FakeProcessors):
 
 
 class SimulatedAgent(SimulatedWorker):
-    """The real core of an agent, with processors in simulated time."""
+    """An agent's real core, with processors in simulated time."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class SimulatedAgent(SimulatedWorker):
         self._step(Received(SCHEDULER, message))
 
     def restart(self) -> None:
-        """The scheduler has ended the session: the next Welcomed reports it to the core."""
+        """Restart the session, which the scheduler has ended. The next Welcomed tells the core."""
 
     def close(self) -> None:
         self._port.close()
@@ -185,7 +185,7 @@ class SimulatedAgent(SimulatedWorker):
     # -- processors
 
     def _go_on(self, number: int, processor: ValueProcessor) -> None:
-        """Let a processor perform its next action."""
+        """Perform a processor's next action."""
         if processor.is_exiting:
             return
         if not processor.is_ready:
@@ -200,7 +200,7 @@ class SimulatedAgent(SimulatedWorker):
     def _exit(self, number: int, processor: ValueProcessor, text: str) -> None:
         if self.alive and not processor.released:
             if processor.running is None and processor.unread and self._random.random() < 0.5:
-                processor.unread.pop(0)  # it has read a task and not begun it
+                processor.unread.pop(0)  # the processor has read a task but not started it
             processor.is_exiting = processor.killed = True
             left = processor.reclaim(number)
             self._step(left, ProcessorReported(number, Event.EXITED, text))
@@ -262,7 +262,7 @@ class SimulatedAgent(SimulatedWorker):
             if isinstance(outcome, LimitError) and outcome.may_pass:
                 self._soon(DISK_PAUSE_SECONDS, partial(put, name))
                 return
-            assert outcome is None, f"the storage takes every result: {outcome!r}"
+            assert outcome is None, f"the storage has rejected a result: {outcome!r}"
             self._end(number, processor, Outcome.SUCCESS, stored_reference(name, 100_000), seconds)
 
         self._soon(seconds, finish)
@@ -271,12 +271,12 @@ class SimulatedAgent(SimulatedWorker):
         processor.end_task(outcome, value, int(seconds * 1e6))
         if not processor.unread or self._random.random() < 0.3:
             self._step(ResultsReceived(number, processor.flush()))
-        else:  # results go out together, or are read from the page of a processor that is killed
+        else:  # sent together, or read from the results page of a killed processor
             self._step()
 
 
 class StoringClient(SimulatedClient):
-    """A client that reads its large results from the storage, and releases each when it has it."""
+    """A client that reads its large results from the storage, and then releases them."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class StoringClient(SimulatedClient):
         super().__init__(identifier, tasks, world, random, chances)
         self.fetched = 0
         self.delivered: dict[bytes, tuple[int, bytes]] = {}
-        """Outcome and payload of the tasks that ended."""
+        """Outcome and payload of each ended task."""
         self._port = StoragePort(storage, identifier, Role.CLIENT)
         self._storage = storage
         self._was_given_up = False
@@ -318,7 +318,7 @@ class StoringClient(SimulatedClient):
                 say(each)
 
     def _new_rows(self, message: Finished) -> Finished:
-        """Return a Finished without what a restarted scheduler delivers again: that is the same as before."""
+        """Return a Finished without rows that a restarted scheduler repeats. Repeated rows must be equal."""
         new: list[int] = []
         for row, identifier in enumerate(message.ids):
             outcome, payload = message.outcomes[row], message.payloads[row]
@@ -337,10 +337,10 @@ class StoringClient(SimulatedClient):
         self._port.close()
 
     def leave(self) -> None:
-        """Send the last messages before its program exits."""
+        """Send the last messages before the program exits."""
 
     def _restore(self, identifier: bytes) -> None:
-        """Put an object again: a client has the value, or has it computed again."""
+        """Put a lost object again, as if the client had its value or had recomputed it."""
         assert self._storage.may_lose, f"a stored result is there while a task needs it: {identifier.hex()}"
 
         def restored(_outcome: CallOutcome) -> None:
@@ -361,9 +361,9 @@ class StoringClient(SimulatedClient):
 
 
 class WholeWorld(World):
-    """A world with agents and a storage. Raises AssertionError as World does.
+    """A world with agents and a storage. Raises AssertionError like World.
 
-    storage_restarts_per_second: how often the storage loses everything.
+    storage_restarts_per_second: rate at which the storage restarts and loses everything.
     """
 
     def __init__(
@@ -411,7 +411,7 @@ class WholeWorld(World):
         self._connect(agent)
 
     def unused_bytes(self) -> int:
-        """Return the bytes of objects that the storage keeps and no client or task needs."""
+        """Return the number of stored bytes that no client or task needs."""
         return self._storage.used_bytes
 
     def _make_client(self, tasks: int) -> SimulatedClient:
@@ -434,7 +434,7 @@ class WholeWorld(World):
             actor.close()
 
     def _agent_ended(self, agent: SimulatedAgent) -> None:
-        """An agent has exited, or was drained: its manager starts another one."""
+        """Replace an agent that has exited or was drained, like its manager."""
         agent.alive = False
         link = self._links[agent.id]
         if link.up:

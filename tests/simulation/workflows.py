@@ -1,8 +1,8 @@
-"""Graphs of tasks on hosts with slots, stores, and links: the real scheduler core places them in simulated time.
+"""Graphs of tasks on hosts with slots, stores, and links, placed by the real scheduler core in simulated time.
 
     python -m tests.simulation.workflows
 
-prints for each graph its time against a lower bound, what moved, and what a task costs the core.
+Prints for each graph its time relative to a lower bound, the bytes moved, and the core's CPU time per task.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tests.simulation.transfers import GIGABIT, LATENCY_SECONDS, MB, Host, LinkW
 
 CLIENT = b"client.."
 FIRST_WORKER = 1 << 32
-"""Followed by numbers of workers; hosts have smaller numbers."""
+"""First worker number. Hosts have smaller numbers."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One task of a graph: its inputs (tasks and objects), its duration, and its result size."""
+    """One task in a graph: its inputs (tasks and objects), duration, and result size."""
 
     id: bytes
     seconds: float
@@ -51,7 +51,7 @@ class Job:
     function: str
     client: bytes
     host: int = 0
-    """Where it ran."""
+    """Host on which the task ran."""
     ended_at: float = 0.0
     missing: set[bytes] = field(default_factory=set)
     attempt: int = 0
@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Slots(Host):
-    """A worker on a host. running: tasks that occupy a slot, including while fetching inputs."""
+    """A worker on a host. running: tasks that occupy a slot, even while they fetch inputs."""
 
     home: int = 0
     slots: int = 1
@@ -69,7 +69,7 @@ class Slots(Host):
 
 
 class WorkflowWorld(LinkWorld):
-    """Hosts 1, 2, ... with one worker each, and a client on none of them."""
+    """Hosts 1, 2, ... with one worker each, and a client on a separate machine."""
 
     def __init__(self, hosts: int, slots: int, *, checked: bool = True) -> None:
         self.left = 0
@@ -87,16 +87,16 @@ class WorkflowWorld(LinkWorld):
             self.hosts[FIRST_WORKER + number] = Slots(FIRST_WORKER + number, peer, home=number, slots=slots)
         self.run()
 
-    # -- the program
+    # -- program
 
     def job(self, seconds: float, megabytes: float, inputs: Sequence[bytes] = (), function: str = "work") -> bytes:
-        """Add a task to the graph. Returns its id."""
+        """Add a task to the graph, and return its id."""
         task = self._factory.task()
         self.jobs[task] = Job(task, seconds, int(megabytes * MB), tuple(inputs), function, CLIENT)
         return task
 
     def compute(self) -> float:
-        """Submit all added tasks. Returns the seconds until they have ended."""
+        """Submit all added tasks, and return the seconds until they have ended."""
         new = [job for job in self.jobs.values() if not job.ended_at]
         began_at, self.left = self.now, len(new)
         for first in range(0, len(new), 1000):
@@ -124,7 +124,7 @@ class WorkflowWorld(LinkWorld):
 
     @property
     def busiest_link(self) -> float:
-        """Traffic of the busiest host's link, as a multiple of the mean."""
+        """Traffic on the busiest host's link, relative to the mean."""
         hosts = [host for number, host in self.hosts.items() if 0 < number < FIRST_WORKER]
         sent, got = [host.sent_bytes for host in hosts], [host.got_bytes for host in hosts]
         return max(max(column) / (sum(column) / len(column)) for column in (sent, got))
@@ -198,7 +198,7 @@ class WorkflowWorld(LinkWorld):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Results of a graph. busiest: traffic of the busiest link, in means. core_us: CPU time per task."""
+    """Results of a graph. busiest: traffic on the busiest link, relative to the mean. core_us: CPU time per task."""
 
     seconds: float
     bound_seconds: float
@@ -223,7 +223,7 @@ def measure(world: WorkflowWorld, bound_seconds: float) -> Figures:
 
 
 def chain(length: int, megabytes: float, chains: int = 1, hosts: int = 4, slots: int = 1, others: int = 0) -> Figures:
-    """Chains of tasks, each of which needs its predecessor's result, among independent tasks."""
+    """Run chains, in which each task needs its predecessor's result, together with independent tasks."""
     world, seconds = WorkflowWorld(hosts, slots), 0.5
     for _ in range(chains):
         last: tuple[bytes, ...] = ()
@@ -236,7 +236,7 @@ def chain(length: int, megabytes: float, chains: int = 1, hosts: int = 4, slots:
 
 
 def map_reduce(hosts: int = 8, slots: int = 2, blocks: int = 64) -> Figures:
-    """Each host has blocks of 100 MB. A task reads each block, and a tree of tasks combines the results."""
+    """Read blocks of 100 MB on each host with one task per block, and combine the results in a tree of tasks."""
     world = WorkflowWorld(hosts, slots)
     made = [world.make([1 + number % hosts], 100 * MB) for number in range(blocks)]
     world.run()
@@ -251,7 +251,7 @@ def map_reduce(hosts: int = 8, slots: int = 2, blocks: int = 64) -> Figures:
 
 
 def shuffle(hosts: int = 8, slots: int = 8, parts: int = 64, megabytes: float = 4, *, checked: bool = False) -> Figures:
-    """As many tasks as parts create a table each, which other tasks split; each part needs a piece of each table."""
+    """Create as many tables as parts. Other tasks split them, and each part needs a piece of each table."""
     world = WorkflowWorld(hosts, slots, checked=checked)
     tables = [world.job(1.0, megabytes * parts, (), "table") for _ in range(parts)]
     made = [[world.job(0.05, megabytes, (table,), "piece") for _ in range(parts)] for table in tables]
@@ -265,9 +265,9 @@ def shuffle(hosts: int = 8, slots: int = 8, parts: int = 64, megabytes: float = 
 def layered(
     seed: int, hosts: int = 8, slots: int = 4, layers: int = 10, width: int = 64, *, checked: bool = False
 ) -> Figures:
-    """A random graph: each task needs up to three results of the previous layer, of 1 to 50 MB each.
+    """Run a random graph: each task needs up to three results of the previous layer, of 1 to 50 MB each.
 
-    A task's slot gets its inputs, of which all but the largest may have to come over the link.
+    In the lower bound, all inputs of a task except the largest may have to cross the link.
     """
     world, random = WorkflowWorld(hosts, slots, checked=checked), Random(seed)
     path: dict[bytes, float] = {}
@@ -288,7 +288,7 @@ def layered(
 
 
 def many(hosts: int = 1000, slots: int = 4, chains: int = 4000, length: int = 5) -> Figures:
-    """Chains on many hosts, whose tasks also need a remote object: the cost of placement for the core."""
+    """Run chains on many hosts, whose tasks also need a remote object, to measure the core's cost of placement."""
     world, random = WorkflowWorld(hosts, slots, checked=False), Random(1)
     tables = [world.make([1 + number % hosts], 2 * MB) for number in range(hosts)]
     world.run()

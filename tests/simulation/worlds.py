@@ -1,5 +1,5 @@
-"""Kinds of simulated worlds. Everything in a world follows from its seed: `KINDS[name](seed)` runs one, and raises
-AssertionError when a law or a promise does not hold."""
+"""Kinds of simulated worlds. Everything in a world follows from its seed. `KINDS[name](seed)` runs one, and raises
+AssertionError if an invariant or a promise does not hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROUGH = Chances(
     stored_results=0.3,
 )
 QUIET = replace(CALM, breaks_per_second=5.0, repeats=0.1, processor_deaths=0.05, stored_results=0.3)
-"""No failure could leave a result behind: the storage must be empty at the end."""
+"""No failure can leave a result behind, so the storage must be empty at the end."""
 FAITHFUL = replace(ROUGH, once=0.4, worker_crashes_per_second=0.6, worker_freezes_per_second=0.1)
 """Workers and processors are lost."""
 STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_results=0.5)
@@ -37,7 +37,7 @@ STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_result
 
 CHAINS = replace(ROUGH, chains=0.9, long_tasks=0.0, processor_deaths=0.01, cancels=0.02, once=0.05)
 STEADY_CHAINS = replace(STEADY, chains=0.9, long_tasks=0.0, once=0.05)
-"""Most tasks run behind another one."""
+"""Most tasks run in a chain, behind another task."""
 
 PROGRAMS = replace(STEADY, client_crashes_per_second=1.0)
 
@@ -47,7 +47,7 @@ DISKS = replace(POWER, full_disks=0.3, disk_errors=0.6)
 
 
 def any_world(seed: int) -> World:
-    """A world of simulated workers, whose size and failures follow from the seed."""
+    """Make a world of simulated workers. The seed determines its size and failures."""
     random = Random(seed)
     chances = Chances(
         delay_seconds=random.choice((0.0005, 0.005, 0.05)),
@@ -78,7 +78,7 @@ def any_world(seed: int) -> World:
 
 
 def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0, burst: int = 10) -> WholeWorld:
-    """A world with the cores of agents and storage. storage_restarts: rate per second."""
+    """Make a world with the cores of agents and the storage. storage_restarts: rate per second."""
     random = Random(seed)
     return WholeWorld(
         seed=seed,
@@ -89,7 +89,7 @@ def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0, burs
         burst=burst,
         slots=random.choice((2, 3)),  # some tasks need two
         check_every=5,
-        settle_seconds=6.0,  # a client acknowledges its last results with its second heartbeat
+        settle_seconds=6.0,  # a client acknowledges its last results in its second heartbeat
         limit_seconds=300.0,
         storage_restarts_per_second=storage_restarts,
     )
@@ -103,7 +103,7 @@ def restarting_world(
     kind: type[RestartingWorld] = RestartingWorld,
     burst: int = 8,
 ) -> RestartingWorld:
-    """A world whose servers exit and restart. machine: for their journals."""
+    """Make a world whose servers exit and restart. machine: for their journals."""
     return kind(
         faults=faults,
         machine=machine,
@@ -133,7 +133,7 @@ def _rough(seed: int) -> SimulationReport:
 def _quiet(seed: int) -> SimulationReport:
     world = whole_world(seed, QUIET)
     report = world.run()
-    assert not world.unused_bytes(), "the storage keeps what no task or client needs"
+    assert not world.unused_bytes(), "the storage has objects that no task or client needs"
     return report
 
 
@@ -144,12 +144,12 @@ def _forgetful_storage(seed: int) -> SimulationReport:
 
 
 def _judged(world: RestartingWorld, *, has_journal: bool = True) -> SimulationReport:
-    """Run a world in which only servers and programs fail. Without a journal, tasks may end as unreported."""
+    """Run a world in which only servers and programs fail. Without journals, tasks may end as unreported."""
     report = world.run()
-    assert set(world.starts.values()) == {1}, "a task started twice, although no worker was lost"
+    assert set(world.starts.values()) == {1}, "a task started twice although no worker was lost"
     for task, (outcome, payload) in world.delivered().items():
         is_unreported = not has_journal and task not in world.starts and b"no worker has reported" in payload
-        assert outcome == Outcome.SUCCESS or is_unreported, "a task failed, and no worker was lost"
+        assert outcome == Outcome.SUCCESS or is_unreported, "a task failed although no worker was lost"
     return report
 
 
@@ -189,7 +189,7 @@ KINDS: dict[str, Callable[[int], SimulationReport]] = {
 
 
 def run(seeds: Iterable[int], *kinds: str) -> None:
-    """Run the worlds of these seeds and kinds. Exceptions name their world."""
+    """Run the worlds with these seeds and kinds. Exceptions name their world."""
     for seed in seeds:
         for kind in kinds:
             try:
