@@ -33,7 +33,7 @@ WAIT_MILLISECONDS = 10_000
 
 
 def chromium() -> str | None:
-    """Return the path of Chromium, which CHROMIUM may set; None if it is missing."""
+    """Return the path of Chromium, which CHROMIUM may set, or None if it is missing."""
     names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if name and (path := shutil.which(name))), None)
     return found or ("/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else None)
@@ -46,15 +46,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if executable is None:
         pytest.skip(HOW)
     with api.sync_playwright() as playwright:
-        # Chromium leaves lock files behind, which are not part of the check.
+        # Chromium leaves lock files behind, which the check ignores.
         environment = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))}
         browser = playwright.chromium.launch(
             executable_path=executable,
             args=FLAGS,
             env=environment,
-            ignore_default_args=["--disable-back-forward-cache"],  # users' browsers keep pages that they have left
+            ignore_default_args=["--disable-back-forward-cache"],  # real browsers keep pages after leaving them
         )
-        browser.new_context().new_page()  # keeps its window open: most pages are its tabs, at half the cost
+        browser.new_context().new_page()  # keeps the window open: most pages are its tabs, at half the cost
         yield browser
         browser.close()
 
@@ -69,7 +69,7 @@ class Windows:
         """Parts of permitted messages, because a browser reports every refused connection."""
 
     def open(self, url: str, viewport: dict[str, int] | None = None, **settings: Any) -> Page:
-        """Open an address in a tab, or with settings, in a separate context and window."""
+        """Open an address in a tab, or in a separate context and window if there are settings."""
         context = self._browser.new_context(**settings) if settings else self._browser.contexts[0]
         context.set_default_timeout(WAIT_MILLISECONDS)
         page = context.new_page()
@@ -86,7 +86,7 @@ class Windows:
             each.close()
         shared.clear_cookies()
         bad = [each for each in self.troubles if not any(part in each for part in self.expected)]
-        assert not bad, f"the browser complains: {bad}"
+        assert not bad, f"the browser reports: {bad}"
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def server() -> Iterator[WebServer]:
 
 @contextmanager
 def under_load(server: WebServer, cluster: FakeCluster, seconds: float = 0.1) -> Iterator[None]:
-    """Feed the server with the steps of a cluster, each of this many seconds, in real time."""
+    """Feed the server with a cluster's steps in real time, each taking this many seconds."""
     ended = threading.Event()
     troubles: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Configurations of worker managers for the AWS emulator and the fake Symphony, and an account with their resources."""
+"""Configurations of worker managers for the AWS emulator and the fake Symphony, and an account with resources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaler.worker_manager.symphony import SymphonyConfig
 from tests.engines.hpc_rig import BUCKET, furnish
 
 IMAGE = "ami-12c6146b"
-"""An instance type that moto offers."""
+"""A machine image that moto provides."""
 MANAGED: dict[str, Any] = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "burst"}
 
 
@@ -60,7 +60,7 @@ def hpc_config(**values: Any) -> AwsHpcConfig:
 
 
 def slurm_config(directory: Path, **values: Any) -> SlurmConfig:
-    """Return the configuration of jobs that wait in a fake PBS queue."""
+    """Return a configuration with jobs that wait in a fake PBS queue."""
     place = {"slurm_system": "pbs", "slurm_time_minutes": 9, "slurm_options": ("held",)}
     return model_of(SlurmConfig, {**MANAGED, **place, "slurm_log_directory": str(directory), **values})
 
@@ -74,7 +74,7 @@ def kubernetes_config(**values: Any) -> KubernetesConfig:
 
 
 def furnish_account(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Create a cluster, a queue, a job definition, and a bucket, all without function."""
+    """Create a cluster, a queue, a job definition, and a bucket, none of which does anything."""
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
     furnish(aws, command=["sh", "-c", "exec sleep 60"])
     with ecs_client(aws) as client:
@@ -82,5 +82,5 @@ def furnish_account(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def furnish_machines(aws: AwsEmulator) -> None:
-    """Create the launch template of instances."""
+    """Create the instances' launch template."""
     provision_ec2(ec2_config(aws_endpoint_url=aws.endpoint_url), "setup", False, lambda _: None)

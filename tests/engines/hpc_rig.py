@@ -37,7 +37,7 @@ def settings(aws: AwsEmulator, **changes: Any) -> AwsHpcConfig:
 
 
 def furnish(aws: AwsEmulator, **changes: Any) -> None:
-    """Create queue, job definition, and bucket."""
+    """Create a queue, a job definition, and a bucket."""
     aws.batch.furnish(**{"command": ["python", "-P", "-m", JOB_MODULE], **changes})
     client = AwsClient(settings(aws), "s3")
     client.call("CreateBucket", Bucket=BUCKET)
@@ -45,7 +45,7 @@ def furnish(aws: AwsEmulator, **changes: Any) -> None:
 
 
 class Rig:
-    """An executor and all its reports."""
+    """An executor, with all its reports."""
 
     def __init__(self, aws: AwsEmulator, executor: BatchExecutor) -> None:
         self.aws = aws
@@ -81,7 +81,7 @@ class Rig:
         return {(each.task, each.attempt): each for each in self.reports if isinstance(each, CallFinished | CallFailed)}
 
     def end_of(self, call: Call) -> CallFinished | CallFailed:
-        """Wait for the end of the only call."""
+        """Wait for the end of the rig's only call."""
         self.until(lambda: call.key in self.ends())
         same = [
             each
@@ -114,12 +114,12 @@ class Rig:
         return self.aws.s3.keys(BUCKET)
 
     def alive(self, mark: str) -> list[str]:
-        """Return the jobs with running containers and this mark in their names."""
+        """Return the jobs that have running containers and this mark in their names."""
         described = self.aws.batch.call("DescribeJobs", {"jobs": self.aws.batch.alive()})["jobs"]
         return [job["jobId"] for job in described if mark in job["jobName"]]
 
     def jobs(self, status: str = "") -> list[dict[str, Any]]:
-        """Return the jobs of the queue with a status, or all; an array counts as one job."""
+        """Return the queue's jobs with a status, or all. An array counts as one job."""
         if status:
             found = self.aws.batch.call("ListJobs", {"jobQueue": "queue", "jobStatus": status})
         else:

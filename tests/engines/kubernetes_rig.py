@@ -1,7 +1,6 @@
 """Clusters for tests of the kubernetes worker manager: a fake, and a real one if KUBECONFIG names it.
 
-The real one is asked with the official client's own methods. Its pods run `sh` of the image that the variable
-SCALER_TEST_KUBERNETES_IMAGE names.
+The real cluster is accessed through the official client. Its pods run `sh` in the image SCALER_TEST_KUBERNETES_IMAGE.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from tests.waiting import within
 WAIT_SECONDS = 30.0
 REAL_WAIT_SECONDS = 180.0
 WAITS = ("sh", "-c", "trap 'exit 0' TERM; sleep 600 & wait")
-"""The command of a pod that exits on SIGTERM."""
+"""Command for a pod that exits on SIGTERM."""
 STUBBORN = ("sh", "-c", "trap '' TERM; while true; do sleep 0.1; done")
 FAILS = ("sh", "-c", "echo first; echo 'no scheduler there' >&2; exit 3")
 
 
 class Site(Protocol):
-    """A cluster, through the interface that all cluster tests share."""
+    """A cluster, behind the interface that all cluster tests share."""
 
     wait_seconds: float
 
     def config(self, **values: Any) -> KubernetesConfig:
-        """Return the settings of a manager of this cluster. Each site has its own manager."""
+        """Return the settings of a manager for this cluster. Each site has its own manager."""
 
     def objects(self, plural: str) -> list[Fields]:
         """Return the pods or secrets of the site's manager."""
 
     def set_quota(self, hard: dict[str, str]) -> None:
-        """Limit the namespace until the test ends."""
+        """Set a quota for the namespace until the test ends."""
 
     def refuse_image(self, image: str) -> None:
         """Ensure that this image cannot be pulled."""
@@ -76,7 +75,7 @@ class StandInSite:
 
 
 class RealSite:
-    """The cluster of KUBECONFIG, and the namespace of its context."""
+    """The cluster from KUBECONFIG, with the namespace of its context."""
 
     wait_seconds = REAL_WAIT_SECONDS
 
@@ -114,7 +113,7 @@ class RealSite:
         self._core.create_namespaced_resource_quota(self._namespace, body)
 
     def refuse_image(self, image: str) -> None:
-        """The image name is in `example.invalid`, which no network resolves."""
+        """Do nothing: the image is in `example.invalid`, which no network resolves."""
 
     def close(self) -> None:
         for pod in self.objects("pods"):
@@ -125,7 +124,7 @@ class RealSite:
 
 @contextmanager
 def open_site(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Yield a cluster. kind: stand-in, or cluster for the one in KUBECONFIG."""
+    """Yield a cluster. kind: `stand-in`, or `cluster` for the one in KUBECONFIG."""
     monkeypatch.setattr(pods, "WORKER_COMMAND", WAITS)
     with ExitStack() as closing:
         if kind == "stand-in":

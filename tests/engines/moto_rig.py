@@ -1,4 +1,4 @@
-"""An empty account played by moto, and the commands that set up a worker manager in it."""
+"""An empty account emulated by moto, and the commands that set up a worker manager in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def moto_server() -> Iterator[str]:
 
 
 class Cloud:
-    """An account, and the commands of one worker manager type. flags: common to all commands."""
+    """An account, with the commands of one worker manager type. flags: common to all commands."""
 
     def __init__(
         self, endpoint_url: str, manager: str, provision: Callable[..., int], flags: Mapping[str, str]
@@ -48,7 +48,7 @@ class Cloud:
         return self.told("show", *flags).config
 
     def do(self, verb: str, *flags: str, code: int = 0) -> list[tuple[str, str]]:
-        """Run the command; return its lines about resources as pairs of a word and its subject."""
+        """Run the command, and return each line about a resource as a pair of verb and subject."""
         lines: list[str] = []
         told = self.told(verb, *flags)
         assert self._provision(told.config, told.verb, told.dry_run, lines.append) == code

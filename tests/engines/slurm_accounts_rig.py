@@ -41,9 +41,9 @@ MaxArraySize=1
 
 @contextmanager
 def slurm_with_accounts(directory: Path) -> Iterator[SlurmCluster]:
-    """Yield a running Slurm whose cluster, tests, forbids arrays and enforces account limits.
+    """Yield a running Slurm whose cluster `tests` forbids arrays and enforces account limits.
 
-    Skips the test where there can be none.
+    Skips the test if Slurm cannot run here.
     """
     missing = missing_programs() or ", ".join(name for name in PROGRAMS if not shutil.which(name, path=search_path()))
     if missing:
@@ -59,7 +59,7 @@ def slurm_with_accounts(directory: Path) -> Iterator[SlurmCluster]:
 
 
 def start_accounts(slurm: SlurmCluster, port: int) -> None:
-    """Start the database and slurmdbd, with the cluster and root's account in each."""
+    """Start the database and slurmdbd, and add the cluster and root's account."""
     data, server = slurm.directory / "database", slurm.directory / "database.socket"
     small = ("--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0", "--innodb-log-file-size=8M")
     subprocess.run(
@@ -77,13 +77,13 @@ def start_accounts(slurm: SlurmCluster, port: int) -> None:
 
 
 def listens(port: int) -> int:
-    """Return 0 if a server listens at this port, otherwise the error number."""
+    """Return 0 if a server listens on this port, otherwise the error number."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port))
 
 
 def limit_jobs(slurm: SlurmCluster, most: int) -> None:
-    """Limit root's jobs in the queue to this number."""
+    """Limit the number of root's jobs in the queue."""
     slurm.run("sacctmgr", "-i", "modify", "user", "root", "set", f"MaxSubmitJobs={most}")
     show = ("scontrol", "show", "assoc_mgr", "users=root", "flags=assoc")
     until(lambda: f"MaxSubmitJobs={most}(" in slurm.output_of(*show), 30.0, 0.1)

@@ -59,10 +59,10 @@ PartitionName=high Nodes=n[1-2] MaxTime=60 PriorityTier=10 PreemptMode=OFF
 
 
 def missing_programs() -> str:
-    """Return why Slurm cannot run on this machine; empty if it can."""
+    """Return why Slurm cannot run on this machine, or an empty string if it can."""
     if os.getuid():
-        return "only root starts a munged and a slurmd"
-    # The search path of a user may lack sbin.
+        return "munged and slurmd need root"
+    # A user's search path may lack sbin.
     return ", ".join(name for name in PROGRAMS if not shutil.which(name, path=search_path()))
 
 
@@ -72,7 +72,7 @@ def search_path() -> str:
 
 @contextmanager
 def slurm_cluster(directory: Path) -> Iterator[SlurmCluster]:
-    """Yield a running Slurm with the commands on the path. Skips the test if there is none."""
+    """Yield a running Slurm with its commands on the path. Skips the test if Slurm cannot run here."""
     if missing := missing_programs():
         pytest.skip(f"THERE IS NO SLURM HERE, so nothing of it is tested: {missing}")
     with running_slurm(directory) as made:
@@ -100,7 +100,7 @@ def running_slurm(
 
 
 class SlurmCluster:
-    """Two nodes, n1 and n2, with four CPUs each. Partitions: low (the default), and high, whose jobs preempt."""
+    """Nodes n1 and n2 with four CPUs each. Partitions: low (the default) and high, whose jobs preempt."""
 
     def __init__(self, directory: Path, ports: ReservedPorts, more_config: str = "") -> None:
         self.directory = directory
@@ -154,7 +154,7 @@ class SlurmCluster:
         process.wait()
 
     def output_of(self, *command: str) -> str:
-        """Return the output of a Slurm command; empty if it fails."""
+        """Return the output of a Slurm command, or an empty string if it fails."""
         return self._call(*command).stdout
 
     def run(self, *command: str) -> str:
@@ -164,7 +164,7 @@ class SlurmCluster:
         return ran.stdout
 
     def jobs(self, states: str = PRESENT, comment: str = NO_COMMENT) -> dict[str, str]:
-        """Return the states of jobs by id. comment: given at submission."""
+        """Return the states of jobs by id. comment: the comment given at submission."""
         lines = self.run("squeue", "-h", "-r", "-t", states, "-o", "%i %T %k").splitlines()
         return {
             unit_id: state for unit_id, state, given in (line.split(maxsplit=2) for line in lines) if given == comment
@@ -181,16 +181,16 @@ class SlurmCluster:
         for unit_id in self.running_on(node):
             job_id = self.run("squeue", "-h", "-j", unit_id, "-o", "%A").strip()
             steps = [each for each in psutil.process_iter(["cmdline"]) if is_step(each, job_id)]
-            assert steps, "a step that lives on reports how its job ended, and the node is not what failed"
+            assert steps, "no step found: a surviving step would report its job's end, as if the node had not failed"
             for process in [*steps, *processes_of(unit_id)]:
-                with contextlib.suppress(psutil.NoSuchProcess):  # ended with the previous one
+                with contextlib.suppress(psutil.NoSuchProcess):  # ended with the previous process
                     process.kill()
         self.kill(node)
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
     @contextmanager
     def node_again(self, node: str) -> Iterator[None]:
-        """Finally start a node that was lost meanwhile, even if the test fails, because the next tests need it."""
+        """Restart the node afterwards if the test has lost it, even if the test fails."""
         try:
             yield
         finally:
@@ -223,7 +223,7 @@ class SlurmCluster:
 
 
 def is_step(process: psutil.Process, job_id: str) -> bool:
-    # The title may be one word or two: psutil splits it by the remains of the overwritten arguments.
+    # The title may be one word or two: psutil splits it at remains of the overwritten arguments.
     words = " ".join(process.info["cmdline"] or ()).split()
     return words == ["slurmstepd:", f"[{job_id}.batch]"]
 

@@ -1,4 +1,4 @@
-"""Real sshds on loopback, each with its own directory for host key, accepted keys, and environment."""
+"""Real sshds on loopback, each with its own directory for its host key, accepted keys, and environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_sshd = pytest.mark.skipif(
 
 
 class Sshd:
-    """One host: an sshd that can be killed and restarted. Its programs have their own home directory."""
+    """One host: an sshd that can be killed and restarted. Its programs have a separate home directory."""
 
     def __init__(self, directory: Path, client_key: str) -> None:
         self.directory = directory
@@ -73,10 +73,10 @@ class Sshd:
             "PermitRootLogin yes",
             f"SetEnv {variables}",
         )
-        # The first line for a key counts.
+        # Only the first line for a key counts.
         config.write_text("\n".join([*lines, *fixed, ""]))
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # must exist, and the service that creates it does not run here
+            Path("/run/sshd").mkdir(exist_ok=True)  # usually created by a service that does not run here
         assert SSHD is not None
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -89,7 +89,7 @@ class Sshd:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def client(self) -> int:
-        """Return the pid of the ssh that this process has connected to the host."""
+        """Return the pid of the ssh that connects this process to the host."""
         children = psutil.Process().children()
         return next(child.pid for child in children if child.name() == "ssh" and str(self.port) in child.cmdline())
 
@@ -113,7 +113,7 @@ class Sshd:
         return found
 
     def unit(self, unit_id: str) -> int:
-        """Return the process of a unit once it runs."""
+        """Wait until a unit runs, and return its process id."""
 
         def find() -> int:
             for pid, line in self.remote().items():
@@ -126,10 +126,10 @@ class Sshd:
         return int(until(find, WAIT_SECONDS))
 
     def stop(self) -> None:
-        """Kill the sshd with all connections, like a momentary network loss."""
+        """Kill the sshd and all connections, like a brief network failure."""
         if self._process is not None:
             for process in [*self.sessions(), psutil.Process(self._process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):  # a connection may be closing
+                with contextlib.suppress(psutil.NoSuchProcess):  # the connection may be closing
                     for each in [*process.children(recursive=True), process]:
                         if each.name() == "sshd":
                             each.kill()
@@ -179,7 +179,7 @@ class Hosts:
         )
 
     def config(self, *hosts: str, **values: Any) -> SshConfig:
-        """Return the settings of a manager of these hosts (default: all), with this environment's Python."""
+        """Return settings for a manager of these hosts (default: all), with this environment's Python."""
         given = {
             "scheduler_address": "tcp://127.0.0.1:1",
             "worker_manager_id": "far",
@@ -204,7 +204,7 @@ class Hosts:
 
 @contextmanager
 def running_hosts(directory: Path, count: int) -> Iterator[Hosts]:
-    """Yield hosts with running sshds, which must leave none of their processes."""
+    """Yield hosts with running sshds, and check that none of their processes remain."""
     hosts = Hosts(directory, count)
     with contextlib.ExitStack() as after:
         for host in hosts.all:

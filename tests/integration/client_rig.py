@@ -69,36 +69,36 @@ class RigScheduler:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(WAIT_SECONDS)
 
-    # -- what clients said
+    # -- messages from clients
 
     def next(self, kind: type[MessageT]) -> MessageT:
-        """Wait for the next message of a kind, skipping others."""
+        """Wait for the next message of a kind, and skip other messages."""
         while True:
             message = self._said.get(timeout=WAIT_SECONDS)
             if isinstance(message, kind):
                 return message
 
     def next_tasks(self, count: int) -> dict[bytes, TaskGroup]:
-        """Wait until this many tasks have arrived; return id to group."""
+        """Wait until this many tasks have arrived. Returns their groups by id."""
         found: dict[bytes, TaskGroup] = {}
         while len(found) < count:
             for group in self.next(Submit).groups:
                 found.update(dict.fromkeys(group.ids, group))
         return found
 
-    # -- what the scheduler says
+    # -- messages from the scheduler
 
     def say(self, message: Message) -> None:
         self._loop.call_soon_threadsafe(self._listener.send, self.peer, message)
 
     def finish(self, values: dict[bytes, Any], outcome: Outcome = Outcome.SUCCESS) -> None:
-        """Report that tasks have ended with these values; bytes are unmodified payloads."""
+        """Report that tasks have ended with these values. Bytes are sent as payloads without encoding."""
         payloads = [value if type(value) is bytes else pickle.dumps(value, 5) for value in values.values()]
         self._numbers[self.peer] = number = self._numbers.get(self.peer, 0) + 1
         count = len(values)
         self.say(Finished(number, list(values), [outcome] * count, payloads, [7] * count))
 
-    # -- the thread
+    # -- thread
 
     def _run(self, address: str) -> None:
         asyncio.set_event_loop(self._loop)

@@ -1,4 +1,4 @@
-"""`scaler FILE` as a process, with a file of one scheduler and one worker."""
+"""`scaler FILE` as a process, with one scheduler and one worker in the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ bind_address = "{address}"
 
 
 def write_stack(path: Path, address: str, storage: str = "", **settings: object) -> Path:
-    """Write the file. storage: address of a separate storage. settings: further settings of the scheduler."""
+    """Write the file. storage: address of a separate storage. settings: other settings of the scheduler."""
     values = {key: value if isinstance(value, int | float) else f'"{value}"' for key, value in settings.items()}
     lines = "".join(f"{key} = {value}\n" for key, value in values.items())
     stack = STACK.format(address=address, settings=lines)
@@ -67,7 +67,7 @@ class Launcher:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def stop(self, number: int = signal.SIGINT) -> tuple[int, list[str], list[str]]:
-        """Send a signal; return exit code and the lines of stdout and stderr."""
+        """Send a signal, and return the exit code and the lines of stdout and stderr."""
         self.process.send_signal(number)
         return self.end()
 

@@ -26,7 +26,7 @@ made: list[Callable[[], None]] = []
 
 
 class Servant:
-    """A storage server that answers; every object has OBJECT_BYTES."""
+    """A storage server that answers requests. Every object has OBJECT_BYTES."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Servant:
 
 
 class Asker:
-    """A client that queries the server, to check that it still answers."""
+    """A client that queries the server, to check that the server still answers."""
 
     def __init__(self, address: str, keys: PeerKeys | None = None) -> None:
         self.events: list[ConnectorEvent] = []
@@ -107,7 +107,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def on_a_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run an async test on a loop, and close its resources."""
+    """Run an async test on an event loop, and close its resources."""
 
     @functools.wraps(test)
     def run_it(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -13,7 +13,7 @@ from tests.integration.settings_rig import command
 
 
 class Proxy:
-    """Forwards every connection to a server, and records all bytes of both directions."""
+    """Forwards every connection to a server, and records all bytes in both directions."""
 
     def __init__(self) -> None:
         self.recorded = bytearray()
@@ -64,7 +64,7 @@ class Proxy:
 
 
 class Recorded(NamedTuple):
-    """A cluster of one worker. Clients and the worker reach the servers only through the proxies."""
+    """A cluster with one worker. Clients and the worker reach the servers only through the proxies."""
 
     scheduler: Proxy
     storage: Proxy

@@ -1,4 +1,4 @@
-"""Commands as processes, and a scheduler in this process, with settings chosen by a test."""
+"""Commands as processes, and a scheduler in this process, with a test's settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MessageT = TypeVar("MessageT")
 
 
 class Command:
-    """A running command. Its output is read at the end."""
+    """A running command, whose output is read after its exit."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Command:
         return self.process.pid
 
     def addresses(self) -> dict[str, str]:
-        """Wait until it is ready; return its listening addresses by purpose."""
+        """Wait until the command is ready, and return its listening addresses by purpose."""
         assert select.select([self._ready], [], [], WAIT_SECONDS)[0], "the command did not become ready"
         line = self._ready.readline()
         assert line, f"the command ended before it was ready: {self.errors()}"
@@ -112,11 +112,11 @@ def command(
         running.close()
 
 
-# -- a scheduler in this process, and peers that a test plays
+# -- a scheduler in this process, with scripted peers
 
 
 class Peer:
-    """A scripted peer. Workers and managers are otherwise silent; others send heartbeats."""
+    """A scripted peer. Workers and managers send nothing on their own, and other peers send heartbeats."""
 
     def __init__(self, address: str, role: Role, details: Details = None, hello: Hello | None = None) -> None:
         self.welcome: Welcome | None = None
@@ -141,7 +141,7 @@ class Peer:
         self._changed.set()
 
     async def until(self, condition: Callable[[], Any]) -> Any:
-        """Wait until this peer's received messages satisfy the condition, and return its result."""
+        """Wait until this peer's messages satisfy the condition, and return its result."""
         while not (found := condition()):
             self._changed.clear()
             await self._changed.wait()
@@ -162,7 +162,7 @@ class Peer:
 
 
 class Stage:
-    """A scheduler on this loop, and the peers added by a test."""
+    """A scheduler on this event loop, with the test's peers."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.stop = asyncio.Event()
@@ -188,7 +188,7 @@ class Stage:
 
 
 def on_a_scheduler(story: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
-    """Run a scenario with a scheduler of these settings, within WAIT_SECONDS."""
+    """Run a scenario with a scheduler that has these settings, within WAIT_SECONDS."""
 
     async def main() -> None:
         stage = Stage(scheduler_model()(**{"bind_address": "tcp://127.0.0.1:0", **settings}))
@@ -202,7 +202,7 @@ def on_a_scheduler(story: Callable[[Stage], Awaitable[None]], **settings: Any) -
 
 
 def document(status: MonitorStatus) -> dict[str, Any]:
-    """Return a document for monitors with table rows as objects."""
+    """Return a monitor's document with table rows as objects."""
     found: dict[str, Any] = json.loads(status.json)
     return found | {name: objects(found[name]) for name in KEYS}
 

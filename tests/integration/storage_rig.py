@@ -38,7 +38,7 @@ class StorageProcess:
 
 
 class ObservedStorage(StorageClient):
-    """A client of a storage that also acts as its scheduler."""
+    """A client that also acts as the storage's scheduler."""
 
     def __init__(self, address: str, peer: bytes) -> None:
         super().__init__(address, peer, Role.CLIENT)
@@ -61,7 +61,7 @@ class ObservedStorage(StorageClient):
             match await self._arrived.get():
                 case Received(_, StorageStatus(request=self._asked) as status):
                     return status
-                case Welcomed():  # a restarted storage does not have the question
+                case Welcomed():  # a restarted storage has lost the question
                     self._scheduler.send(StatStorage(self._asked))
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ObservedStorage(StorageClient):
 
 @contextmanager
 def storage_process(address: str = "tcp://127.0.0.1:0", *flags: str) -> Iterator[StorageProcess]:
-    """Yield a ready storage. If still running at the end, SIGTERM must make it exit with 0."""
+    """Yield a ready storage. If it still runs at the end, SIGTERM must make it exit with 0."""
     readable, writable = os.pipe()
     environment = {**os.environ, "SCALER_READY_FD": str(writable)}
     arguments = [sys.executable, "-c", COMMAND, address, "--logging-paths", "/dev/null", *flags]

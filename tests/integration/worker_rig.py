@@ -43,7 +43,7 @@ DEADLINE_SECONDS = 10.0
 
 
 class PlayedScheduler:
-    """The agent's connector, which records sent messages in `said`."""
+    """The agent's connector, which records the sent messages in `said`."""
 
     passes_descriptors = False
 
@@ -90,7 +90,7 @@ class AgentRig:
     def submit_payloads(
         self, function: bytes, payloads: Sequence[bytes], inputs: list[tuple[bytes, ...]], **spec: Any
     ) -> list[bytes]:
-        """Send a Run of these payloads; return the tasks' ids."""
+        """Send a Run with these payloads, and return the ids of its tasks."""
         identifier = function[1:17] if is_stored(function) else content_id(function)
         definitions = [] if identifier in self._defined else [(identifier, function)]
         self._defined.add(identifier)
@@ -141,7 +141,7 @@ class Rig(AgentRig):
         return self._storage
 
     def submit(self, function: Callable[..., Any], *argument_lists: tuple[Any, ...], **spec: Any) -> list[bytes]:
-        """Send a Run with one task per tuple of arguments; return their ids."""
+        """Send a Run with one task per tuple of arguments, and return the ids of its tasks."""
         return self.submit_payloads(
             to_payload(dump_function(function)),
             [to_payload(dump_arguments(each, {})[0]) for each in argument_lists],
@@ -225,7 +225,7 @@ def play(
 
 
 def played(**config: Any) -> Callable[[Callable[Concatenate[Rig, P], Awaitable[None]]], Callable[P, None]]:
-    """Run an async test, whose first argument is the rig, with a worker of this configuration: see `play`."""
+    """Run an async test with a worker of this configuration. Its first argument is the rig: see `play`."""
 
     def decorate(story: Callable[Concatenate[Rig, P], Awaitable[None]]) -> Callable[P, None]:
         @functools.wraps(story)

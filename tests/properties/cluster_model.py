@@ -1,4 +1,4 @@
-"""A peer's-eye model of the scheduler core, which validates every message that the core sends."""
+"""A model of the scheduler core from the peers' view, which checks every message that the core sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler.protocol import messages as m
 
 
 def value_of(task: bytes, attempt: int) -> bytes:
-    """A value unique to this attempt. Every third one is left in the storage."""
+    """Return a value unique to this attempt. Every third value is in the storage."""
     if (task[-1] + attempt) % 3 == 0:
         return m.stored_reference(result_id(task, attempt), 10**7)
     return b"\x80" + task + bytes([attempt])
@@ -28,12 +28,12 @@ class ModelTask:
     references: tuple[bytes, ...]
     attempt: int = 0
     starts: int = 0
-    """Number of times that it was sent and may have started."""
+    """Number of times that the task was sent and may have started."""
     cancelled: bool = False
     value: bytes | None = None
     raised: set[bytes] = field(default_factory=set)
     raises: int = 0
-    """Attempts that ended with an exception."""
+    """Number of attempts that ended with an exception."""
     ended: m.Outcome | None = None
 
 
@@ -43,18 +43,18 @@ class ModelClient:
 
     via: str | None = None
     held: set[bytes] = field(default_factory=set)
-    """Stored results that it received and has not released."""
+    """Stored results that the client received and has not released."""
     tasks: dict[bytes, ModelTask] = field(default_factory=dict)
     number: int = 0
     missing: dict[bytes, None] = field(default_factory=dict)
-    """Objects that it was asked to restore and has not answered."""
+    """Objects that the client was asked to restore and has not answered."""
 
     @property
     def unresolved(self) -> list[bytes]:
         return [key for key, task in self.tasks.items() if task.ended is None]
 
     def lineage(self, task: bytes) -> list[ModelTask]:
-        """The task and all its dependencies."""
+        """Return the task and all its dependencies."""
         found: dict[bytes, ModelTask] = {}
         left = [task]
         while left:
@@ -67,7 +67,7 @@ class ModelClient:
 
 @dataclass
 class ModelWorker:
-    """One session of a worker: its attempts in order of arrival. up: it is connected."""
+    """One session of a worker, with its attempts in order of arrival. up: whether it is connected."""
 
     offers: Offers
     slots: int
@@ -77,7 +77,7 @@ class ModelWorker:
     attempts: dict[bytes, int] = field(default_factory=dict)
     owners: dict[bytes, ModelClient] = field(default_factory=dict)
     recalled: dict[bytes, bool] = field(default_factory=dict)
-    """Recalled attempts without an answer; the value says whether to kill them."""
+    """Recalled attempts without an answer, each with whether to kill it."""
     known: set[bytes] = field(default_factory=set)
     suspended: set[bytes] = field(default_factory=set)
 
@@ -118,14 +118,14 @@ class Model:
             case _:
                 pass
 
-    # -- what clients are told
+    # -- messages to clients
 
     def _finished(self, client: ModelClient, message: m.Finished) -> None:
         assert message.number == client.number + 1, "Finished are numbered from 1 on"
         client.number += 1
         for identifier, code, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
             task = client.tasks.get(identifier)
-            assert task is not None, "only what was submitted ends"
+            assert task is not None, "only submitted tasks end"
             assert task.ended is None, "a task ends once"
             task.ended = m.Outcome(code)
             if m.is_stored(payload):
@@ -137,24 +137,24 @@ class Model:
                     assert payload == (task.value if task.spec.deliver else b""), "a task gets its own value"
                 case m.Outcome.EXCEPTION:
                     raised = [raised for other in lineage for raised in other.raised]
-                    assert payload in raised, "an exception is the task's own, or that of one it depends on"
+                    assert payload in raised, "an exception comes from the task or from a dependency"
                 case m.Outcome.CANCELLED:
-                    assert any(other.cancelled for other in lineage), "only what was cancelled ends as cancelled"
+                    assert any(other.cancelled for other in lineage), "only cancelled tasks end as cancelled"
                 case m.Outcome.EXCEPTION_TO_RETRY | m.Outcome.NOT_STARTED | m.Outcome.INPUT_MISSING:
-                    raise AssertionError("these are between workers and the scheduler")
+                    raise AssertionError("this outcome is only for workers and the scheduler")
                 case _:
-                    assert payload, "an end without a value says why"
+                    assert payload, "an end without a value has a reason"
 
     def forgets(self, ids: list[bytes]) -> None:
-        """The storage receives Forget for these."""
+        """Check the objects that the storage is told to forget."""
         for client in self.clients.values():
-            assert client.held.isdisjoint(ids), "what a client was told of is kept until it lets it go"
+            assert client.held.isdisjoint(ids), "a client's result is kept until the client releases it"
             for task in client.tasks.values():
                 if task.ended is None and task.attempt:
                     needed = [self._input(client, reference) for reference in task.references]
                     assert all(value[1:17] not in ids for value in needed if m.is_stored(value)), "inputs are kept"
 
-    # -- what workers are told
+    # -- messages to workers
 
     def _run(self, worker: ModelWorker, message: m.Run) -> None:
         assert worker.up, "a worker out of contact gets no tasks"
@@ -164,51 +164,51 @@ class Model:
             worker.known.add(identifier)
         for group in message.groups:
             assert group.spec.function in worker.known, "a function is known before its first task"
-            assert Needs(group.spec.needs).fits(worker.offers), "a worker gets only what it can run"
+            assert Needs(group.spec.needs).fits(worker.offers), "a worker gets only tasks that it can run"
             for index, identifier in enumerate(group.ids):
                 inputs = group.inputs[index] if group.inputs else ()
                 self._attempt(worker, identifier, group.attempts[index], inputs)
 
     def _attempt(self, worker: ModelWorker, identifier: bytes, attempt: int, inputs: tuple[bytes, ...]) -> None:
         owner = next((client for client in self.clients.values() if identifier in client.tasks), None)
-        assert owner is not None, "only tasks of clients that are here are sent"
+        assert owner is not None, "only tasks of connected clients are sent"
         task = owner.tasks[identifier]
         assert task.ended is None, "a task that has ended never runs again"
         assert not task.cancelled, "a task that was cancelled is not sent"
-        assert attempt > task.attempt, "attempts are numbered upwards"
-        assert identifier not in worker.attempts, "a worker has one attempt of a task at most"
+        assert attempt > task.attempt, "attempt numbers increase"
+        assert identifier not in worker.attempts, "a worker has at most one attempt of a task"
         elsewhere = [other.owners.get(identifier) for other in self.workers.values()]
         assert all(other is not owner for other in elsewhere), "a task is on one worker at a time"
         task.attempt = attempt
         task.starts += 1
         assert task.spec.retries or task.starts == 1, "retries=0: started at most once"
-        assert not task.raises or task.spec.failed + task.raises <= task.spec.retries, "as often as retries allows"
+        assert not task.raises or task.spec.failed + task.raises <= task.spec.retries, "no more often than retries"
         assert inputs == tuple(self._input(owner, reference) for reference in task.references), "inputs are right"
         worker.attempts[identifier] = attempt
         worker.owners[identifier] = owner
-        assert len(worker.attempts) - len(worker.suspended) <= worker.limit, "no more than its queue takes"
+        assert len(worker.attempts) - len(worker.suspended) <= worker.limit, "no more than the worker's queue holds"
 
     @staticmethod
     def _input(client: ModelClient, reference: bytes) -> bytes:
         if not is_task(reference):
             return m.stored_reference(reference, 0)
         value = client.tasks[reference].value
-        assert value is not None, "what a task depends on has a value before it is sent"
+        assert value is not None, "a dependency has a value before the task is sent"
         return value
 
     def _recall(self, worker: ModelWorker, message: m.Recall) -> None:
         for identifier, attempt in zip(message.ids, message.attempts, strict=True):
-            assert worker.attempts.get(identifier) == attempt, "only what a worker has is recalled"
+            assert worker.attempts.get(identifier) == attempt, "only the worker's own attempts are recalled"
             if message.kill:
                 owner = worker.owners[identifier]
                 gone = all(client is not owner for client in self.clients.values())
                 assert gone or owner.tasks[identifier].cancelled, "only cancelled tasks are killed"
             worker.recalled[identifier] = worker.recalled.get(identifier, False) or message.kill
 
-    # -- what workers say
+    # -- messages from workers
 
     def ends(self, worker: ModelWorker, identifier: bytes, outcome: m.Outcome, payload: bytes) -> None:
-        """A worker reports that its attempt ended."""
+        """Record that an attempt ended, as reported by its worker."""
         task = worker.owners[identifier].tasks[identifier]
         if outcome is m.Outcome.SUCCESS:
             task.value = payload

@@ -1,4 +1,4 @@
-"""The codec and Cap'n Proto's own library understand each other, in both directions and for any bytes."""
+"""The codec and Cap'n Proto's own library read each other's messages, and agree on any bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def camel(name: str) -> str:
 
 
 def wire(value: Any) -> Any:
-    """Return the library's form of a value, defined independently of the codec."""
+    """Convert a value to the library's form, independently of the codec."""
     if isinstance(value, StrEnum):
         return camel(value.value)
     if not is_dataclass(value):
@@ -92,7 +92,7 @@ def read_by_the_library(body: bytes) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """Return the library's result with texts in our form."""
+    """Convert the library's result to the codec's form of text."""
     match value:
         case str():
             return escaped_lines(value)
@@ -105,7 +105,7 @@ def shown(value: Any) -> Any:
 
 
 def full(kind: str, value: dict[str, Any]) -> dict[str, Any]:
-    """Return the library's form of a message written with these fields."""
+    """Return a message with these fields in the library's form."""
     return read_by_the_library(Body.new_message(**{kind: value}).to_bytes())
 
 

@@ -1,7 +1,7 @@
-"""Whatever a client does in any order, its scheduler can always resolve the tasks that it receives.
+"""For any order of a client's actions, its scheduler can resolve all tasks that it receives.
 
-The model is a scheduler that takes messages in order and retains a result until the client acknowledges it, as in
-docs/design.md. The failure to find is a task that names a result no longer retained, or never present.
+The model is a scheduler that processes messages in order and retains a result until the client acknowledges it, as in
+docs/design.md. The bug to find is a task that names a result that is no longer retained or never existed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from scaler.ids import IdFactory, is_task
 from scaler.protocol import messages as m
 
 PAYLOAD = bytes(m.SPLIT_BATCH_BYTES)
-"""So large that a message has one task, and a step with little room leaves the rest for the next."""
+"""Payload so large that a message holds one task, and a step with little room leaves tasks for the next."""
 
 
 class Scheduler:
-    """Runs nothing; ends tasks on demand."""
+    """Runs no tasks, and ends them on request."""
 
     def __init__(self, earlier: AbstractSet[bytes] = frozenset()) -> None:
-        """earlier: tasks that earlier schedulers received, which workers may still have."""
+        """earlier: tasks that earlier schedulers received and workers may still have."""
         self.earlier = earlier
         self.functions: set[bytes] = set()
         self.alive: dict[bytes, tuple[bytes, ...]] = {}
@@ -61,13 +61,13 @@ class Scheduler:
                         if is_task(reference):
                             assert reference in self.alive or reference in self.retained, "its result is not retained"
                         else:
-                            assert reference in stored, "it names what is not in the storage"
-                            assert reference not in self.released, "it names what was released"
+                            assert reference in stored, "it names an object that is not in the storage"
+                            assert reference not in self.released, "it names a released object"
                 self.see(seen)
             case m.AcknowledgeResults(seen):
                 self.see(seen)
             case m.Cancel(ids):
-                assert set(ids) <= self.earlier | set(self.received), "it cancels what it never submitted"
+                assert set(ids) <= self.earlier | set(self.received), "it cancels an unknown task"
                 self.cancelled.update(ids)
             case m.Release(ids):
                 self.released.update(ids)
@@ -115,7 +115,7 @@ class ClientMachine(RuleBasedStateMachine):
         self.ended: set[bytes] = set()
         self.reported: list[m.Finished] = []
         self.inbox: list[SessionInput] = []
-        """Inputs of the next step: the client's threads add them at any time."""
+        """Inputs of the next step, which the client's threads add at any time."""
         self.templates = [self._template(name) for name in ("f", "g")]
 
     def _template(self, name: str) -> TaskTemplate:
@@ -165,18 +165,18 @@ class ClientMachine(RuleBasedStateMachine):
         max_pending=st.sampled_from([-1, -1, 0, 1, 3]),
     )
     def step(self, room: int | None, max_pending: int = -1) -> None:
-        """room: None without a connection."""
+        """room: space for messages, or None without a connection."""
         if room is None:
             self._step()
             return
         before = len(self.scheduler.received)
         self._step(ConnectionReady(room, max_pending))
         if max_pending >= 0 and len(self.scheduler.received) > before:
-            assert len(self.scheduler.alive) <= max_pending, "the scheduler has more tasks than it takes"
+            assert len(self.scheduler.alive) <= max_pending, "the scheduler has more tasks than it accepts"
 
     @rule()
     def acknowledge(self) -> None:
-        """The client submits nothing for a while."""
+        """Let time pass without a submit, which triggers an acknowledgement."""
         self.now += 60.0
         self._step(ConnectionReady(0))
 
@@ -199,7 +199,7 @@ class ClientMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.scheduler.alive)
     @rule(count=st.integers(1, 4))
     def finish(self, count: int) -> None:
-        """The scheduler ends some tasks without dependencies; the client receives that later."""
+        """End some tasks without dependencies in the scheduler. The client receives the outcomes later."""
         alive = self.scheduler.alive
         free = [task for task, needed in alive.items() if not any(reference in alive for reference in needed)]
         self.reported.append(self.scheduler.finish(free[:count]))
@@ -213,9 +213,9 @@ class ClientMachine(RuleBasedStateMachine):
 
     @rule(is_due=st.sampled_from([True, False, False, False]))
     def restart(self, is_due: bool) -> None:
-        """A new scheduler without state. An ended task has a value, and the value has an upload."""
+        """Replace the scheduler with one without state. Ended tasks have a value, and values have an upload."""
         if not is_due:
-            return  # rarely, because it ends what took many steps to build up
+            return  # rare, because a restart ends a state that took many steps to reach
         self._step()
         self.released_before |= self.scheduler.released
         self.scheduler = Scheduler(self.scheduler.earlier | set(self.scheduler.received))
@@ -228,7 +228,7 @@ class ClientMachine(RuleBasedStateMachine):
             assert set(self.session.pending) == {task.task_id for task in self.tasks} - self.ended
 
     def teardown(self) -> None:
-        """In the end, nothing is left on either side."""
+        """Check that nothing is left on either side in the end."""
         while self.uploads:
             self.upload_ends(0, False)
         for _ in range(len(self.tasks) + 2):

@@ -66,7 +66,7 @@ from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.texts import escaped_lines
 
-# Expensive inputs are kept short: bugs hide in rows, not in their number.
+# Expensive inputs are short, because bugs depend on a row's contents rather than on the number of rows.
 ID = st.binary(min_size=16, max_size=16)
 OPTIONAL_ID = st.just(b"") | ID
 PEER = st.binary(min_size=8, max_size=8)
@@ -112,7 +112,7 @@ FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))
 
 @st.composite
 def columns(draw: st.DrawFn, /, optional: tuple[str, ...] = (), **kinds: st.SearchStrategy[Any]) -> dict[str, Any]:
-    """Columns of one length by name; columns in `optional` may be empty instead."""
+    """Draw columns of equal length by name. Columns in `optional` may be empty instead."""
     count = draw(st.integers(0, 6))
     kinds = {"ids": ID, **kinds}
     drawn = {name: draw(st.lists(kind, min_size=count, max_size=count)) for name, kind in kinds.items()}
@@ -328,7 +328,7 @@ EVERY |= {
 
 
 def answer_or_refuse(body: bytes) -> m.Message | None:
-    """Decode within a second; any outcome but an answer or a rejection fails the test."""
+    """Decode within a second. The test fails on any result except a message or a rejection."""
     began = time.thread_time()
     try:
         return decode(body)
@@ -359,7 +359,7 @@ def test_any_bytes_are_answered_or_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [m.Hello, m.Submit, m.Run, m.Done, m.Finished, m.WorkerHeartbeat, m.ManagerStatus])
 def test_random_bit_flips_never_break_the_codec(kind: type[Any]) -> None:
-    # Pointers and lengths are where readers break: many cheap changes of whole words in one rich body.
+    # Readers fail on wrong pointers and lengths, so this tries many cheap changes of whole words in one rich body.
     chance = random.Random(kind.__name__)
     body = encode(RICH[kind])
     for _ in range(500):

@@ -1,4 +1,4 @@
-"""On synthetic runs with known causes, no finding is wrong, unfounded, or contradictory."""
+"""On synthetic runs with known causes, every finding is right and founded, and none contradicts another."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def runs(draw: st.DrawFn) -> Run:
     workers = draw(st.integers(0, 4))
     found = [draw(loads(f"f{number}")) for number in range(draw(st.integers(0, 3)))]
     are_taken = draw(st.booleans())
-    if found and are_taken:  # all slots have a task of the first function
+    if found and are_taken:  # tasks of the first function occupy all slots
         pairs = [(0, 30.0), (2, 4.0), (1_500, 0.002), (5_000, 0.0005), (20_000, 0.0001)]
         per_second, seconds = draw(st.sampled_from(pairs))
         taken = replace(
@@ -76,7 +76,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 def truth(run: Run, row: FindingRow) -> bool:
-    """Return whether the advice would help, based on the run and not on a monitor's view of it."""
+    """Return whether the advice would help, based on the run and not on a monitor's view."""
     by_name: Mapping[str, Load] = {load.name: load for load in run.loads}
     work = sum(load.per_second * load.seconds for load in run.loads)
     ended = sum(load.per_second for load in run.loads)
@@ -88,7 +88,7 @@ def truth(run: Run, row: FindingRow) -> bool:
             return is_alone and load.seconds <= 0.002 and work < 0.71 * run.slots and load.running >= 0.9 * run.slots
         case "busy_scheduler":
             return run.scheduler_percent >= 80 and ended >= 900 and work / ended <= 0.0125
-        case "managers_full":  # more slots would be used, and no manager may start any by itself
+        case "managers_full":  # more slots would help, and no manager may start any
             can_grow = any(each.pending or each.max_slots < 0 or each.trouble for each in run.managers) or any(
                 each.units * 2 + 2 <= each.max_slots for each in run.managers
             )
@@ -101,8 +101,8 @@ def truth(run: Run, row: FindingRow) -> bool:
         case "failing_worker":
             healthy = any(each.failed_share <= 0.5 for each in run.loads)
             return row.subject == f"grid-{run.bad_worker}" and healthy
-        case "failing_function":  # fails by itself, and not because of one worker
-            is_only = run.workers == 1  # then the cause may be either
+        case "failing_function":  # the function itself fails, and not one worker
+            is_only = run.workers == 1  # then either may be the cause
             return load.ran and (load.failed_share >= 0.5 or is_only) and (load.messages == 1 or is_only)
         case "full_storage":
             return run.stored_share >= 0.9 and not run.spilled_bytes

@@ -1,4 +1,4 @@
-"""A journal after a crash: everything that the disk had confirmed, in order."""
+"""A journal after a crash contains everything that the disk had confirmed, in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = b"the mark"
 
 
 def segment(first: int, contents: list[bytes], durable: Callable[[int], int] = lambda sequence: 0) -> bytes:
-    """Return a segment with records of these bodies. durable: content of the record, by sequence number."""
+    """Return a segment with these records. durable: the confirmed number stored in a record, by its own number."""
     rows = enumerate(contents, first)
     return pack_header(MARK) + b"".join(pack(MARK, number, durable(number), body) for number, body in rows)
 
@@ -39,7 +39,7 @@ def test_truncated_segment_keeps_all_records_before_the_cut(contents: list[bytes
         count = max((number for number, end in enumerate(ends) if end <= cut), default=0)
         data = whole[:cut] + bytes(zeros) if cut >= HEADER_BYTES else b""
         if zeros and cut < len(whole) and not any(whole[cut:]):
-            continue  # the zeros are the truncated ones
+            continue  # only zeros were truncated
         found = replayed(data)
         assert found == contents[:count] or (found == contents[: count + 1] and not any(whole[cut : ends[count + 1]]))
 
@@ -54,7 +54,7 @@ def test_wrong_byte_loses_only_unconfirmed_records_or_raises(contents: list[byte
     for body in contents:
         ends.append(ends[-1] + HEAD_BYTES + len(body))
     before = max(number for number, end in enumerate(ends) if end <= at)
-    if before < confirmed:  # the last record is complete, and states the confirmed number
+    if before < confirmed:  # the last record is complete, and contains the confirmed number
         with pytest.raises(JournalError, match="damaged"):
             replayed(wrong)
     else:
@@ -95,7 +95,7 @@ def test_invalid_records_are_removed_so_that_later_ones_count(tmp_path: Path) ->
 
 @given(st.lists(bodies, max_size=5), st.lists(bodies, max_size=5), st.data())
 def test_directory_recovers_from_any_crash(first: list[bytes], second: list[bytes], data: st.DataObject) -> None:
-    """A crash leaves any part of the last segment; the next begins with the number after the last valid one."""
+    """A crash leaves any part of the last segment. The next segment starts after the last valid number."""
     with tempfile.TemporaryDirectory() as name:
         directory = JournalDirectory(Path(name))
         whole = segment(1, first)

@@ -1,4 +1,4 @@
-"""Key lines with arbitrary changes of bytes admit the same peers or fewer, and nothing fails."""
+"""Changing arbitrary bytes of key lines never admits more peers, and nothing fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a monitor receives, the model is bounded, and its views match their schemas."""
+"""For any messages that a monitor receives, its model is bounded, and its views match their schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the storage and its peers together, with broken links and lost sessions."""
+"""The cores of the storage and its peers together, with broken links and lost sessions."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def may_get(peer: bytes, object_id: bytes) -> bool:
 
 
 def content_of(object_id: bytes, size: int) -> bytes:
-    """Return the bytes of an object: equal for the same id and size, whoever puts it."""
+    """Return an object's bytes, which depend only on id and size."""
     return bytes((object_id[-1] * 7 + index * 3 + owner_of(object_id)[-1]) % 256 for index in range(size))
 
 
 @dataclass(eq=False)
 class Shared:
-    """Shared memory, without any memory."""
+    """Shared memory, simulated with ordinary memory."""
 
     parts: Sequence[memoryview]
 
@@ -91,9 +91,9 @@ class Shared:
 
 
 class StorageAndPeers(RuleBasedStateMachine):
-    """Messages are tuples in two queues per peer. A break keeps them (sessions resend), a new session loses them.
+    """Messages are tuples in two queues per peer. A break keeps them, as sessions resend. A new session loses them.
 
-    Descriptors of shared memory may be lost on either way, each by itself.
+    Descriptors of shared memory may be lost in either direction, one at a time.
     """
 
     def __init__(self) -> None:
@@ -145,13 +145,13 @@ class StorageAndPeers(RuleBasedStateMachine):
     def laws_hold(self) -> None:
         check_storage(self.core)
 
-    # -- what peers want ------------------------------------------------------------------------------------------
+    # -- actions of peers -----------------------------------------------------------------------------------------
 
     @rule(peer=peers, object_id=ids, sizes=layouts, is_shared=st.booleans())
     def put(self, peer: bytes, object_id: bytes, sizes: list[int], is_shared: bool) -> None:
         data = content_of(object_id, sum(sizes))
         if not may_put(peer, object_id):
-            data = bytes(255 - each for each in data)  # a foreign peer has other intentions
+            data = bytes(255 - each for each in data)  # a peer that may not put the object sends other contents
         parts: list[memoryview] = []
         start = 0
         for size in sizes:
@@ -180,7 +180,7 @@ class StorageAndPeers(RuleBasedStateMachine):
         self.pending[call] = wanted
         self.peer_step(peer, call)
 
-    # -- what the network does ------------------------------------------------------------------------------------
+    # -- actions of the network -----------------------------------------------------------------------------------
 
     @rule(peer=peers, count=st.integers(1, 20), loses=st.booleans())
     def deliver_up(self, peer: bytes, count: int, loses: bool = False) -> None:
@@ -279,7 +279,7 @@ class StorageAndPeers(RuleBasedStateMachine):
     def peer_step(self, peer: bytes, *inputs: RequestsInput) -> None:
         for command in self.requests[peer].step(inputs, self.now):
             if isinstance(command, CallEnded):
-                wanted = self.pending.pop(command.call)  # raises if a call ends twice
+                wanted = self.pending.pop(command.call)  # raises KeyError if a call ends twice
                 if isinstance(command.outcome, list):
                     assert wanted is not None
                     assert may_get(peer, wanted)

@@ -1,6 +1,6 @@
-"""Whatever executor, scheduler, and time do: every attempt has one end, and nothing starts twice at once.
+"""For any actions of executor and scheduler at any time, each attempt ends once, and none starts twice at once.
 
-Long random walks from a seed. The executor may accept only some calls, and report late, twice, or never.
+Long random walks from a seed. The executor may accept only some calls, and may report late, twice, or never.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAILURES = [
     Outcome.REJECTED,
     Outcome.OBJECT_LOST,
 ]
-"""How a call may fail without a result."""
+"""Ways in which a call may fail without a result."""
 FUNCTION = content_id(b"code")
 STEPS = 200
 
@@ -52,7 +52,7 @@ class Walk(CoreRig):
         self.ended: Counter[CallKey] = Counter()
         self.outcomes: dict[CallKey, Outcome] = {}
         self.given: set[CallKey] = set()
-        """Calls that the executor has accepted or not yet answered."""
+        """Calls that the executor has accepted or has not answered yet."""
         self.cancelled: set[CallKey] = set()
         self.taken: set[CallKey] = set()
         self.arriving: list[DeliverResult] = []
@@ -83,7 +83,7 @@ class Walk(CoreRig):
                 for identifier, attempt, started in zip(message.ids, message.attempts, message.started, strict=True):
                     if not started:
                         self.ended[identifier, attempt] += 1
-                        assert (identifier, attempt) not in self.taken, "what may have begun was given back"
+                        assert (identifier, attempt) not in self.taken, "a task that may have started was returned"
         self.sent.clear()
         assert all(count == 1 for count in self.ended.values()), "an attempt ended twice"
 
@@ -156,7 +156,7 @@ class Walk(CoreRig):
             self.turn(CallFailed(*key, outcome, "lost"))
 
     def late(self) -> None:
-        """A report of a cancelled or ended call."""
+        """Report a cancelled or ended call."""
         key = self.pick(self.cancelled | set(self.ended))
         if key is not None and key not in self.given:
             count = len(self.arriving)

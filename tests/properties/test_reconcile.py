@@ -1,4 +1,4 @@
-"""Whatever happens to units, the reconciler converges, respects its limits, and causes no storms."""
+"""For any events, the reconciler converges, respects its limits, and causes no storms."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, Decision, Un
 from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
 
 LONG_SECONDS = 1000.0
-"""Longer than every backoff delay with its jitter."""
+"""Longer than any backoff delay with its jitter."""
 
 
 class World:
-    """A reconciler over an in-memory backend, and a clock."""
+    """A reconciler with an in-memory backend and a clock."""
 
     def __init__(self, max_units: int | None) -> None:
         self.max_units = max_units

@@ -1,4 +1,4 @@
-"""The scheduler core under arbitrary actions of peers in any order: its invariants and promises hold."""
+"""The scheduler core keeps its invariants and promises for any actions of its peers, in any order."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class JudgedCluster(Cluster):
         return commands
 
     def _compare_with_journal(self) -> None:
-        """The journal equals the core's state of clients outside tasks."""
+        """Check that the journal equals the core's client state, except for tasks."""
         clients = {name: client for name, client in self.state.clients.items() if client.via is None}
         found = {each.client: each for each in self._ledger.recovered()}
         assert found.keys() == clients.keys()
@@ -177,7 +177,7 @@ class JudgedCluster(Cluster):
 
 
 class SchedulerAndPeers(RuleBasedStateMachine):
-    """Each peer has at most one session; the model drops a session when the core or the peer ends it."""
+    """Each peer has at most one session. The model drops a session when the core or the peer ends it."""
 
     @initialize(
         limit=st.sampled_from((-1, -1, 20)), slots=st.integers(1, 3), spread=st.sampled_from((True, True, False))
@@ -206,7 +206,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         return name, self.model.workers[name]
 
     def judge(self) -> None:
-        """Drop everything that the core has dropped, then check all messages since the last time."""
+        """Drop sessions that the core has dropped, then check all messages since the last call."""
         core = self.cluster.core
         waiting = objects(json.loads(status(core.state, NOTHING))["waiting"])
         assert sum(row["tasks"] for row in waiting) == core.state.counts.waiting + core.state.ready.count
@@ -224,7 +224,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             elif isinstance(command, SendToStorage) and isinstance(command.message, m.ForgetObjects):
                 self.model.forgets(command.message.ids)
 
-    # -- who is here
+    # -- sessions
 
     @rule(name=st.sampled_from(("alice", "bob")), anew=rarely)
     def client_comes(self, name: str, anew: bool) -> None:
@@ -345,8 +345,8 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             alive = [*self.model.clients, *(name for name, worker in self.model.workers.items() if worker.up)]
             self.cluster.wait(4.0, [name for name in alive if name != silent])
         client = self.model.clients.get(silent)
-        assert client is None or client.via is not None, "a client that is silent is given up"
-        assert silent not in self.model.workers, "a worker that is silent is given up"
+        assert client is None or client.via is not None, "a silent client is given up"
+        assert silent not in self.model.workers, "a silent worker is given up"
 
     # -- clients
 
@@ -366,7 +366,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         nameable = [*client.tasks, *ids, *client.unresolved * 2, *self.objects, *UNKNOWN, *foreign[:2]]
         references = [tuple(pick(nameable, rows[index] if index < len(rows) else ())) for index in range(count)]
         for index, row in enumerate(references):
-            # Tasks that await each other or themselves are the only thing that a client must not submit.
+            # A client may submit anything except tasks that await themselves or each other.
             references[index] = tuple(key for key in row if key not in ids[index:])
         for identifier, row in zip(ids, references, strict=True):
             client.tasks[identifier] = ModelTask(spec, row)
@@ -386,7 +386,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(("alice", "bob")))
     def comes_back_and_submits_again(self, name: str) -> None:
-        """Its session was lost: it opens another, and still waits for unfinished tasks."""
+        """Open a new session after a loss, in which the client still waits for unfinished tasks."""
         earlier = self.model.clients.get(name, ModelClient())
         self.client_joins(name)
         self.model.clients[name].tasks = {
@@ -542,7 +542,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             del client.missing[identifier]
         self.cluster.say(name, m.ObjectsRestored([], ids, "gone") if is_lost else m.ObjectsRestored(ids, []))
 
-    # -- nonsense
+    # -- invalid messages
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS, "nobody")), message=nonsense)
     def sends_what_it_may_not(self, name: str, message: m.Message) -> None:
@@ -566,10 +566,10 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         self.cluster.say(name, m.Returned([identifier], [attempt], [False]))
         self.cluster.say(name, m.Done([identifier], [attempt], [m.Outcome.SUCCESS], [value], [1]))
 
-    # -- the end
+    # -- end
 
     def teardown(self) -> None:
-        """With suitable workers and enough time, every task of every connected client ends."""
+        """Check that every task ends, given suitable workers and enough time."""
         if not hasattr(self, "cluster"):
             return
         everything: dict[str, float | None] = {"gpu": None, "big": None}
@@ -589,14 +589,14 @@ class SchedulerAndPeers(RuleBasedStateMachine):
                 self.tasks_succeed_in_their_order(name, 10**6)
             self.time_passes(1.0, set())
         left = [client.unresolved for client in self.model.clients.values() if client.unresolved]
-        assert not left, f"tasks wait for ever: {left}"
+        assert not left, f"tasks wait forever: {left}"
         for name in list(self.model.workers):
             self.tasks_succeed_in_their_order(name, 10**6)
-        assert not self.cluster.state.departed, "what clients left behind has come back"
+        assert not self.cluster.state.departed, "all tasks of departed clients were returned"
         for name in list(self.model.clients):
             self.leaves(name)
-        assert not self.cluster.state.objects.stored, "when all clients are gone, no object is used"
-        assert not self.cluster.state.objects.functions, "when all clients are gone, no function is used"
+        assert not self.cluster.state.objects.stored, "objects remain after all clients have left"
+        assert not self.cluster.state.objects.functions, "functions remain after all clients have left"
 
 
 @pytest.mark.timeout(180)

@@ -1,4 +1,4 @@
-"""The grammar of every sentence of scheduler and policies, for any counts and names."""
+"""The grammar of all sentences from the scheduler and the policies, for any counts and names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OFFERED: st.SearchStrategy[dict[str, float | None]] = st.sampled_from([{}, {"gpu
 
 
 def mistakes(text: str) -> list[str]:
-    without_dots = text.replace("...", "x")  # they represent a value
+    without_dots = text.replace("...", "x")  # the dots represent a value
     return [f"{name}: {text!r}" for pattern, name in MISTAKES.items() if re.search(pattern, without_dots)]
 
 
@@ -80,7 +80,7 @@ def test_explanations_of_tasks_and_managers_are_sentences(
     client = cluster.client("alice")
     for number, (most, capabilities, trouble, fixed, pending, reason) in enumerate(managers):
         name = cluster.manager(f"m{number}", most, capabilities=capabilities, fixed=fixed)
-        if number < 3:  # the last has only connected
+        if number < 3:  # the last client has only connected
             units = [UnitStatus(f"u{each}", UnitState.PENDING, 1, 2.0 * each, reason) for each in range(pending - 1)]
             cluster.say(name, ManagerStatus(cluster.now, units, trouble))
     for number, (capabilities, slots, state) in enumerate(workers):
@@ -98,7 +98,7 @@ def test_explanations_of_tasks_and_managers_are_sentences(
 
 
 def said(cluster: Cluster, tasks: Iterable[bytes]) -> Iterator[str]:
-    """Yield all current texts of a cluster for users."""
+    """Yield all current texts for users of a cluster."""
     state, now = cluster.state, cluster.now
     yield without_workers(state) or "none"
     for needs in [Needs(), *state.ready.queues]:

@@ -1,4 +1,4 @@
-"""Everything arrives once and in order, whatever breaks or is lost, duplicated, or delayed."""
+"""Every message arrives once and in order, despite breaks, losses, duplicates, and delays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Frames = tuple[bytes, bytes]
 
 
 class Side:
-    """A session, its added messages, the messages in its transport, and its delivered ones."""
+    """A session, with its sent messages, the messages in transit, and the delivered ones."""
 
     def __init__(self) -> None:
         self.session = Session(SESSION_ID, OutboxLimits(10_000, 10_000_000))
@@ -39,7 +39,7 @@ class Side:
 
 
 class Delivery(RuleBasedStateMachine):
-    """Two sides and a connection that breaks at any moment."""
+    """Two sides, with a connection that can break at any moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Delivery(RuleBasedStateMachine):
             assert listener.heard == speaker.said[: len(listener.heard)]
 
     def teardown(self) -> None:
-        """At rest on a good connection, everything has arrived, is acknowledged, and is no longer retained."""
+        """Check that everything has arrived, is acknowledged, and is not retained, once the connection is good."""
         self._disconnect()
         self.reconnect()
         for _ in range(2):

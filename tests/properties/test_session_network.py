@@ -1,7 +1,7 @@
 """Components receive every message once and in order over a network that breaks, loses, and duplicates.
 
-Faults that were planted to see that this finds them, one at a time: a break without resending messages in flight,
-delivered duplicates, undetected gaps, and a new session that continues the numbers of the old one.
+Faults planted one at a time that this test detected: no resending of messages in flight after a break, delivered
+duplicates, undetected gaps, and a new session that continues the numbers of the previous one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ADDRESS = "tcp://127.0.0.1:1"
 
 
 class Client:
-    """A connector, and the messages sent and received on each side since its session began."""
+    """A connector, and the messages sent and received on each side since the session began."""
 
     def __init__(self, number: int) -> None:
         self.peer = number.to_bytes(8, "big")
@@ -67,7 +67,7 @@ class Client:
 
 
 class Network(RuleBasedStateMachine):
-    """Three clients and a server that sometimes restarts."""
+    """Three clients, and a server that sometimes restarts."""
 
     @initialize(seed=st.integers(0, 2**32))
     def start(self, seed: int) -> None:
@@ -189,13 +189,13 @@ class Network(RuleBasedStateMachine):
         for heard in (*(client.heard for client in self.clients.values()), *self.heard.values()):
             assert all(earlier < later for earlier, later in pairwise(heard))
         for peer, client in self.clients.items():
-            # The server's messages in this session arrive without gaps, though maybe not yet to the last.
+            # The server's messages in this session arrive without gaps, although the last ones may still be missing.
             said = self.said.get(peer, [])
             if self.open.get(peer) and client.connected and client.heard and client.heard[0] in said[:1]:
                 assert client.heard == said[: len(client.heard)]
 
     def teardown(self) -> None:
-        """Once the network works again, every message arrives, and no sender retains any."""
+        """Check that every message arrives and no sender retains any, once the network works again."""
         if not hasattr(self, "clients"):
             return
         self.network.set_reachable(ADDRESS, True)

@@ -1,4 +1,4 @@
-"""Properties of every plan, for any cluster."""
+"""Invariants of every plan, for any cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles: merging preserves time and samples in any order, and their size is bounded."""
+"""Merging profiles preserves time and samples in any order, and bounds their size."""
 
 from __future__ import annotations
 

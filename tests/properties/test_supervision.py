@@ -1,4 +1,4 @@
-"""The laws of supervision hold whatever processes do and whenever a stop is requested."""
+"""The invariants of supervision hold for any behavior of the processes, whenever a stop is requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = [component.name for component in COMPONENTS]
 
 
 class Processes(RuleBasedStateMachine):
-    """Plays the shell and the processes, which obey no rule except that a kill ends them."""
+    """Plays the shell and the processes, which may do anything except survive a kill."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ class Processes(RuleBasedStateMachine):
             for command in self.supervision.step(self.now):
                 match command:
                     case StartProcess(component):
-                        assert component.name not in self.alive, "it has no second process"
+                        assert component.name not in self.alive, "the component has no second process"
                         assert not was_stopping, "a stop starts nothing"
-                        assert not (component.optional and self.is_given_up), "its socket is closed"
+                        assert not (component.optional and self.is_given_up), "the component's socket is closed"
                         self.starts[component.name].append(self.now)
                         self.alive[component.name] = next(self.pids)
                         self.supervision.started(component.name, self.alive[component.name], self.now)

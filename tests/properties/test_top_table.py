@@ -1,4 +1,4 @@
-"""The table of workers and its surroundings."""
+"""The worker table of scaler_top and the parts around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot plus deltas equals a new snapshot, whatever happens and whenever updates occur."""
+"""A snapshot with deltas applied equals a new snapshot, for any events at any time."""
 
 from __future__ import annotations
 

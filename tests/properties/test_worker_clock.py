@@ -1,4 +1,4 @@
-"""The estimated offset of the scheduler's clock, whatever clocks and network do."""
+"""The estimated offset of the scheduler's clock, for any clocks and network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRIFTS = st.floats(-MAX_DRIFT / 2, MAX_DRIFT / 2)
 DELAYS = st.floats(1e-5, 5.0)
 EXCHANGES = st.lists(st.tuples(st.floats(0.0, 10.0), DELAYS, DELAYS), min_size=1, max_size=30)
 ROUNDING = 1e-7
-"""Of sums with such offsets."""
+"""Rounding error in sums with such offsets."""
 
 
 @given(OFFSETS, DRIFTS, EXCHANGES)

@@ -1,10 +1,10 @@
-"""Whatever processors, scheduler, and time do: every attempt has one end, and only started ones are charged.
+"""For any actions of processors and scheduler at any time, each attempt ends once, and only started ones are charged.
 
-Long random walks from a seed. Planted in the core one at a time, each of these faults is caught here: results left in
-a dead processor's page are not read (a finished task is charged); results of a page count twice (an attempt ends twice,
-or a processor is banned); a read task that has not begun is charged; what waited behind a dead task is forgotten;
-tasks of a released processor are requeued; an attempt is sent to a processor of another environment; a slot keeps to
-its environment.
+Long random walks from a seed. Faults planted in the core one at a time that this test detected: results in a dead
+processor's page are not read (a finished task is charged); a page's results count twice (an attempt ends twice, or a
+processor is banned); a task that was read but not started is charged; tasks queued behind a dead task are forgotten;
+a released processor's tasks are requeued; an attempt is sent to a processor with another environment; a slot never
+changes its environment.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Walk(CoreRig):
         self.turn(ProcessorReported(number, event))
 
     def perform(self, command: Command) -> AgentInput | None:
-        """Perform a command; a processor may continue before it is killed or reclaimed."""
+        """Perform a command. A processor may continue before it is killed or reclaimed."""
         if isinstance(command, ActOnProcessor) and command.verb in (Verb.KILL, Verb.RECLAIM):
             processor = self.hands[command.number]
             if self.random.random() < 0.2 and not (processor.killed or processor.released):
@@ -112,8 +112,8 @@ class Walk(CoreRig):
                     if not started:
                         self.ended[identifier, attempt] += 1
                         known = self.outcomes.setdefault((identifier, attempt), Outcome.NOT_STARTED)
-                        assert known == Outcome.NOT_STARTED, "what had ended was given back"
-                        assert (identifier, attempt) not in self.begun, "what had begun was given back as not started"
+                        assert known == Outcome.NOT_STARTED, "an ended task was returned"
+                        assert (identifier, attempt) not in self.begun, "a started task was returned as not started"
         for text in self.logged:
             assert "is ended" not in text or "read no task" in text, "a processor was banned"
         self.sent.clear()
@@ -179,7 +179,7 @@ class Walk(CoreRig):
         self.begun.add(processor.running)
 
     def work(self) -> None:
-        """A processor works for a while, and may send its results."""
+        """Let a processor work for a while, and possibly send its results."""
         number, processor = self.pick()
         if self.random.random() < 0.3:
             processor.reads_while_taken = self.random.randint(0, 3)
@@ -208,7 +208,7 @@ class Walk(CoreRig):
         self.turn(*[ResultsReceived(number, each) for each in earlier + results])
 
     def wait(self) -> None:
-        """A running task starts or stops waiting for others."""
+        """Let a running task start or stop waiting for other tasks."""
         number, processor = self.pick()
         if processor.running is None or processor.killed:
             return
@@ -219,7 +219,7 @@ class Walk(CoreRig):
             self.signals(number, Event.BLOCKED)
 
     def read(self) -> None:
-        """A processor dies between reading a task and starting it."""
+        """Kill a processor between reading a task and starting it."""
         number, processor = self.pick()
         if processor.running is None and processor.tasks():
             processor.unread.pop(0)
@@ -244,20 +244,20 @@ class Walk(CoreRig):
         self.turn(TimeElapsed(self.snapshots()))
 
     def forget(self) -> None:
-        """The scheduler has dropped the worker."""
+        """Let the scheduler drop the worker."""
         self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
         self.hears(Recall([], [], True))
         self.came = set()
 
     def restart(self) -> None:
-        """Another scheduler replaces this one: it receives the running tasks, and the results again."""
+        """Replace the scheduler with a new one, which receives the running tasks, and the results again."""
         self.incarnation += 1
         self.ended.clear()
         self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
         self.recall()  # the answer to the report
 
     def run_out(self) -> None:
-        """Let everything finish: then every received attempt has ended."""
+        """Let everything finish, and check that every received attempt has ended."""
         for _ in range(10_000):
             if self.came <= set(self.outcomes):
                 return
@@ -279,7 +279,7 @@ class Walk(CoreRig):
                     self.finished.add(processor.running)
                     processor.finish()
                 self.hear(number, processor, [processor.flush()] if processor.page else [])
-        raise AssertionError("attempts are left that never end")
+        raise AssertionError("some attempts never end")
 
 
 @given(st.integers(0, 2**32))

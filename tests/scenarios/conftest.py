@@ -1,4 +1,4 @@
-"""`pytest tests/scenarios --rewrite` rewrites the answers of all stories: review the diff before keeping it."""
+"""`pytest tests/scenarios --rewrite` rewrites the answers of all stories. Review the diff before keeping it."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """True if answers are rewritten instead of compared."""
+    """Whether answers are rewritten instead of compared."""
     return bool(request.config.getoption("--rewrite"))

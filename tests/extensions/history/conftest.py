@@ -1,4 +1,4 @@
-"""A cluster with a history, and a client of it."""
+"""A cluster with a history, and a client."""
 
 from __future__ import annotations
 
