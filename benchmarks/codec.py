@@ -38,7 +38,7 @@ def batches(tasks: int) -> list[m.Message]:
     ]
 
 
-def others() -> list[m.Message]:
+def rare_messages() -> list[m.Message]:
     """Return messages that are rare per peer but add up over many peers."""
     processor = m.ProcessorStatus(4321, 12.5, 100_000_000, True, False, bytes(16), 0.5)
     return [
@@ -62,7 +62,7 @@ def show(messages: list[m.Message], per: int, unit: str) -> None:
 def main() -> None:
     show(batches(TASKS), TASKS, f"task, {TASKS} tasks")
     show(batches(1), 1, "message, 1 task")
-    show(others(), 1, "message")
+    show(rare_messages(), 1, "message")
     code = "import time; t = time.perf_counter(); import scaler.protocol.codec; print(time.perf_counter() - t)"
     imports = [
         float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout) for _ in range(5)

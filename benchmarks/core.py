@@ -99,9 +99,9 @@ class Bench:
         self.longest = max(self.longest, took)
         for command in commands:
             if isinstance(command, Send):
-                self.hear(command)
+                self.receive(command)
 
-    def hear(self, command: Send) -> None:
+    def receive(self, command: Send) -> None:
         message = command.message
         if isinstance(message, Finished):
             self.finished += len(message.ids)

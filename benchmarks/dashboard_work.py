@@ -72,7 +72,7 @@ FUNCTIONS = (simulate_paths, load_market, price_swaption)
 
 @contextlib.contextmanager
 def scaler() -> Iterator[tuple[str, Any]]:
-    from scaler import Client, SchedulerClusterCombo  # noqa: PLC0415 (each system is imported where it is)
+    from scaler import Client, SchedulerClusterCombo  # noqa: PLC0415 (each system is imported where it is installed)
 
     with ExitStack() as stack:
         cluster = stack.enter_context(SchedulerClusterCombo(n_workers=0, web_port=0))

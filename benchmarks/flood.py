@@ -76,14 +76,14 @@ class Program:
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, __file__, *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.hear()
+        self.read()
 
-    def tell(self) -> None:
+    def resume(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
-    def hear(self) -> dict[str, float]:
+    def read(self) -> dict[str, float]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         check(bool(line), "a client")
@@ -104,16 +104,16 @@ def run(case: str, tasks: int, workers: int) -> dict[str, float]:
 def measure(address: str, flooded: str, tasks: int) -> dict[str, float]:
     one = Program("--single", address)
     other = Program("--flood", flooded, "--tasks", str(tasks)) if flooded else None
-    one.tell()
+    one.resume()
     figures = {}
     if other is None:
         time.sleep(ALONE_SECONDS)
     else:
-        other.tell()
-        figures = other.hear()
+        other.resume()
+        figures = other.read()
         other.end()
-    one.tell()
-    figures |= one.hear()
+    one.resume()
+    figures |= one.read()
     one.end()
     return figures
 

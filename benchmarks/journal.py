@@ -142,7 +142,7 @@ if LMDB is not None:
 
 
 async def confirmed(store: Store, count: int) -> None:
-    while store.durable < count:  # noqa: ASYNC110 (databases in threads have no event)
+    while store.durable < count:  # noqa: ASYNC110 (a database's thread sends no event)
         await asyncio.sleep(0.0001)
 
 

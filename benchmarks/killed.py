@@ -50,7 +50,7 @@ def scenario(start: Start, tasks: int, kill_after_ms: int) -> dict[str, float]:
 def is_right(future: Pending, expected: int, deadline: float) -> bool:
     try:
         return bool(future.result(max(deadline - time.perf_counter(), 0.01)) == expected)
-    except Exception:  # noqa: BLE001 (whatever a system raises, the result is missing)
+    except Exception:  # noqa: BLE001 (any exception means that the result is missing)
         return False
 
 

@@ -82,7 +82,7 @@ def lateness(browser: Browser, seconds: int) -> list[float]:
     with (
         SchedulerClusterCombo(n_workers=2, logging_level="WARNING") as cluster,
         Client(cluster.get_address()) as client,
-        started(own("scaler_ui"), cluster.get_monitor_address(), "--web-port", "0", says="http://") as (_, url),
+        started(own("scaler_ui"), cluster.get_monitor_address(), "--web-port", "0", part="http://") as (_, url),
     ):
         thread = threading.Thread(target=feed, args=(client,))
         thread.start()

@@ -92,9 +92,9 @@ def own(command: str) -> str:
 
 
 @contextlib.contextmanager
-def started(*command: str, says: str = "", cores: list[int] | None = None) -> Iterator[tuple[psutil.Process, str]]:
-    """Run a command, and yield the first word in its output with this prefix. Kills the process and its children."""
-    output = subprocess.PIPE if says else subprocess.DEVNULL
+def started(*command: str, part: str = "", cores: list[int] | None = None) -> Iterator[tuple[psutil.Process, str]]:
+    """Run a command, and yield the first word of its output with this part. Kills the process and its children."""
+    output = subprocess.PIPE if part else subprocess.DEVNULL
     terminal = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     with nullcontext() if cores is None else on_cores(cores):
         running = subprocess.Popen(
@@ -102,7 +102,7 @@ def started(*command: str, says: str = "", cores: list[int] | None = None) -> It
         )
     try:
         lines = iter(running.stdout or ())
-        yield psutil.Process(running.pid), next((word for line in lines for word in line.split() if says in word), "")
+        yield psutil.Process(running.pid), next((word for line in lines for word in line.split() if part in word), "")
     finally:
         process = psutil.Process(running.pid)
         for each in (*process.children(recursive=True), process):
@@ -118,7 +118,7 @@ def views(address: str, cores: list[int], settle_seconds: int) -> Iterator[list[
     with contextlib.ExitStack() as stack:
         profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         ui = (own("scaler_ui"), address, "--web-port", "0")
-        server, url = stack.enter_context(started(*ui, says="http://", cores=cores))
+        server, url = stack.enter_context(started(*ui, part="http://", cores=cores))
         page = (str(chromium), *CHROMIUM, f"--user-data-dir={profile}", "--remote-debugging-port=0", url)
         rest = [
             stack.enter_context(started(*command, cores=cores))[0]
