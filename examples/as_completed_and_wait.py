@@ -3,7 +3,7 @@
 Prints::
 
     answered by: near
-    prices asked for: 3, best: 97.0
+    prices requested: 3, best: 97.0
     not done after 0.1 s: 1
 """
 
@@ -34,7 +34,7 @@ with SchedulerClusterCombo(n_workers=3) as cluster, Client(address=cluster.get_a
     asked = [client.submit(price, shop) for shop in ("corner", "market", "online")]
     for future in as_completed(asked, timeout=30):  # in order of completion
         best = min(best, future.result())
-    print(f"prices asked for: {len(asked)}, best: {best}")
+    print(f"prices requested: {len(asked)}, best: {best}")
 
     lost = client.submit(ask, "far")
     print("not done after 0.1 s:", len(wait([lost], timeout=0.1).not_done))

@@ -47,7 +47,7 @@ async def main(address):
             async with asyncio.timeout(0.3):
                 await future
         except TimeoutError:
-            print("too late, and", "cancelled" if future.cancelled() else "it still runs")
+            print("too late, and", "cancelled" if future.cancelled() else "still running")
 
         print(await client.submit(count_all, texts))
 

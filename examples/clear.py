@@ -3,8 +3,8 @@
 Prints::
 
     cancelled: True True
-    the table is void: ObjectLostError
-    afresh: 6
+    the table is lost: ObjectLostError
+    new object: 6
 """
 
 import threading
@@ -26,5 +26,5 @@ with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_a
     try:
         client.submit(sum, table).result()
     except ObjectLostError as error:
-        print("the table is void:", type(error).__name__)
-    print("afresh:", client.submit(sum, client.send_object([1, 2, 3])).result())
+        print("the table is lost:", type(error).__name__)
+    print("new object:", client.submit(sum, client.send_object([1, 2, 3])).result())

@@ -9,7 +9,7 @@ Prints::
     SerializationError: the result is a generator: client.stream(fn, ...) iterates over its values
     SerializationError: argument 1 of len (_thread.lock) cannot be serialized: ...
     UsageError: a task's function must be callable, and 'margin' is not
-    still well: 0.5
+    still works: 0.5
 """
 
 import os
@@ -70,4 +70,4 @@ with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_a
         except (SerializationError, UsageError) as error:
             show(error)
 
-    print("still well:", client.submit(margin, 10, 20).result())
+    print("still works:", client.submit(margin, 10, 20).result())

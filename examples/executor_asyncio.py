@@ -2,7 +2,7 @@
 
 Prints::
 
-    3 passwords hashed, the loop was free meanwhile: True
+    3 passwords hashed, the loop kept running: True
     ['94b8853c', '14789923', '6b33b123']
 """
 
@@ -32,7 +32,7 @@ async def main(executor):
     counting = asyncio.create_task(count_turns())
     hashes = await asyncio.gather(*(handle(executor, password) for password in ("owl", "fox", "elk")))
     counting.cancel()
-    print(f"{len(hashes)} passwords hashed, the loop was free meanwhile: {turns > 1}")
+    print(f"{len(hashes)} passwords hashed, the loop kept running: {turns > 1}")
     print(hashes)
 
 

@@ -8,7 +8,7 @@ Prints::
     first prime above 1,000,000: 1000003
     items read from the endless stream: fewer than 1,000
     kettle: 95.0
-    toaster: ValueError: 'hot' is no number
+    toaster: ValueError: 'hot' is not a number
     oven: 180.0
 """
 
@@ -24,7 +24,7 @@ def is_prime(number):
 def read(line):
     name, value = line.split("=")
     if not value.isdigit():
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return f"{name}: {float(value)}"
 
 

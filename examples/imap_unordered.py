@@ -2,8 +2,8 @@
 
 Prints::
 
-    two quick ones came before the slow one
-    requests in all: 30
+    two quick results arrived before the slow one
+    total requests: 30
 """
 
 import tempfile
@@ -14,7 +14,7 @@ from scaler import Client, SchedulerClusterCombo
 
 
 def requests_of(log, archive_is_open):
-    """Simulates reading log files, one of which takes long: here, until the archive opens."""
+    """Simulates reading log files, one of which is slow: it waits until the archive opens."""
     while log == "archive" and not archive_is_open.exists():
         threading.Event().wait(0.01)
     return log, {"monday": 7, "tuesday": 11, "archive": 12}[log]
@@ -34,5 +34,5 @@ with (
         total += requests
         if len(came) == 2:
             key.touch()
-    print("two quick ones came before the slow one" if came[-1] == "archive" else came)
-    print("requests in all:", total)
+    print("two quick results arrived before the slow one" if came[-1] == "archive" else came)
+    print("total requests:", total)

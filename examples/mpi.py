@@ -25,7 +25,7 @@ if world.rank == 0:
 
 
 def run_mpi(command, processes):
-    """Run an MPI program with so many processes for each member. Returns its output in the first member."""
+    """Run an MPI program with this many processes per member. Returns its output in the first member."""
     gang = current_gang()
     if gang.rank > 0:
         with connected(gang.hosts[0], gang.port) as connection:

@@ -10,7 +10,7 @@ A policy is pure, so you can try it without a cluster, as the first lines below 
 
 Prints::
 
-    plan for 25 tasks: 3 workers (25 tasks, 10 for each worker)
+    plan for 25 tasks: 3 workers (25 tasks, 10 per worker)
     25 tasks ran on 3 workers
 """
 

@@ -3,7 +3,7 @@
 Prints::
 
     in dollars: [5.0, 10.0, 20.0]
-    the first one: 5.0
+    first value: 5.0
     called back with: 2.5
     unknown: KeyError('CHF')
 """
@@ -28,7 +28,7 @@ def in_dollars(bill):
 with Pool(2, load, [{"EUR": 1.25, "GBP": 2.5}]) as pool:
     bills = [("EUR", 4), ("GBP", 4), ("GBP", 8)]
     print("in dollars:", pool.starmap(convert, bills))
-    print("the first one:", next(pool.imap(in_dollars, bills)))
+    print("first value:", next(pool.imap(in_dollars, bills)))
     pool.apply_async(convert, ("GBP", 1), callback=lambda value: print("called back with:", value)).wait()
     unknown = pool.apply_async(convert, ("CHF", 1))
     try:

@@ -4,7 +4,7 @@ If its process or worker dies, a task is retried automatically; after its own ex
 
 Prints::
 
-    fetched the rates at attempt 3
+    fetched the rates in attempt 3
     ConnectionError: the server is down (attempt 2)
     ValueError: not a currency: 'XXX'
 """
@@ -23,7 +23,7 @@ def fetch_rates(currency, log, works_at):
     log.write_text("x" * attempt)
     if attempt < works_at:
         raise ConnectionError(f"the server is down (attempt {attempt})")
-    return f"fetched the rates at attempt {attempt}"
+    return f"fetched the rates in attempt {attempt}"
 
 
 with (
@@ -33,7 +33,7 @@ with (
 ):
     logs = Path(directory)
     jobs = [
-        ("EUR", logs / "eur", 3, 5),  # succeeds at the third attempt
+        ("EUR", logs / "eur", 3, 5),  # succeeds in the third attempt
         ("USD", logs / "usd", 9, 1),  # never succeeds, and is retried once
         ("XXX", logs / "xxx", 1, 5),  # another exception, so never retried
     ]

@@ -59,7 +59,7 @@ class Processes:
 
 def is_free(port: int) -> bool:
     with socket.socket() as taker:
-        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like the servers
         try:
             taker.bind(("127.0.0.1", port))
         except OSError:
@@ -76,7 +76,7 @@ def config_and_address() -> Iterator[tuple[Path, str]]:
         return
     free = ReservedPorts(len(PORTS))
     print(
-        f"demo:    taken by other programs: {', '.join(taken)}; the demo uses the ports from {free.first} on",
+        f"demo:    used by other programs: {', '.join(taken)}; the demo uses ports from {free.first} on",
         flush=True,
     )
     try:
@@ -95,7 +95,7 @@ def main() -> int:
         signal.signal(number, processes.interrupt)
 
     ready, said_by_scaler = os.pipe()
-    # Scaler reports when all components are ready, and ends them when this process ends, even after kill -9.
+    # Scaler reports when all components are ready, and stops them when this process exits, even after kill -9.
     asked = {"SCALER_READY_FD": str(said_by_scaler), "SCALER_PARENT_PID": str(os.getpid())}
     code = 1
     with (

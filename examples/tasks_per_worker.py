@@ -1,7 +1,7 @@
 """The scaling policy that own_policy.py installs, as a user's module.
 
 The scheduler calls a policy repeatedly with a view of the whole cluster. The policy returns the number of units (worker
-processes, or whatever the worker manager starts) for each manager.
+processes, or anything else that the worker manager starts) for each manager.
 """
 
 from scaler.errors import UsageError
@@ -13,7 +13,7 @@ class TasksPerWorker:
 
     def __init__(self, policy_content: str) -> None:
         if not policy_content.isdecimal() or int(policy_content) < 1:
-            raise UsageError(f"policy_content {policy_content!r}: write how many tasks a worker shall have, such as 10")
+            raise UsageError(f"policy_content {policy_content!r}: must be a number of tasks per worker, such as 10")
         self.allocation = Allocation()
         self._tasks = int(policy_content)
 
@@ -26,4 +26,4 @@ class TasksPerWorker:
         units = -(-unfinished // self._tasks)  # rounded up
         if first.max_units is not None:
             units = min(units, first.max_units)
-        return {first.manager_id: Wanted(units, f"{unfinished} tasks, {self._tasks} for each worker")}
+        return {first.manager_id: Wanted(units, f"{unfinished} tasks, {self._tasks} per worker")}

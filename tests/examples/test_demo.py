@@ -50,7 +50,7 @@ def test_demo_shows_results_progress_and_speed_on_free_ports(
         with demo() as process:
             output, _ = process.communicate(timeout=50)
             assert process.returncode == 0
-    assert f"taken by other programs: {PORTS[1]}; the demo uses the ports from " in output
+    assert f"used by other programs: {PORTS[1]}; the demo uses ports from " in output
     lines = {line.partition(":")[0]: line for line in output.splitlines()}
     assert lines["submit"].endswith("= 144")
     assert lines["map"].endswith("primes below 400,000 = 33860")
