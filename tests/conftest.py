@@ -164,7 +164,7 @@ def nothing_is_left(run: Run) -> Iterator[None]:
 @pytest.fixture
 def ports() -> Iterator[ReservedPorts]:
     """Four consecutive ports that no other program gets during the test."""
-    from scaler.cluster.supervisor import ReservedPorts  # noqa: PLC0415 (unit tests do without its imports)
+    from scaler.cluster.supervisor import ReservedPorts  # noqa: PLC0415 (unit tests do not need this import)
 
     reserved = ReservedPorts(4)
     yield reserved
@@ -220,7 +220,7 @@ def shared_cluster(run: Run) -> Iterator[SharedCluster]:
 @pytest.fixture(scope="module")
 def cluster(shared_cluster: SharedCluster) -> Iterator[SchedulerClusterCombo]:
     """The shared cluster for one module. Fails the module if it leaves tasks there."""
-    from scaler import Client  # noqa: PLC0415 (unit tests do without its imports)
+    from scaler import Client  # noqa: PLC0415 (unit tests do not need this import)
 
     yield shared_cluster  # type: ignore[misc]
     # Clients shared by libraries live as long as the process, and hold their tasks.

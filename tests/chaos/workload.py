@@ -392,7 +392,7 @@ def run(order: Order) -> None:
                 activity = workload.random.choice(activities)
                 try:
                     activity(workload)
-                except Exception as error:  # noqa: BLE001 (a call that fails is a finding, and the others go on)
+                except Exception as error:  # noqa: BLE001 (records the failed call and continues)
                     failed = CallFailed(now(), order.name, activity.__name__, f"{type(error).__name__}: {error}")
                     history.add(failed)
                     print(failed, flush=True)

@@ -80,7 +80,7 @@ class RealSite:
     wait_seconds = REAL_WAIT_SECONDS
 
     def __init__(self, kubeconfig: str) -> None:
-        from kubernetes import client, config  # noqa: PLC0415 (it takes seconds)
+        from kubernetes import client, config  # noqa: PLC0415 (the import takes seconds)
 
         self._kubeconfig = kubeconfig
         self._core = client.CoreV1Api(config.new_client_from_config(kubeconfig))

@@ -104,7 +104,7 @@ class RigScheduler:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._listen(address))
-        except Exception as error:  # noqa: BLE001 (raised again where the rig is made)
+        except Exception as error:  # noqa: BLE001 (raised again where the rig is created)
             self._started.put(error)
         else:
             self._started.put(self._listener.addresses[0])

@@ -141,7 +141,7 @@ def test_mutated_message_is_read_alike_by_both_or_rejected_here(kind: type[Any])
 @pytest.mark.parametrize("message", RICH.values(), ids=lambda message: type(message).__name__)
 def test_reads_a_body_in_several_segments(message: m.Message) -> None:
     whole = Body.new_message(**{name_of(message): wire(message)})
-    builder = capnp.lib.capnp._MallocMessageBuilder(1)  # noqa: SLF001 (nothing else takes the size of a segment)
+    builder = capnp.lib.capnp._MallocMessageBuilder(1)  # noqa: SLF001 (no public function takes a segment size)
     builder.set_root(whole)
     segments = builder.get_segments_for_output()
     assert len(segments) > 1

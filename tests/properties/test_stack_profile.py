@@ -108,7 +108,7 @@ def test_other_programs_can_read_the_files() -> None:
     ],
 )
 def test_invalid_profile_raises_a_value_error(text: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (whatever json says, too)
+    with pytest.raises(ValueError):  # noqa: PT011 (also any error from json)
         read_json(text)
 
 

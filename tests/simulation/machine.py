@@ -56,7 +56,7 @@ class Write(NamedTuple):
     end: int
 
 
-class _Blocked(Exception):  # noqa: N818 (no error)
+class _Blocked(Exception):  # noqa: N818 (not an error)
     """A simulated thread waits. It restarts at its top, where it reads a queue, when there may be work."""
 
 

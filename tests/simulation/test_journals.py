@@ -35,7 +35,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
             "_record_at",
             "if crc32(body, crc32(data[at + _SUMMED : body_at])) != checksum:",
             "if False:",
-            "^",  # whatever its bytes are mistaken for
+            "^",  # any error, because its bytes may be read as anything
         ),
     ),
     "records without a confirmation request count as confirmed": (

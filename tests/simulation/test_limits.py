@@ -61,7 +61,7 @@ class LimitedWorld(World):
         used: Counter[str] = Counter()
         for worker in self._actors.values():
             if isinstance(worker, SimulatedWorker) and worker.alive and worker.id in self.core.state.workers:
-                for each in worker._running:  # noqa: SLF001 (what really runs)
+                for each in worker._running:  # noqa: SLF001 (the tasks that really run)
                     used.update({name: amount for name, amount in self._needs[each].claims if name.startswith(LIMIT)})
                 if worker.running == worker.slots and (record := self.core.state.workers.get(worker.id)):
                     behind = [each for _, each, _ in worker._queue if each in record.tasks]  # noqa: SLF001

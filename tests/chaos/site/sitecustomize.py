@@ -1,10 +1,10 @@
 """Hooks for chaos runs in processes that have this directory in PYTHONPATH.
 
-*The wall clock jumps.* The offset in seconds is the double in the file that CHAOS_CLOCK names. Monotonic clocks are
-left alone, as a jump of the real clock leaves them.
+*Wall clock jumps.* The file CHAOS_CLOCK contains the offset in seconds, as a double. Monotonic clocks do not change, as
+in a real jump.
 
-*The store of a host is behind a proxy.* It tells the scheduler the address of the proxy, for which it asks at the unix
-socket that CHAOS_STORES names.
+*Stores behind a proxy.* A store requests a proxy from the unix socket CHAOS_STORES, and sends the scheduler the proxy's
+address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 _PATH = os.environ.get("CHAOS_CLOCK")
 if _PATH:
-    with open(_PATH, "rb") as _file:  # noqa: PTH123 (pathlib would cost every process its import)
+    with open(_PATH, "rb") as _file:  # noqa: PTH123 (every process would import pathlib)
         _page = mmap.mmap(_file.fileno(), 8, prot=mmap.PROT_READ)
     _time, _time_ns = time.time, time.time_ns
 
