@@ -1,4 +1,4 @@
-"""The smallest form of the benchmark of bytes between hosts: its counts, and leftovers of an interrupted run."""
+"""A minimal run of the benchmark for bytes between hosts: its counts, and its cleanup after an interrupt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def namespaces(pid: int) -> list[str]:
 @NEEDS_HOSTS
 def test_run_counts_every_byte_at_both_ends(tmp_path: Path) -> None:
     told = tmp_path / "told.json"
-    # Run from another directory: the script finds its imports from anywhere.
+    # Run from another directory, because the script must find its imports from anywhere.
     run = subprocess.run(
         [sys.executable, HOSTS, *SMALL, "shared", "--json", told],
         cwd=tmp_path,
@@ -39,7 +39,7 @@ def test_run_counts_every_byte_at_both_ends(tmp_path: Path) -> None:
     found = json.loads(told.read_text())["shared"]
     size, links = found["arguments"]["megabytes"] * 1e6, found["scaler"]["links"]
     assert set(links) == {"host0", "host1"}
-    # One copy for both slots of the host.
+    # One copy for both of the host's slots.
     assert size < links["host1"]["received_bytes"] < 1.05 * size
     assert links["host0"]["sent_bytes"] == pytest.approx(links["host1"]["received_bytes"], rel=0.01)
     assert f"| host1 | {links['host1']['sent_bytes'] / 1e6:.2f} |" in run.stdout

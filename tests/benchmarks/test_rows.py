@@ -50,7 +50,7 @@ def test_failed_row_is_the_worst() -> None:
     ("row", "name", "ours", "is_loss"),
     [
         (FAST, "tasks/s", 101, False),
-        (FAST, "tasks/s", 99, True),  # the executor, whose aim is a factor of three
+        (FAST, "tasks/s", 99, True),  # the ratio to the executor has a limit of a third of the aim
         (SMALL, "MB", 999, False),
         (SMALL, "MB", 1_001, True),
     ],

@@ -1,4 +1,4 @@
-"""Backends of every type for the checks of `scaler.testing.backends`: in memory, of processes, and of services."""
+"""Backends of every type for the checks in `scaler.testing.backends`: in memory, local processes, and services."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if "SCALER_READY_FD" in os.environ:
 while True:
     signal.pause()
 """
-"""Replaces a worker: starts faster, and does as little as a worker may."""
+"""Replaces a worker: starts faster, and does only the minimum that a worker must do."""
 
 
 @contextmanager
@@ -194,7 +194,7 @@ REMOTE = ("aws_raw_ecs", "aws_ec2", "aws_hpc", "kubernetes", "pbs", "lsf")
 
 @contextmanager
 def backend_case(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
-    """Yield a new backend of a type, whose units run a fake worker."""
+    """Yield a new backend of this type, whose units run a fake worker."""
     script = directory / "agent.py"
     script.write_text(AGENT)
     cases = {

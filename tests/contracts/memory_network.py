@@ -1,7 +1,7 @@
 """Connections without sockets or real time, for tests of components and simulations.
 
-Sessions, handshake and rules are those over sockets; only the transport differs. Nothing moves by itself: `run`
-delivers until all is quiet, `step` gives every end one iteration, and `advance` lets time pass. One seed, one history.
+Only the transport differs from real connections. Messages move only on request: `run` delivers until all is quiet,
+`step` gives every end one iteration, and `advance` lets time pass. A seed determines the history.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from scaler.protocol.messages import Hello, Server
 from scaler.protocol.session import SESSION_ID_BYTES, Envelope, Header, OutboxLimits
 
 WIRE_MESSAGES = 100
-"""Messages in flight per direction before a wire is full, like a real connection."""
+"""Messages in flight per direction until a wire is full, like a real connection."""
 MAX_ROUNDS = 100_000
 """Steps after which `run` gives up waiting for quiet."""
 
 
 class Wire:
-    """One connection: two queues of messages in flight. Its ends read what is left before they see that it broke."""
+    """One connection: two queues of messages in flight. Its ends read remaining messages before they see a break."""
 
     __slots__ = ("at_connector", "at_listener", "broken", "lossy", "network")
 
@@ -42,7 +42,7 @@ class Wire:
         self.at_connector = WireEnd(self)
         self.broken = False
         self.lossy = False
-        """True: loses everything, unnoticed by both ends."""
+        """Whether everything is lost, unnoticed by both ends."""
 
 
 class WireEnd:
@@ -106,14 +106,14 @@ class MemoryNetwork:
     """All listeners and connectors of one test. `now` is their clock."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.now = 1000.0  # never a clock that shows 0
+        self.now = 1000.0  # not 0, like a real clock
         self._random = random.Random(seed)
         self._listeners: dict[str, MemoryListener] = {}
         self._ends: list[MemoryListener | MemoryConnector] = []
-        self._listener_numbers = count()  # no two listeners use the same session ids, even after a restart
+        self._listener_numbers = count()  # makes session ids unique, even after a restart
         self._unreachable: set[str] = set()
         self.alter: Callable[[Envelope], Envelope] = lambda envelope: envelope
-        """The fate of each envelope in transit."""
+        """Decides each envelope's fate in transit."""
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class MemoryNetwork:
         on_events: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
     ) -> MemoryListener:
-        """Return a listener at this address. Raises UsageError if the address is taken."""
+        """Return a listener at this address. Raises UsageError if the address is in use."""
         if check_address(address) in self._listeners:
             raise UsageError(f"cannot listen on {address}: it is in use")
         core = ListenerCore(
@@ -145,7 +145,7 @@ class MemoryNetwork:
         on_events: Callable[[list[ConnectorEvent]], None],
         outbox: OutboxLimits | None = None,
     ) -> MemoryConnector:
-        """Return a connector to this address, where a listener may already exist or appear later."""
+        """Return a connector to this address, on which a listener may exist now or later."""
         session_id = peer + self._random.randbytes(SESSION_ID_BYTES - PEER_ID_BYTES)
         core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self.now, check_server_addresses(address))
         connector = MemoryConnector(self, core, on_events)
@@ -164,21 +164,21 @@ class MemoryNetwork:
     # -- time and iterations -------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Give every end one iteration, in an order chosen by the seed; return whether anything happened."""
+        """Give every end one iteration, in an order from the seed. Returns whether anything happened."""
         ends = list(self._ends)
         self._random.shuffle(ends)
         happened = [end.iterate() for end in ends]
         return any(happened)
 
     def run(self) -> None:
-        """Step until all is quiet, without advancing time. Raises RuntimeError if that never happens."""
+        """Step until all is quiet, without advancing time. Raises RuntimeError after MAX_ROUNDS."""
         for _ in range(MAX_ROUNDS):
             if not self.step():
                 return
         raise RuntimeError(f"the network does not come to rest within MAX_ROUNDS = {MAX_ROUNDS}")
 
     def advance(self, seconds: float) -> None:
-        """Advance time, with every iteration that becomes due."""
+        """Advance time, and run all iterations that become due."""
         until = self.now + seconds
         self.run()
         while True:
@@ -192,7 +192,7 @@ class MemoryNetwork:
     # -- faults --------------------------------------------------------------------------------------------------
 
     def break_connection(self, connector: MemoryConnector, *, duplicate: bool = False) -> None:
-        """Break a connection. A random prefix of the messages in flight still arrives, with duplicate twice."""
+        """Break a connection. A random prefix of the messages in flight still arrives, twice if duplicate is set."""
         wire = connector.current_wire
         if wire is None:
             return
@@ -206,7 +206,7 @@ class MemoryNetwork:
                     queue.append(envelope)
 
     def lose(self, connector: MemoryConnector) -> None:
-        """Silently lose one message in flight in each direction: the next one leaves a gap."""
+        """Silently lose one message in flight per direction, so the next message reveals a gap."""
         wire = connector.current_wire
         if wire is None:
             return
@@ -234,7 +234,7 @@ class MemoryNetwork:
 
 
 class NetworkTime(Wakeups):
-    """The clock of a network, which itself gives every end its iterations."""
+    """The clock of a network, which itself triggers the iterations of all ends."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.now = lambda: network.now
@@ -246,7 +246,7 @@ class NetworkTime(Wakeups):
 
 
 class MemoryListener(Listener):
-    """A server's end in memory."""
+    """A server's in-memory end."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class MemoryListener(Listener):
         return self._core.wake_at
 
     def iterate(self) -> bool:
-        """Process received messages, let the component answer, send its answers; return whether anything happened."""
+        """Process received messages, and send the component's answers. Returns whether anything happened."""
         for link in self._links:
             link.receive(self._inputs)
         self._links = [link for link in self._links if not link.wire.broken]

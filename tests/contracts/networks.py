@@ -1,4 +1,4 @@
-"""A common interface to networks, so that connection tests run over ZeroMQ and in memory."""
+"""A common interface to networks, for connection tests over ZeroMQ and in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def welcome_all(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | R
 
 @dataclass
 class Server:
-    """A listener and all its events. `react` is called with the events of every iteration."""
+    """A listener with all its events. Each iteration calls `react` with its events."""
 
     listener: Listener = field(init=False)
     events: list[ListenerEvent] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Server:
 
 @dataclass
 class Peer:
-    """A connector and all its events. `react` is called with the events of every iteration."""
+    """A connector with all its events. Each iteration calls `react` with its events."""
 
     connector: ConnectorShell = field(init=False)
     events: list[ConnectorEvent] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Network(Protocol):
     def serve(
         self, kind: str = "object_storage", admit: Admission = welcome_all, outbox: OutboxLimits | None = None
     ) -> Server:
-        """Start a server, always at the same address."""
+        """Start a server, always on the same address."""
 
     def connect(
         self,
@@ -73,16 +73,16 @@ class Network(Protocol):
         hello: Hello | None = None,
         outbox: OutboxLimits | None = None,
     ) -> Peer:
-        """Start a peer that connects to that address."""
+        """Start a peer that connects to the server's address."""
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Run until the condition holds; fail if it does not come true."""
+        """Run until the condition holds. Fails after a time limit."""
 
     def break_connections(self) -> None:
-        """Break all connections, losing messages in flight."""
+        """Break all connections, which loses messages in flight."""
 
     def swallow(self) -> None:
-        """Silently lose everything on the current connections."""
+        """Silently lose everything sent on the current connections."""
 
     def set_reachable(self, reachable: bool) -> None:
         """Make new connections fail or succeed again."""
@@ -127,7 +127,7 @@ class InMemory:
     def until(self, condition: Callable[[], bool]) -> None:
         until = self._network.now + PATIENCE_SECONDS
         while not condition():
-            assert self._network.now < until, "it did not come true"
+            assert self._network.now < until, "the condition did not become true"
             if not self._network.step():
                 self._network.advance(0.005)
 
@@ -213,7 +213,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while piece := await self._loop.sock_recv(source, 65536):
                 if source not in self._swallowed:
-                    # Unwritten bytes are lost; bytes from there may still be read.
+                    # Unwritten bytes are lost, but bytes from the other side may still be read.
                     with contextlib.suppress(OSError):
                         await self._loop.sock_sendall(target, piece)
         if source not in self._swallowed:
@@ -239,7 +239,7 @@ class Relay:
 
 
 class OverZmq:
-    """Connectors reach the listener through a relay, which injects the faults of a test."""
+    """Connectors reach the listener through a relay, which injects a test's faults."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class OverZmq:
         is_local: bool = False,
         compression: str = "auto",
     ) -> None:
-        """is_local: the relay is only a local listener and forwards to the server's."""
+        """is_local: the relay is a local listener, and forwards to the server's local listener."""
         self._compression = compression
         self._loop = loop
         self._address = address

@@ -1,6 +1,6 @@
-"""Requirements of every worker manager backend: all checks on this machine, and one check per service.
+"""Requirements for every worker manager backend: all checks for local backends, and one check per service.
 
-tests/engines/test_backends.py runs the other checks of the services.
+tests/engines/test_backends.py runs the services' other checks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Behaviour of every listener and connector, over ZeroMQ (tcp, ipc) and in memory."""
+"""Behavior of every listener and connector, over ZeroMQ (tcp, ipc) and in memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.contracts.networks import Network, Peer, Server, make_network
 
 ALL = ["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"]
 on_all = pytest.mark.parametrize("network", ALL, indirect=True)
-"""Compression, ipc sockets, and the other event loop change only the transport of bytes."""
+"""Compression, ipc sockets, and the other event loop only change the transport of bytes."""
 
 
 @pytest.fixture(params=["memory", "tcp", "local"])
@@ -64,7 +64,7 @@ def met(network: Network, kind: str = "object_storage", role: Role = Role.CLIENT
 
 
 def asked(server: Server) -> list[int]:
-    """The numbers of the received requests, in order."""
+    """Return the numbers of the received requests, in order."""
     return [
         event.message.request
         for event in server.events
@@ -88,7 +88,7 @@ def reply(request: int) -> StorageReply:
     return StorageReply(request, StorageResult.OK)
 
 
-# -- the handshake --------------------------------------------------------------------------------------------------
+# -- handshake ------------------------------------------------------------------------------------------------------
 
 
 def test_welcomes_a_peer_and_notifies_both_sides(network: Network) -> None:
@@ -178,7 +178,7 @@ def test_everything_arrives_once_and_in_order_over_breaking_connections(network:
         for _ in range(700):
             total += 1
             peer.connector.send(StatStorage(total))
-        # Somewhere in the middle of the message.
+        # In the middle of a message.
         target = total - 350
         network.until(lambda target=target: len(answered(peer)) >= target)  # type: ignore[misc]
         network.break_connections()
@@ -206,7 +206,7 @@ def test_reports_a_break_and_delivers_queued_messages_later(network: Network) ->
     assert kinds(server.events) == [Opened, Broken, Resumed, Received]
 
 
-# -- the end of sessions --------------------------------------------------------------------------------------------
+# -- end of sessions ------------------------------------------------------------------------------------------------
 
 
 def test_goodbye_ends_the_session_after_queued_messages(network: Network) -> None:
@@ -275,7 +275,7 @@ def test_goodbye_with_a_refusal_stops_the_peer_permanently(network: Network) -> 
     assert peer.events[-1] == ConnectionRefused(refused)
 
 
-# -- limits and nonsense --------------------------------------------------------------------------------------------
+# -- limits and invalid messages ------------------------------------------------------------------------------------
 
 
 def test_forbidden_messages_are_dropped_and_finally_cut_the_connection(
@@ -331,7 +331,7 @@ def test_peer_that_never_reads_is_dropped_when_its_outbox_is_full(network: Netwo
     assert kinds(peer.events) == [Welcomed, Broken, Welcomed]
 
 
-# -- signs of life --------------------------------------------------------------------------------------------------
+# -- heartbeats -----------------------------------------------------------------------------------------------------
 
 
 def quick(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
@@ -348,6 +348,6 @@ def test_silent_connection_is_replaced(network: Network) -> None:
     server.listener.send(peer.connector.peer, reply(2))
     network.until(lambda: asked(server) == [1] and answered(peer) == [2])
     assert kinds(peer.events) == [Welcomed, Broken, Resumed, Received]
-    # The server could not know: the new connection ends the old one.
+    # The server did not notice the break: the new connection ends the old one.
     seen = [kind for kind in kinds(server.events) if kind in {Opened, Broken, Resumed}]
     assert seen == [Opened, Broken, Resumed]

@@ -1,4 +1,4 @@
-"""Behaviour of every folder for a backend's objects: on disk and in S3."""
+"""Behavior of every folder for a backend's objects, on disk and in S3."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Conversations: the messages of one side of a connection, as bytes of the local transport.
 
-Fuzz targets take a conversation apart leniently: whatever is cut off is a shorter frame, so that every change of the
-bytes still gives envelopes.
+Fuzz targets parse a conversation leniently: a truncated part is a shorter frame, so any change of the bytes still
+yields envelopes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pack(envelopes: Iterable[Spoken]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Spoken]:
-    """Return the envelopes; the last one may be truncated."""
+    """Return the envelopes, of which the last may be truncated."""
     envelopes: list[Spoken] = []
     at = 0
     while at + HEAD.size <= len(data) and len(envelopes) < MAX_ENVELOPES:

@@ -1,4 +1,4 @@
-"""The stored inputs of fuzz targets, and bodies as material for mutations."""
+"""The stored inputs of fuzz targets, and message bodies for mutations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CONVERSATIONS = ("scheduler", "storage", "answers")
 
 @cache
 def seeds(name: str) -> tuple[bytes, ...]:
-    """Return the stored inputs of a target in order of name; conversations as if recorded today."""
+    """Return a target's stored inputs, ordered by name. Conversations look as if recorded today."""
     found = [file.read_bytes() for file in sorted((CORPUS / name).glob("*"))]
     return tuple(pack(map(_localized, unpack(data))) if name in CONVERSATIONS else data for data in found)
 
 
 def _localized(spoken: Spoken) -> Spoken:
-    """Return an envelope of this process's protocol, and a Hello with its versions."""
+    """Return an envelope in this process's protocol, with its versions if it contains a Hello."""
     header = PROTOCOL_VERSION.to_bytes(4, "little") + spoken.header[4:]
     try:
         hello = decode(spoken.body)
@@ -43,7 +43,7 @@ def _localized(spoken: Spoken) -> Spoken:
 
 @cache
 def bodies() -> tuple[bytes, ...]:
-    """Return a body of every kind, and all bodies of the recorded conversations."""
+    """Return a body of every message type, and all bodies in the recorded conversations."""
     found = {encode(each): None for choice in range(3) for each in every_message(Sampler(choice=choice))}
     for name in CONVERSATIONS:
         for data in seeds(name):

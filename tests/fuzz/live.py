@@ -21,7 +21,7 @@ IMPATIENT_SECONDS = 0.5
 
 
 class LivePeer:
-    """One connection to the server at an address; closed by its context."""
+    """One connection to the server at an address. Leaving the context closes it."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -42,7 +42,7 @@ class LivePeer:
         self._socket.close()
 
     def say(self, envelopes: Sequence[Spoken]) -> None:
-        """Send envelopes; those of the conversation's session get the id of this one. Raises OSError after a cut."""
+        """Send envelopes, after replacing the recorded session id with this session's. Raises OSError after a cut."""
         theirs = envelopes[0].header[8:24]
         said = [
             each._replace(header=each.header[:8] + self.session + each.header[24:])
@@ -53,7 +53,7 @@ class LivePeer:
         self._socket.sendall(pack(said))
 
     def answer(self) -> Message | None:
-        """Return the next message of the server; None once it has cut the connection. Raises TimeoutError."""
+        """Return the server's next message, or None after it has cut the connection. Raises TimeoutError."""
         while True:
             if len(self._unread) >= HEAD.size:
                 size, count, _, header = HEAD.unpack_from(self._unread)
@@ -71,7 +71,7 @@ class LivePeer:
             self._unread += data
 
     def converse(self, conversation: Sequence[Spoken]) -> None:
-        """Send the Hello, and after the answer everything else, until the server cuts the connection."""
+        """Send the Hello, wait for the answer, and send all other envelopes until the server cuts the connection."""
         self._socket.settimeout(IMPATIENT_SECONDS)
         with suppress(OSError):
             self.say(conversation[:1])

@@ -17,7 +17,7 @@ _SECONDS = (float("nan"), float("inf"), -float("inf"), -1.0, -0.0, 1e300, 1.7e30
 
 
 def body_of(random: Random, body: bytes, pool: Sequence[bytes]) -> bytes:
-    """Return a body changed in one to four places."""
+    """Return a body with changes in one to four places."""
     changed = bytearray(body)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         if not changed:
@@ -66,7 +66,7 @@ def bytes_of(random: Random, data: bytes) -> bytes:
 
 
 def renumbered(envelopes: Sequence[Spoken]) -> list[Spoken]:
-    """Return envelopes without gaps in their sequence numbers, so that all reach the reader behind the session."""
+    """Return envelopes without gaps in their sequence numbers, so all reach the reader behind the session."""
     numbered = []
     last = 0
     for envelope in envelopes:
@@ -78,7 +78,7 @@ def renumbered(envelopes: Sequence[Spoken]) -> list[Spoken]:
     return numbered
 
 
-# -- changes of a body
+# -- mutations of a body
 
 
 def _flip(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
@@ -105,7 +105,7 @@ def _float(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
 
 
 def _list(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
-    """A pointer to a list: of another size, with up to 2^29 elements, or back to itself or another pointer."""
+    """Change a pointer to a list: to another size, up to 2^29 elements, itself, or another pointer."""
     count = random.choice((2**29 - 1, 2**28, 65_536, 8_191, 1_000, len(body), len(body) // WORD, 1))
     offset = random.choice((-1, 0, 1, -2, random.randint(-len(body) // WORD, len(body) // WORD)))
     _set(body, _word_at(random, body), count << 35 | random.randrange(8) << 32 | (offset & 0x3FFF_FFFF) << 2 | 1)
@@ -129,7 +129,7 @@ def _copy_word(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
 
 
 def _same_again(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
-    """Many pointers to one place: amplification."""
+    """Point to one place many times, for amplification."""
     source, to = _word_at(random, body), _word_at(random, body)
     word = int.from_bytes(body[source : source + WORD], "little")
     for number in range(random.randint(2, 64)):
@@ -149,7 +149,7 @@ def _cut(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
 
 
 def _fit_segment(random: Random, body: bytearray) -> None:
-    """Usually end the only segment with the body."""
+    """Usually make the only segment end with the body."""
     if random.random() < 0.7:
         del body[len(body) // WORD * WORD :]
         if len(body) >= 2 * WORD:
@@ -157,7 +157,7 @@ def _fit_segment(random: Random, body: bytearray) -> None:
 
 
 def _grow(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
-    """Additional words after the body, which are part of its segment."""
+    """Append words to the body and to its segment."""
     body += random.randbytes(random.choice((1, 8, 64))) * random.choice((1, 8, 64))
     _fit_segment(random, body)
 
@@ -170,7 +170,7 @@ def _splice(random: Random, body: bytearray, pool: Sequence[bytes]) -> None:
 
 
 def _kind(random: Random, body: bytearray, _pool: Sequence[bytes]) -> None:
-    """The content of one message under the number of another."""
+    """Combine one message's content with another's number."""
     body[16:18] = random.choice((random.randrange(len(MESSAGES)), len(MESSAGES), 0xFFFF)).to_bytes(2, "little")
 
 
@@ -193,7 +193,7 @@ _BODY_CHANGES: tuple[Callable[[Random, bytearray, Sequence[bytes]], None], ...] 
 )
 
 
-# -- changes of a conversation
+# -- mutations of a conversation
 
 
 def _change_body(random: Random, envelopes: list[Spoken], at: int, pool: Sequence[bytes]) -> None:
@@ -202,7 +202,7 @@ def _change_body(random: Random, envelopes: list[Spoken], at: int, pool: Sequenc
 
 
 def _foreign_body(random: Random, envelopes: list[Spoken], at: int, pool: Sequence[bytes]) -> None:
-    """A message of another role, or of another conversation."""
+    """Insert a message from another role or another conversation."""
     body = random.choice(pool)
     if random.random() < 0.5:
         envelopes[at] = Spoken(envelopes[at].header, body, envelopes[at].attachments)
@@ -214,7 +214,7 @@ def _foreign_body(random: Random, envelopes: list[Spoken], at: int, pool: Sequen
 
 
 def _change_header(random: Random, envelopes: list[Spoken], at: int, _pool: Sequence[bytes]) -> None:
-    """Another session, sequence number, acknowledgement, version, or length."""
+    """Change the session, sequence number, acknowledgement, version, or length."""
     header, body, attachments = envelopes[at]
     changed = bytearray(header)
     match random.randrange(6):

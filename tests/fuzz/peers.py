@@ -1,4 +1,4 @@
-"""Peers of a hostile server, and an agent with a processor controlled by a hostile task. Pure cores only."""
+"""Peers of a hostile server, and an agent with a processor under a hostile task's control. Pure cores only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OBJECT = b"goodclie" + bytes(8)
 
 
 class _Link:
-    """A transport that accepts everything."""
+    """A transport that accepts any envelope."""
 
     passes_descriptors = False
     identity = LOCAL
@@ -60,7 +60,7 @@ class _Link:
 
 
 class Agent:
-    """A worker's core, which runs tasks of a scheduler in fake processors."""
+    """A worker's core, which runs a scheduler's tasks in fake processors."""
 
     def __init__(self) -> None:
         self.rig = CoreRig(worker_config(2))
@@ -150,7 +150,7 @@ class _Monitor:
 
 
 class _StoragePeer:
-    """Requests of a client, worker, or scheduler to the storage."""
+    """Requests from a client, worker, or scheduler to the storage."""
 
     def __init__(self) -> None:
         self._core = Requests("tcp://storage:1", 10.0, 0.0)
@@ -175,7 +175,7 @@ class _Component(Protocol):
 
 
 class _Connection:
-    """A connector's core, whose events every component receives."""
+    """A connector's core, which passes its events to every component."""
 
     def __init__(self, session: bytes, components: Sequence[_Component]) -> None:
         self._session = session
@@ -208,7 +208,7 @@ class _Connection:
 
 
 def answer(conversation: Sequence[Spoken]) -> None:
-    """Send this from a server to a peer of every kind."""
+    """Send a conversation from a server to each type of peer."""
     if not conversation:
         return
     ids: dict[bytes, None] = {}
@@ -234,7 +234,7 @@ RUN = m.Run(
 
 
 def report(datagrams: Sequence[bytes]) -> None:
-    """Send these from a hostile task to its agent, while a second processor continues its task."""
+    """Send datagrams from a hostile task to its agent, while a second processor continues its task."""
     agent = Agent()
     agent.take(Welcomed(m.Welcome(False, 1, 60.0, 2.0)))
     agent.take(Received(b"schedulr", RUN))
@@ -265,4 +265,4 @@ def report(datagrams: Sequence[bytes]) -> None:
         results: Results = good.flush()
         agent.rig.step(ResultsReceived(numbers[-1], results))
         done = [each for each in agent.rig.sent if isinstance(each, m.Done) and task in each.ids]
-        assert done, "a task beside a hostile one comes to its end"
+        assert done, "a hostile task has stopped another task"

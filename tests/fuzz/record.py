@@ -1,7 +1,7 @@
 """Records the seeds of the fuzz targets from a real run: `python -m tests.fuzz.record`.
 
-Every process of the run records what its connectors send and receive. The conversations are shortened, and those of
-each kind are kept in the corpus of their target.
+Each process of the run records the messages that its connectors send and receive. The conversations are shortened, and
+stored by type in their target's corpus.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CORPUS = Path(__file__).with_name("corpus")
 MAX_BODY_BYTES = 12_000
 MAX_ATTACHMENT_BYTES = 2_000
 SESSION = bytes(8)
-"""Suffix of the peer id in session ids of conversations; a hostile peer uses the one in its Welcome instead."""
+"""Suffix of the peer id in recorded session ids. A hostile peer uses the session id in its Welcome instead."""
 MAX_REPEATS = 3
-"""Messages of one kind per conversation."""
+"""Maximum number of messages of one type per conversation."""
 
 HOOK = """
 import os, sys
@@ -85,7 +85,7 @@ def unpack_all(data: bytes) -> list[Spoken]:
 
 
 def shortened(envelopes: Iterable[Spoken]) -> list[Spoken]:
-    """Return the small messages of each kind, numbered without gaps."""
+    """Return the small messages of each type, numbered without gaps."""
     kinds: Counter[str] = Counter()
     kept: list[Spoken] = []
     sequence = 0
@@ -103,14 +103,14 @@ def shortened(envelopes: Iterable[Spoken]) -> list[Spoken]:
 
 
 def anonymous(data: bytes) -> bytes:
-    """Return the data with names of this host and directory replaced by texts of equal length."""
+    """Return the data with the names of this host and directory replaced by texts of equal length."""
     for name in (platform.node(), str(Path.cwd())):
         data = data.replace(name.encode(), b"x" * len(name))
     return data
 
 
 def target_of(file: Path) -> str:
-    """Return the folder and name of a conversation; None for one that did not begin."""
+    """Return the folder and name of a conversation, or None if it did not begin."""
     said = [decode(each.body) for each in unpack_all(file.with_suffix(".said").read_bytes())]
     if not said or not isinstance(said[0], m.Hello):
         return ""
@@ -160,7 +160,7 @@ async def watch(address: str) -> None:
     monitor = MonitorConnection(address)
     await monitor.ready()
     await monitor.find("pow")
-    await asyncio.sleep(3)  # a length of the recording
+    await asyncio.sleep(3)  # duration of the recording
     for task in list(monitor.model.tasks(limit=2)):
         await monitor.explain(task.id)
         await monitor.log(task.id)

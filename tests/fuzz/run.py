@@ -1,8 +1,8 @@
-"""Fuzzes targets for long, guided by coverage: `python -m tests.fuzz.run SECONDS TARGET ...`, or all targets.
+"""Fuzzes targets for a long time, guided by coverage: `python -m tests.fuzz.run SECONDS [TARGET ...]` (default: all).
 
-Each target runs in a process of its own, where atheris instruments what it runs. The smallest inputs that reach new
-code are kept in the corpus. An input that a target does not bear is kept in `found`, with its traceback, once for each
-place of an error; the run goes on, and its exit code is 1. Without atheris, mutations go on without guidance.
+Each target runs in a separate process, in which atheris instruments the target's code. The smallest inputs that reach
+new code are stored in the corpus. Failing inputs are stored in `found` with a traceback, once per error location. The
+run then continues, and its exit code is 1. Without atheris, mutations are unguided.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RSS_LIMIT_MIB = 512
 INSTRUMENTED = ["scaler"]
 FOUND = Path(__file__).with_name("found")
 MAX_KEPT = 40
-"""Maximum inputs that one run adds to a target's corpus: the smallest."""
+"""Maximum number of inputs, the smallest ones, that a run adds to a target's corpus."""
 MAX_FOUND = 100
-"""Maximum failing inputs that one run stores: one per location of an error."""
+"""Maximum number of failing inputs that a run stores, one per error location."""
 
 
 class Findings:
-    """The findings of one run in a target. Stores failing inputs with tracebacks, and raises nothing."""
+    """The findings in one target. Stores failing inputs with tracebacks, and raises nothing."""
 
     def __init__(self, name: str, run: Callable[[bytes], int]) -> None:
         self._name = name
@@ -59,7 +59,7 @@ def keep_finding(name: str, data: bytes, text: str) -> None:
 
 
 def fuzz(name: str, seconds: float, directory: Path) -> None:
-    """Fuzz one target in this process, which libFuzzer ends; write inputs that reach new code into the directory."""
+    """Fuzz one target in this process, which libFuzzer ends. Stores inputs that reach new code in the directory."""
     if importlib.util.find_spec("atheris") is None:
         walk_on(name, seconds)
         return
@@ -118,12 +118,12 @@ def main() -> int:
     summary = [fuzz_apart(name, float(seconds) / len(names)) for name in names]
     print("", *summary, sep="\n")
     found = sorted(each for each in FOUND.glob("*") if not each.suffix and each.stat().st_mtime >= began)
-    print(f"{len(found)} inputs are not borne", *found, sep="\n")
+    print(f"{len(found)} failing inputs", *found, sep="\n")
     return 1 if found else 0
 
 
 def fuzz_apart(name: str, seconds: float) -> str:
-    """Fuzz one target in a separate process, and store its findings; return a line of figures."""
+    """Fuzz one target in a separate process, and store its findings. Returns a line of figures."""
     from tests.fuzz.corpora import keep  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as directory:

@@ -1,4 +1,4 @@
-"""One message of every kind with every field filled, generated from the declarations."""
+"""One message of each type with all fields filled, generated from the declarations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from scaler.protocol import messages as m
 class Sampler:
     """Values for the messages.
 
-    peer: owner of the ids of tasks and objects. data: every field of bytes, and payload. text: every text. rows: of
-    every column. choice: which of the values of an enumeration, or of the structs of a union.
+    peer: owner of task and object ids. data: value of all bytes fields and payloads. text: value of all texts. rows:
+    length of every column. choice: index into the values of an enumeration, or into the structs of a union.
     """
 
     peer: bytes = b"hostile."

@@ -1,7 +1,7 @@
-"""A scheduler and a storage with a hostile peer, and a good client and worker. In memory, no sockets.
+"""A scheduler and a storage in memory, with a hostile peer and well-behaved peers. No sockets.
 
-The hostile peer sends the messages of a conversation, over as many connections as necessary. Whatever that is, the good
-ones' tasks and objects come to their right end, and the cores' invariants hold.
+The hostile peer sends a conversation's messages, over as many connections as necessary. For any messages, the other
+peers' tasks and objects end correctly, and the cores' invariants hold.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from tests.fuzz.conversations import Spoken
 
 ADDRESS = "tcp://127.0.0.1:1"
 MAX_CONNECTIONS = 50
-"""Bytes of the hostile peer in one conversation."""
+"""Maximum number of connections that the hostile peer opens for one conversation."""
 GOOD_TASKS = 4
 LEASE_SECONDS = 1.0
 AT_ONCE = 4
-"""Envelopes of the hostile peer per iteration of the server."""
+"""Number of envelopes from the hostile peer per iteration of the server."""
 FUNCTION = b"\x80good function"
 GOOD: m.Needs = (("good", 0.0),)
 
 
 class HostilePeer:
-    """Sends the envelopes of a conversation. After a cut, reconnects, greets as before, and continues.
+    """Sends a conversation's envelopes. After a cut, it reconnects, repeats its Hello, and continues.
 
-    Envelopes of the conversation's session get the session id and the numbers that the server expects, and the ids of
-    tasks that this peer was sent; those of another session stay as they are.
+    Envelopes in the conversation's session get the expected session id and sequence numbers, and the ids of tasks that
+    this peer received. Envelopes of other sessions are unchanged.
     """
 
     def __init__(self, network: MemoryNetwork, conversation: Sequence[Spoken]) -> None:
@@ -69,9 +69,9 @@ class HostilePeer:
         self._wire: Wire | None = None
         self._connections = 0
         self._session = b""
-        """The session id of the last Welcome; empty before."""
+        """The session id in the last Welcome, or empty before it."""
         self._last = self._base = 0
-        """The last sequence number of the conversation, and the last one before the current session."""
+        """The conversation's last sequence number, and the last one before the current session."""
 
     def say(self, envelopes: Sequence[Spoken]) -> None:
         if self._wire is None or self._wire.broken:
@@ -79,7 +79,7 @@ class HostilePeer:
                 return
             self._connections += 1
             self._wire = self._network.wire(ADDRESS)
-            assert self._wire is not None, "a server goes on listening"
+            assert self._wire is not None, "a server keeps listening"
             self._session, self._base = b"", self._last
             self._send(self._hello)
         for each in envelopes:
@@ -129,10 +129,10 @@ def decode_or_none(body: bytes) -> m.Message | None:
 
 
 def strictly(document: bytes) -> None:
-    """Parse JSON as strictly as browsers, which reject infinity."""
+    """Parse JSON as strictly as browsers, which reject infinite numbers."""
 
     def refuse(text: str) -> None:
-        raise AssertionError(f"browsers do not read {text}")
+        raise AssertionError(f"browsers cannot parse {text}")
 
     json.loads(document, parse_constant=refuse)
 
@@ -167,7 +167,7 @@ class SchedulerWorld:
         self.network.run()
 
     def play(self, conversation: Sequence[Spoken]) -> None:
-        """Send this from a hostile peer while good peers work; raise AssertionError if it harms them."""
+        """Send a conversation from a hostile peer while good peers work. Raises AssertionError if it harms them."""
         if not conversation:
             return
         self.client.submit(GOOD_TASKS // 2)
@@ -194,7 +194,7 @@ class SchedulerWorld:
             self.network.run()
 
     def _show(self) -> None:
-        """Render the documents for monitors, and answer their possible questions."""
+        """Render the documents for monitors, and answer possible questions."""
         state, now = self.core.state, self.network.now
         row = ServerStatus(0.0, 1, SchedulerRow(0.0, 0, 0.0, 0.0), StorageRow(ADDRESS), Counter[str](), Counter[str]())
         strictly(status(state, row))
@@ -239,7 +239,7 @@ class SchedulerWorld:
 
 
 class GoodClient:
-    """Submits tasks that only the good worker runs, and collects their outcomes."""
+    """Submits tasks that only the good worker can run, and collects their outcomes."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.results: dict[bytes, bytes] = {}
@@ -250,7 +250,7 @@ class GoodClient:
         )
 
     def submit(self, count: int) -> None:
-        """Submit tasks for the good worker, and as many that a hostile worker may spoil but not lose."""
+        """Submit tasks for the good worker, and as many that a hostile worker may fail but not lose."""
         for needs in (GOOD, ()):
             ids = [self._ids.task() for _ in range(count)]
             payloads = [b"\x80argument %d" % (len(self.expected) + number) for number in range(count)]
@@ -262,7 +262,7 @@ class GoodClient:
     def check(self) -> None:
         assert self.results.keys() == self.expected.keys(), "a task of a good client has not ended"
         wrong = [each for each, value in self.expected.items() if value and self.results[each] != value]
-        assert not wrong, "a task of a good client has another's value"
+        assert not wrong, "a good client's task has another task's value"
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
@@ -277,7 +277,7 @@ class GoodClient:
 
 
 class GoodWorker:
-    """Answers at once."""
+    """Answers all requests immediately."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         details = m.WorkerDetails("good", "unit", 2, 100, {"good": None})

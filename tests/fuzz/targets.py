@@ -1,7 +1,7 @@
-"""Every place where a process reads foreign bytes, as a function of bytes that must not raise.
+"""Each place where a process reads foreign bytes, as a function of bytes that must not raise.
 
-A target takes one input, and raises for anything but a right answer or a polite refusal. It returns the number of
-messages that it took in.
+A target processes one input, and raises unless the input is accepted or rejected properly. It returns the number of
+accepted messages.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Mutate = Callable[[Random, bytes], bytes]
 
 @dataclass(frozen=True)
 class Target:
-    """run: processes one input. seeds: initial inputs. mutate: changes one. share: of the inputs of a short run."""
+    """run: processes one input. seeds: initial inputs. mutate: changes one. share: part of a short run's inputs."""
 
     name: str
     run: Callable[[bytes], int]
@@ -72,7 +72,7 @@ class Target:
 def run_codec(data: bytes) -> int:
     with suppress(ProtocolError):
         message = decode(data)
-        assert decode(encode(message)) == message, "what is read can be written, and means the same"
+        assert decode(encode(message)) == message, "a decoded message round-trips"
     return 1
 
 
@@ -103,7 +103,7 @@ class _Watcher:
 
 
 def run_local(data: bytes) -> int:
-    """Split a stream of the local transport that arrives in chunks of any size."""
+    """Split a byte stream of the local transport that arrives in chunks of any size."""
     random = Random(data[:8])
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     transport = LocalTransport(ours, _Watcher(), PartialBytes())
@@ -126,11 +126,11 @@ def run_local(data: bytes) -> int:
 
 
 _FRAME_SIZES = struct.Struct("<3H")
-"""Sizes of a header, a body, and an attachment, preceding them; an attachment of 0 is none."""
+"""Sizes of header, body, and attachment, which follow. An attachment of size 0 is missing."""
 
 
 def run_compressed(data: bytes) -> int:
-    """Expand frames of a hostile peer over ZeroMQ once both sides have announced compression."""
+    """Decompress frames from a hostile peer over ZeroMQ, after both sides have announced compression."""
     at, messages = 0, 0
     link = LocalTransport.__new__(LocalTransport)
     while at + _FRAME_SIZES.size <= len(data) and messages < 50:
@@ -169,7 +169,7 @@ def _sized(piece: Envelope) -> bytes:
 
 
 def run_processor(data: bytes) -> int:
-    """Process datagrams from a hostile task to its agent, each preceded by its size."""
+    """Process datagrams from a hostile task to its agent, each prefixed with its size."""
     datagrams: list[bytes] = []
     at = 0
     while at + 2 <= len(data) and len(datagrams) < 50:
@@ -222,7 +222,7 @@ def page_seeds() -> tuple[bytes, ...]:
 
 
 def run_payloads(data: bytes) -> int:
-    """Parse purported payloads, calls, results, or batches of calls."""
+    """Parse bytes as payloads, calls, results, or batches of calls."""
     for outcome in range(4):
         failure_texts(outcome, data)
     for read in (parts_of, unpack_call, lambda data: call_of(lambda begin, end: data[begin:end], 1, 100)):
@@ -245,7 +245,7 @@ def payload_seeds() -> tuple[bytes, ...]:
 
 
 def run_texts(data: bytes) -> int:
-    """Parse files and texts from users and services: TOML, credentials, job specifications, documents."""
+    """Parse files and texts from users and services, such as TOML, credentials, job specifications, and documents."""
     text = data.decode("utf-8", "replace")
     with suppress(ConfigError):
         Credential.from_text(text, "text")

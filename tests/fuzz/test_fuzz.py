@@ -1,7 +1,7 @@
-"""A short fuzzing run from a fixed seed, in a separate process with measured memory. `make fuzz` is the long one.
+"""A short fuzzing run with a fixed seed, in a separate process with measured memory. `make fuzz` runs longer.
 
 All targets together run tens of thousands of mutated messages: bit flips, truncation, splices, wrong sessions,
-replays, wrong roles, pointers that amplify, lists that claim 2^29 elements. See `targets.py` for what must hold.
+replays, wrong roles, amplifying pointers, and lists that claim 2^29 elements. `targets.py` defines the requirements.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def test_long_run_reports_each_finding_once_and_continues(tmp_path: Path, monkey
     assert "AssertionError" in found[b"not this"]
 
 
-# -- amplification: what a small body can make of its reader
+# -- amplification: memory and time used by small bodies
 
 
 def claiming(count: int) -> Iterator[bytes]:
-    """Yield bodies of every kind in which one list claims this many elements."""
+    """Yield bodies of every message type, in which one list claims this many elements."""
     for kind in m.NUMBERS:
         body = encode(Sampler(rows=64).message(kind))
         decode(body)
@@ -96,7 +96,7 @@ def test_list_with_an_inflated_length_costs_nothing(count: int) -> None:
 
 
 def test_entries_without_words_cost_as_much_as_full_ones() -> None:
-    """A list of structs without words uses none, whatever its claim: 48 bytes must not keep a server busy."""
+    """A list of structs without words takes no space for any number of elements: 48 bytes must not use much CPU."""
     codec = struct_codec(m.WorkerHeartbeat)
     head = [0] * codec.words
     entries = 8_000

@@ -1,4 +1,4 @@
-"""A hostile peer of the same user, in front of a real cluster."""
+"""A hostile peer with the same user, connected to a real cluster."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs targets with mutations from a seed, without coverage: the short form, with its memory usage.
+"""Runs targets with random mutations and without coverage: the short form, with its memory usage.
 
-`python -m tests.fuzz.walk SHARE SEED TARGET ...` prints a JSON object: messages, seconds and peak memory by target.
+`python -m tests.fuzz.walk SHARE SEED TARGET ...` prints messages, seconds, and peak memory by target, as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FoundError(Exception):
 
 
 def walk(target: Target, inputs: int, seed: int) -> int:
-    """Run this number of mutated inputs; return their number of messages. Raises FoundError for a bad input."""
+    """Run this number of mutated inputs, and return their messages. Raises FoundError if a target fails."""
     messages = 0
     for data in islice(mutated(target, seed), inputs):
         try:
