@@ -15,7 +15,7 @@ NOTICED = "started twice|started [23] times|still wait|more slots than it has|st
 
 FAULTS: dict[str, Fault] = {
     "a task that may start once does not wait for reports": Fault(
-        Recovery, "_may_run", "return not is_known or", "return", NOTICED
+        Recovery, "_may_run", "return spec.losses <= 1 or task.group.assigned > 0", "return False", NOTICED
     ),
     "an agent drops its results after a scheduler restart": Fault(
         RetainedResults, "take_all", "found = [done for done, _ in self._batches.values()]", "found = []", NOTICED
