@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from scaler.extensions.resources import LimitSettings
+from scaler.extensions.resources.core import Counted
 from scaler.needs import PIN
 from scaler.security.keys import Share
 from tests.extensions.sharing.bed import Bed
@@ -340,6 +342,26 @@ def test_ended_tasks_are_not_retained() -> None:
     assert len(bed.ended) == 3
     assert not vars(preemption)["candidates"]
     assert not vars(preemption)["stops"]
+
+
+def test_no_more_tasks_are_stopped_than_a_limit_lets_start() -> None:
+    counted = Counted(LimitSettings(limits={"db": 1.0}))
+
+    class Limited(Bed):
+        extensions = tuple(each for each in Bed.extensions if each != "resources")
+        parts = (*Bed.parts, lambda: counted)
+
+    bed = Limited(1, 3, client_timeout_seconds=1e6, worker_timeout_seconds=1e6)
+    for name in ("alice", "bob"):
+        bed.guest(name, name)
+    submit(bed, "alice", 60.0, 3, **PREEMPTIBLE)
+    bed.run(10.0)
+    urgent = submit(bed, "bob", 20.0, 2, priority=100, needs=(("limit:db", 1.0),))
+    bed.run(15.0)
+    assert len(bed.stopped) == 1
+    assert bed.slots_used == {"alice": 2, "bob": 1}
+    bed.run(40.0)
+    assert bed.ended.issuperset(urgent)
 
 
 # -- anything
