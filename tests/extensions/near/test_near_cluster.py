@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
 from scaler import Client, SchedulerClusterCombo
+from scaler.errors import TaskRejectedError
 
 SECONDS = 30.0
 NAMES = [f"model-{number}" for number in range(4)]
@@ -39,10 +42,12 @@ def test_most_tasks_find_their_model_in_memory() -> None:
         cluster.shutdown()
 
 
-def test_option_has_no_effect_without_the_extension() -> None:
+def test_option_is_refused_without_the_extension() -> None:
     cluster = SchedulerClusterCombo(n_workers=1, extensions=["-near"])
     try:
         with Client(cluster.get_address(), timeout_seconds=SECONDS) as client:
-            assert client.submit_verbose(pow, (2, 3), near="x").result(SECONDS) == 8
+            with pytest.raises(TaskRejectedError, match="need the extension 'near'"):
+                client.submit_verbose(pow, (2, 3), near="x").result(SECONDS)
+            assert client.submit(pow, 2, 3).result(SECONDS) == 8
     finally:
         cluster.shutdown()
