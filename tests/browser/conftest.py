@@ -112,7 +112,7 @@ def under_load(server: WebServer, cluster: FakeCluster, seconds: float = 0.1) ->
         try:
             while not ended.wait(seconds):
                 server.step(cluster, seconds)
-        except BaseException as trouble:  # noqa: BLE001 (told below, in the test's own thread)
+        except BaseException as trouble:  # noqa: BLE001 (raised below, in the test's thread)
             troubles.append(trouble)
 
     thread = threading.Thread(target=feed)

@@ -1,4 +1,4 @@
-"""Findings on the first page, shown as long as there are any."""
+"""Findings on the first page, shown while any exist."""
 
 from __future__ import annotations
 

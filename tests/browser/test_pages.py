@@ -336,7 +336,7 @@ def test_timeline_zooms_at_the_pointer_from_hours_to_microseconds(told: Told, wi
             page.mouse.wheel(0, -300)
         page.mouse.move(box["x"] + x + 1, box["y"] + 34)
         page.mouse.move(box["x"] + x, box["y"] + 34)
-        assert bar.function in page.locator(".tip").inner_text()  # what is at the pointer stays there
+        assert bar.function in page.locator(".tip").inner_text()  # the bar under the pointer does not move
     shows(page, "50 µs until ")
     for _ in range(80):
         page.mouse.wheel(0, 300)

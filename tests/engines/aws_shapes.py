@@ -40,7 +40,7 @@ def missing_keys(theirs: Any, ours: Any, path: str) -> list[str]:
 
 
 def unknown_keys(answer: Any, shape: Shape | None, path: str) -> list[str]:
-    """Return where a JSON answer has what the service's model has not, or a value of another type or enumeration."""
+    """Return the paths in a JSON answer with unknown keys, types, or enumeration values."""
     if isinstance(shape, StructureShape) and isinstance(answer, dict):
         names = {member.serialization.get("name", name): member for name, member in shape.members.items()}
         unknown = [f"{path}.{key}" for key in answer if key not in names]

@@ -163,7 +163,7 @@ def test_manager_stopped_before_its_batch_system_answers_leaves_no_command(
     commands, pid_file = tmp_path / "commands", tmp_path / "pid"
     commands.mkdir()
     path = commands / "squeue"
-    # The sleeping process is not the one that the manager started.
+    # The sleeping process is a child of the process that the manager starts.
     path.write_text(f"#!/bin/sh\nsleep 600 & echo $! >{pid_file}.new && mv {pid_file}.new {pid_file}; wait\n")
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)

@@ -55,7 +55,7 @@ def backend_of(account: Account) -> Iterator[Ec2Backend]:
         account.client.close()
 
 
-# -- what is set up
+# -- setup
 
 
 def test_setup_creates_resources_once_and_versions_for_new_settings(aws: AwsEmulator) -> None:
@@ -74,7 +74,7 @@ def test_setup_creates_resources_once_and_versions_for_new_settings(aws: AwsEmul
     iam.close()
 
 
-# -- what instances install
+# -- installation on instances
 
 INSTALLED: dict[str, Any] = {"s3_bucket": "our-packages", "ec2_python": None}
 
@@ -127,7 +127,7 @@ def test_instance_without_its_package_exits_with_a_remedy(aws: AwsEmulator, tmp_
             backend.start(1)
 
 
-# -- what is asked of EC2
+# -- requests to EC2
 
 
 def test_instances_match_the_managers_settings(aws: AwsEmulator) -> None:

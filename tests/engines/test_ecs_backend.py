@@ -201,7 +201,7 @@ def test_listing_makes_one_call_per_hundred_tasks_and_heartbeat(rig: Rig) -> Non
     for _ in range(5):
         assert len(backend.list()) == 210
     calls = rig.aws.faults.calls()
-    assert (calls["ListTasks"], calls["DescribeTasks"]) == (4, 3), "three pages, and once what had been stopped before"
+    assert (calls["ListTasks"], calls["DescribeTasks"]) == (4, 3), "three pages, and the stopped tasks once"
 
 
 def register(rig: Rig) -> str:
@@ -227,7 +227,7 @@ def test_later_manager_finds_only_tasks_of_its_name(rig: Rig) -> None:
     until_listed(first, lambda units: units[mine[0]].state is UnitState.STOPPED)
     later = rig.backend()
     units = until_listed(later, are(*[UnitState.RUNNING] * 2))
-    assert set(units) == set(mine[1:]), "what had ended before is none of its business"
+    assert set(units) == set(mine[1:]), "a new backend ignores units that ended before"
     later.stop(mine)
     until_listed(later, are(UnitState.STOPPED, UnitState.STOPPED))
     assert len(rig.alive()) == 4

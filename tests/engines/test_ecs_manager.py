@@ -97,7 +97,7 @@ def test_two_thousand_tasks_scale_ecs_tasks_from_zero_and_back(tmp_path: Path, a
         assert aws.ecs.tasks() == []
         with Client(scheduler_address) as client:
             assert client.map(nap, range(2000), [0.002] * 2000) == list(range(2000))
-            assert len(aws.ecs.tasks()) == 2, "as many as it may have, and none twice"
+            assert len(aws.ecs.tasks()) == 2, "up to the limit, and none twice"
             assert client.submit(len, b"x" * 1_000_000).result(WAIT_SECONDS) == 1_000_000
             aws.ecs.wait_until(lambda: not aws.ecs.alive(), WAIT_SECONDS)
             assert client.submit(nap, 7).result(WAIT_SECONDS) == 7
@@ -136,7 +136,7 @@ def test_restarted_manager_adopts_its_tasks(tmp_path: Path, aws: AwsEmulator) ->
         fleet = aws.ecs.alive()
         with manager(tmp_path, address, aws, 2):
             assert values(futures) == list(range(60))
-            assert aws.ecs.tasks() == fleet, "it has started no others"
+            assert aws.ecs.tasks() == fleet, "the manager starts no more"
 
 
 # -- an API that fails
@@ -153,5 +153,5 @@ def test_fleet_starts_once_and_every_result_arrives_whatever_the_api_does(tmp_pa
     with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 3) as burst, Client(address) as client:
         futures = [client.submit(nap, number) for number in range(100)]
         assert values(futures) == list(range(100))
-        assert len(aws.ecs.tasks()) <= 3, "what was started without an answer is not started again"
+        assert len(aws.ecs.tasks()) <= 3, "a start without an answer is not repeated"
         assert "throttled by ECS RunTask (ThrottlingException)" in burst.output()

@@ -95,7 +95,7 @@ class Cloud:
         host.serve(script, *words, "--logging-level", "INFO", environment=environment, **self._to())
 
     def run(self, program: str) -> tuple[str, dict[str, Traffic]]:
-        """Run a program of `client` on host0; return its output and the traffic of each link meanwhile."""
+        """Run a program of `client` on host0. Returns its output and the traffic on each link."""
         first = self.network[0]
         before = self.network.traffic()
         words = [self._address, str(first.home / "credentials")]

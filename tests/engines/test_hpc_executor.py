@@ -1,4 +1,4 @@
-"""The AWS Batch executor: every call returns, whatever jobs, Batch, and S3 do."""
+"""The AWS Batch executor: every call returns, despite failures of jobs, Batch, and S3."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def submitted(rig: Rig) -> dict[str, Any]:
 
 
 def begin_session(rig: Rig) -> None:
-    """Run a call, so that the session's key is in S3."""
+    """Run a call, which puts the session's key into S3."""
     call = rig.call(len, b"")
     rig.run(call)
     assert rig.value(call) == 0

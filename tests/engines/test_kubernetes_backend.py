@@ -127,7 +127,7 @@ def test_quota_is_shown_as_the_reason_for_missing_pods(site: Site) -> None:
         with pytest.raises(BackendError, match=r"quota in the namespace .*: exceeded quota: ") as first:
             backend.start(2)
         assert len(first.value.started) == 1
-        assert "used" not in str(first.value), "what others use changes, and would make every text another one"
+        assert "used" not in str(first.value), "the used amount changes, and would make every text differ"
         with pytest.raises(BackendError) as second:
             backend.start(1)
         assert str(second.value) == str(first.value), "equal texts count as the same failure"
@@ -261,7 +261,7 @@ def test_many_pods_are_listed_in_pages(
         assert emulator.faults.calls()["list pods"] - before == 3
 
 
-# -- what happens to pods
+# -- events of pods
 
 
 def test_pods_of_a_lost_node_are_given_up_and_removed(

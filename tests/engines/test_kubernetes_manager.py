@@ -52,7 +52,7 @@ def test_scales_pods_from_zero_and_back_although_the_api_starts_late(
             futures = [client.submit(nap, number, 0.002) for number in range(500)]
             emulator.is_away = False
             assert [future.result(WAIT_SECONDS) for future in futures] == list(range(500))
-            assert len(emulator.pods()) <= 2, "as many as hold the workers that it may have, and none twice"
+            assert len(emulator.pods()) <= 2, "enough for the manager's workers, and none twice"
             until(lambda: not emulator.pods(), WAIT_SECONDS)
             assert client.submit(nap, 7).result(WAIT_SECONDS) == 7
         assert everything.stop() == 0

@@ -124,7 +124,7 @@ def document_of(backend: Backend, unit_id: str, aws: AwsEmulator, pods: StandInS
     if isinstance(backend, LocalAgents):
         return document_of_agent(psutil.Process(backend.pid_of(unit_id)))
     if isinstance(backend, Ec2Backend):
-        # A script that runs another one.
+        # A script that runs another script.
         outer = shlex.split(aws.ec2.user_data(unit_id), comments=True)
         inner = shlex.split(next(word for word in outer if WORKER_CONFIG_VARIABLE in word))
         return next(word.partition("=")[2] for word in inner if word.startswith(f"{WORKER_CONFIG_VARIABLE}="))

@@ -101,9 +101,9 @@ def once_only(client: Client, gate: Path, count: int) -> list[ScalerFuture]:
 
 @pytest.fixture(scope="module")
 def at_the_limit(slurm: SlurmCluster) -> Iterator[tuple[list[ScalerFuture], str]]:
-    """Tasks that never cease, in jobs with the shortest time limit that there is, on the second node.
+    """Endless tasks in jobs with the shortest possible time limit, on the second node.
 
-    The job needs half a minute until its worker is drained: the other tests run meanwhile.
+    A job's worker is drained after half a minute, while the other tests run.
     """
     directory = slurm.directory
     options = f"--slurm-options=--nodelist=n2,--comment={AT_THE_LIMIT}"
@@ -300,7 +300,7 @@ def test_restarted_manager_adopts_its_jobs(
         with manager(tmp_path, address, 2):
             gate.touch()
             assert values(futures) == [0, 1]
-            assert set(slurm.jobs()) <= fleet, "it has started no others"
+            assert set(slurm.jobs()) <= fleet, "the manager starts no more"
 
 
 def test_empty_job_lists_and_shell_messages_change_nothing(
@@ -324,7 +324,7 @@ def test_empty_job_lists_and_shell_messages_change_nothing(
         empty.touch()
         lists = len(calls.read_text())
         until(lambda: len(calls.read_text()) > lists + 2, WAIT_SECONDS)
-        assert set(slurm.jobs()) == started, "it has started no others"
+        assert set(slurm.jobs()) == started, "the manager starts no more"
         empty.unlink()
         gate.touch()
         assert values(futures) == [0, 1]
@@ -366,7 +366,7 @@ def test_jobs_do_not_inherit_the_managers_allocation_and_srun_works(
     assert printed == f"{found['HOME']}\n"
 
 
-# -- what Slurm refuses
+# -- rejections by Slurm
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def shown(hosts: Hosts, run: Run) -> bytes:
     """Return command lines and environments of the hosts' processes, and of every ssh of this run."""
     found, there = b"", remote(hosts)  # sshd does not pass the mark of the run to its children
     for pid in there | {process.pid for process in marked_processes(run.mark)}:
-        with suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # may exit meanwhile
+        with suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # may have exited
             if pid in there or psutil.Process(pid).name() == "ssh":
                 found += b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
     return found

@@ -35,7 +35,7 @@ class Cluster:
     everything: Command
 
     def processes(self, module: str) -> list[psutil.Process]:
-        """Return those that run this module."""
+        """Return the processes that run this module."""
         found = []
         for process in self.everything.descendants():
             try:

@@ -1,4 +1,4 @@
-"""Units of a manager with a credential: what they receive, where it is visible, and what ends with it."""
+"""Units of a manager with a credential: what they receive, where it is visible, and the effects of its removal."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ def test_local_units_authenticate_with_a_hidden_key_that_ends_with_them(cluster:
             assert "SCALER_WORKER_CONFIG" in shown
             for name in managers:
                 assert cluster.units_secret(name) not in shown
-            assert "'SCALER_CREDENTIAL" not in shown, "tasks and what they start inherit no trace of it"
+            assert "'SCALER_CREDENTIAL" not in shown, "tasks and their children inherit no trace of it"
 
             cluster.keys.revoke("a")
             assert within(2.0 + WAIT_SECONDS, lambda: managers["a"].process.poll() is not None)
             assert "was revoked" in managers["a"].errors()
-            assert on("b", os.getpid) == agents["b"], "the units of the other manager go on"
+            assert on("b", os.getpid) == agents["b"], "the other manager's units continue"
             printed = "".join(each.output() + each.errors() for each in managers.values())
             assert all(cluster.units_secret(name) not in printed for name in managers)
     finally:
@@ -281,7 +281,7 @@ def test_setup_replaces_a_changed_credential_and_removes_a_deleted_one(cloud: Cl
     assert done("setup", "second").startswith("exists        it")
     assert lines[1].startswith("changed ")
     assert values() == [("SecureString", "second")]
-    assert done("setup", "").split()[:2] == ["removed", "it"], "the manager has none any more"
+    assert done("setup", "").split()[:2] == ["removed", "it"], "the manager has no secret anymore"
     done("setup", "third")
     assert done("teardown", "").split()[:2] == ["removed", "it"], "teardown needs no credential"
     assert values() == []
@@ -317,4 +317,4 @@ def test_manager_rejects_a_definition_with_a_foreign_credential(
     right = f"arn:aws:ssm:us-east-1:1:parameter{parameter_name(config, 'workers')}"
     mended = secrets_with(secrets, right if has_credential else "")
     check_secrets(config, "workers", mended, "SETUP")
-    assert mended[0] == secrets[0], "what others have put there stays"
+    assert mended[0] == secrets[0], "foreign contents are kept"

@@ -45,7 +45,7 @@ def test_installed_wheel_has_every_package_file_and_command(tmp_path: Path) -> N
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return all files below a folder except those that Python creates on import."""
+    """Return all files below a folder, without bytecode."""
     kept = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     return {path.relative_to(folder): path.read_bytes() for path in kept}
 

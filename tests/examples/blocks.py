@@ -42,7 +42,7 @@ def blocks_of(page: str) -> list[Block]:
     """Return the blocks of a page (its path in the project), in order."""
     text = (ROOT / page).read_text()
     found = _FENCE.findall(text)
-    assert 2 * len(found) == text.count("```"), f"{page} has a block without a language, or one that is not closed"
+    assert 2 * len(found) == text.count("```"), f"{page} has a code block without a language or without an end"
     return [Block(page, number, language, text) for number, (language, text) in enumerate(found, 1)]
 
 

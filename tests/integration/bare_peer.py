@@ -69,7 +69,7 @@ class Connection:
                     self._transmit(sequence, kept, attachments)
 
     def reconnect(self) -> None:
-        """Break the connection, and resume the session over another one."""
+        """Break the connection, and resume the session over a new connection."""
         self._socket.close(0)
         self._open(resume=True)
 
@@ -83,7 +83,7 @@ class Connection:
         self._transmit(*self._kept[-1])
 
     def next(self, name: str) -> Any:
-        """Return the next message of this name and its attachments, skipping others."""
+        """Return the next message with this name and its attachments, and skip other messages."""
         while True:
             header, body, attachments = self._receive()
             _, _, _, sequence, acknowledged = header

@@ -25,7 +25,7 @@ async def main(component: Component) -> int:
         signal.raise_signal(signal.SIGTERM)
     component.ready({"scheduler": "tcp://127.0.0.1:1", "monitor": "tcp://127.0.0.1:3"})
     if what == "stuck":
-        time.sleep(60)  # noqa: ASYNC251 (a loop that does not turn is what is tested)
+        time.sleep(60)  # noqa: ASYNC251 (the test needs a blocked event loop)
     await component.stop.wait()
     logging.getLogger("test").warning("stopped\x1b[31m by %s", type(asyncio.get_running_loop()).__module__)
     return 7

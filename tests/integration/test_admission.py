@@ -27,7 +27,7 @@ from tests.waiting import within
 
 
 class Cluster:
-    """A cluster that listens everywhere. `far` is an address that only TCP reaches: the local listener has others."""
+    """A cluster that listens on all addresses. `far` is an address without a local listener, which needs TCP."""
 
     def __init__(self, home: Path, audit_path: str = "") -> None:
         self.home = home

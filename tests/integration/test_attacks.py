@@ -116,7 +116,7 @@ class RawPeer:
         self.socket.sendall(struct.pack(">BQ", flags | 2, len(data)) + data)
 
     async def say_without_end(self) -> int:
-        """Send frames of one message until the connection ends; return the peak memory growth meanwhile."""
+        """Send frames of one message until the connection ends. Returns the peak memory growth."""
         before, peak = resident_bytes(), 0
         self.socket.setblocking(False)
 
@@ -183,7 +183,7 @@ async def test_ipc_socket_is_private_from_the_start(
     await Asker(server.address).ask(1)
 
 
-# -- many connections that say nothing --------------------------------------------------------------------------------
+# -- many silent connections ------------------------------------------------------------------------------------------
 
 WITH_FEW_DESCRIPTORS = """
 import asyncio, resource, sys

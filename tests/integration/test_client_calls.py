@@ -86,7 +86,7 @@ async def later(x: int) -> int:
     return x + 1
 
 
-# -- what can be called
+# -- supported callables
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_functions_and_classes_of_a_program_run(one_worker: SchedulerClusterComb
     assert (run.returncode, run.stdout, run.stderr) == (0, "6 [3, 6]\n8\n", "")
 
 
-# -- what cannot
+# -- rejected calls
 
 
 def test_unsendable_value_is_named_before_anything_runs(client: Client) -> None:
@@ -254,5 +254,5 @@ def test_rejects_unexpected_arguments_at_once(client: Client) -> None:
     for submit in submits:
         with pytest.raises(TypeError, match="does not take these arguments"):
             submit()
-    with ScalerExecutor(client) as executor:  # like those of the standard library
+    with ScalerExecutor(client) as executor:  # like the standard library's executors
         assert isinstance(executor.submit(len).exception(), TypeError)

@@ -148,7 +148,7 @@ def test_buffers_travel_out_of_band_and_arrive_writable(client: Client) -> None:
         assert is_equal
     result = client.submit(np.zeros, 1_000_000).result(SECONDS)
     assert result.flags.writeable
-    assert not result.flags.owndata, "it lies where it was received"
+    assert not result.flags.owndata, "the array is in the receive buffer"
 
 
 # -- output

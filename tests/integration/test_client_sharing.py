@@ -167,7 +167,7 @@ def test_clients_leave_no_thread_and_unreferenced_ones_close(cluster: SchedulerC
     (thread,) = scaler_threads() - before
     del forgotten
     gc.collect()
-    assert future.result(SECONDS) == 2, "what was submitted still ends"
+    assert future.result(SECONDS) == 2, "submitted tasks still end"
     thread.join(SECONDS)
     assert not thread.is_alive()
 

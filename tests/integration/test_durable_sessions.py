@@ -1,4 +1,4 @@
-"""Durable sessions with real processes: programs that exit, and others that continue."""
+"""Durable sessions with real processes: programs exit, and new ones continue their work."""
 
 from __future__ import annotations
 

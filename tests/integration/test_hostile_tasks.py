@@ -88,7 +88,7 @@ def test_tasks_run_after_a_malicious_one(address: str, harm: Callable[[], None])
         for _ in range(2):
             error = client.submit_verbose(harm, (), {}, retries=0).exception(RESULT_SECONDS)
             assert error is None or isinstance(error, ScalerError | SystemExit) or type(error).__name__ == "Worst"
-            # And one that processes left by the task force to be replaced.
+            # Also replaces a processor if processes left by the task require that.
             with pytest.raises(ProcessorDiedError):
                 client.submit_verbose(os._exit, (1,), {}, retries=0).result(RESULT_SECONDS)
             futures = [client.submit(abs, -number) for number in range(20)]

@@ -21,7 +21,7 @@ SECONDS = 30.0
 BEGINNING = """
 import signal, sys
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell starts in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 folder, address = Path(sys.argv[1]), sys.argv[2]
 
 def endless(number):

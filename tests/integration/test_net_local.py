@@ -1,4 +1,4 @@
-"""Peers of a server's host and user use its local listener; all others, and failures there, use ZeroMQ."""
+"""Peers with a server's host and user use its local listener. Other peers, and peers that fail there, use ZeroMQ."""
 
 from __future__ import annotations
 

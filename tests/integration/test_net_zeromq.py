@@ -288,7 +288,7 @@ async def test_connection_of_a_client_to_itself_counts_as_no_connection(
     monkeypatch.setattr("scaler.net.connector.check_server_addresses", str)
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
-    # The kernel may choose the port of a stopped server for the client's end. Here, ZeroMQ is told to.
+    # The kernel may choose a stopped server's port for the client's end. Here, the address forces that.
     client = Asker(f"tcp://127.0.0.1:{port};127.0.0.1:{port}", keys)
     await until(lambda: client.connector.last_error.startswith("connection refused"))
     assert not client.events

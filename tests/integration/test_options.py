@@ -157,7 +157,7 @@ def test_every_submit_method_passes_its_options_on(client: Client, monkeypatch: 
     assert [getattr(wanted, name) for name in names] in found
 
 
-# -- what they do
+# -- effects
 
 
 @pytest.mark.parametrize("way", short_form(KINDS, 2))

@@ -64,9 +64,9 @@ def details_of(role: Role, sampler: Sampler) -> m.Details:
     hello = replace(sampler, choice=kinds.index(role)).message(m.Hello, role=role)
     assert isinstance(hello, m.Hello)
     if isinstance(hello.details, m.WorkerDetails | m.ManagerDetails):
-        return replace(hello.details, capabilities={})  # whose names a greeting must not have
+        return replace(hello.details, capabilities={})  # names would be rejected in a Hello
     if isinstance(hello.details, m.ClientDetails):
-        hello.details.session = ""  # of which there is one of each name
+        hello.details.session = ""  # session names are unique
     return hello.details
 
 
@@ -86,7 +86,7 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "marker"
 
 
-# -- what scheduler, storage and monitors' address read
+# -- messages to the scheduler, the storage, and the monitor address
 
 
 @pytest.mark.parametrize("role", [Role.CLIENT, Role.WORKER, Role.MANAGER])
@@ -117,7 +117,7 @@ def test_servers_ignore_pickle_bombs_in_any_message(role: Role, cluster: Schedul
     assert exploded(marker) == set()
 
 
-# -- what agents, managers and monitors read
+# -- messages to agents, managers, and monitors
 
 
 def test_pickle_bomb_from_the_scheduler_never_reaches_the_agent(marker: Path) -> None:
@@ -137,7 +137,7 @@ def test_pickle_bomb_from_the_scheduler_never_reaches_the_agent(marker: Path) ->
     assert os.getpid() not in exploded(marker)
 
 
-# -- what no process does
+# -- guarantees for all processes
 
 WITHOUT_PICKLES = [
     "cli",

@@ -127,7 +127,7 @@ def test_scheduler_answers_as_documented() -> None:
 
 
 def answer(socket: zmq.Socket[bytes], name: str) -> tuple[bytes, bytes]:
-    """Return header and body of the next message of this name, skipping others."""
+    """Return header and body of the next message with this name, and skip other messages."""
     while True:
         assert socket.poll(30_000)
         header, body = socket.recv_multipart()

@@ -55,7 +55,7 @@ def test_run_keys_of_a_restarted_server_are_found_at_once(runtime: Path) -> None
         assert before is not None
         assert after is not None
         assert before.server != after.server
-        assert len(list(runtime.glob("*.keys"))) == 2, "those of the killed scheduler and of its storage are gone"
+        assert len(list(runtime.glob("*.keys"))) == 2, "the keys of the killed scheduler and its storage are gone"
     assert list(runtime.glob("*.keys")) == []
 
 

@@ -100,7 +100,7 @@ class Home:
                 try:
                     shown.append(Path(f"/proc/{process.pid}/{name}").read_bytes())
                 except OSError:
-                    continue  # exited meanwhile
+                    continue  # has exited
         assert len(shown) > 10
         return b"\0".join([self.printed, *files, *shown])
 

@@ -194,7 +194,7 @@ def test_killed_reader_or_writer_leaves_nothing_behind(
             process.wait()
         if what == "write":
             until(lambda: shared_bytes() < held - 50 * MB)
-        assert memories(storage.process.pid) == kept + (what == "put"), "what was put whole is its owner's still"
+        assert memories(storage.process.pid) == kept + (what == "put"), "the owner still has completely stored objects"
         assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
     assert files(tmp_path) == before
 

@@ -119,7 +119,7 @@ def test_corrupt_file_counts_as_missing_and_can_be_rewritten(tmp_path: Path) -> 
 def test_object_too_large_for_the_disk_is_refused_and_the_next_is_stored(
     disk_bytes: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reserve for journals is kept. The status says so while there is no room, and the log once."""
+    """The reserve for journals is kept. The status reports missing space while it lasts, and the log once."""
     owner = Owner()
     free_bytes = left << 20
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_bytes, f_frsize=1, f_blocks=disk_bytes))

@@ -41,7 +41,7 @@ COMMAND = "import sys, scaler.cli; sys.exit(getattr(scaler.cli, sys.argv.pop(1))
 
 
 class FarCluster(Cluster):
-    """A scheduler with two workers, none of which finds a local listener: all have keys."""
+    """A scheduler with two workers. No local listener exists, so all have keys."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -107,7 +107,7 @@ def test_exit_of_a_component_is_explained_with_its_last_lines(capfd: pytest.Capt
     headline, *lines = run.supervisor.supervision.failure.splitlines()
     assert headline == f"{failure}; its last lines:"
     assert sorted(lines) == ["    one", "    two"]
-    assert capfd.readouterr() == ("one\n", "two\n"), "what components write is passed on to the same stream"
+    assert capfd.readouterr() == ("one\n", "two\n"), "output of components goes to the same stream"
 
 
 def test_killed_component_restarts_and_others_keep_running() -> None:

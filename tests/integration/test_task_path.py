@@ -1,6 +1,6 @@
 """The path of one warm task submitted alone, across all processes, and the page that shows it.
 
-`pytest tests/integration/test_task_path.py --rewrite` writes the table of the page from what has been measured.
+`pytest tests/integration/test_task_path.py --rewrite` writes the measured path into the page's table.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.integration.worker_rig import Rig, play
 from tests.short_forms import short_form
 
 FAILED_STARTS = 9
-"""Of processors: three workers in a row give up."""
+"""Failed processor starts: enough to make three workers in a row give up."""
 
 
 def test_workers_that_cannot_start_processors_cost_no_attempt(tmp_path: Path) -> None:

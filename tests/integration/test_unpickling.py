@@ -1,4 +1,4 @@
-"""Only processors and clients of a cluster load pickles, whatever passes through the other processes."""
+"""Only a cluster's processors and clients load pickles, although pickles pass through other processes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_only_processors_unpickle_functions_arguments_results_and_errors(tmp_pat
             others = {scheduler.pid, manager.pid, page.pid}
             others |= {each.pid for each in scheduler.descendants() + manager.descendants() + page.descendants()}
             processors = _processors(manager)
-            assert loaded & processors, "the hook sees what processors load"
+            assert loaded & processors, "the hook sees loads in processors"
             assert not loaded & (others - processors)
     assert (tmp_path / "from an argument").is_dir(), "a processor has loaded it"
 

@@ -110,7 +110,7 @@ def test_connection_at_the_limit_replaces_one_without_a_request(monkeypatch: pyt
 
 ASK = """
 import os, socket, sys
-"".encode("idna")  # loads what the other user may not read
+"".encode("idna")  # loads modules that the other user may not read
 os.setgroups([]); os.setuid(int(sys.argv[2]))
 with socket.create_connection((sys.argv[3], int(sys.argv[1]))) as asking:
     asking.sendall(b"GET /api/status HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n")

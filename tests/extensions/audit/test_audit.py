@@ -51,7 +51,7 @@ def test_client_actions_are_in_the_file_and_the_commands_answer(
             for line in scaler(capsys, address)
         )
     answered, written = ([json.loads(line) for line in each] for each in (lines, path.read_text().splitlines()))
-    assert written[: len(answered)] == answered, "the file has them in the same order, and those that followed"
+    assert written[: len(answered)] == answered, "the file has the same records in the same order, and later ones"
     assert of(written, "client", host()) == [
         ("connected", 0, ""),
         ("submitted", 50, "double"),

@@ -49,7 +49,7 @@ class Log:
         return taken
 
     def rows(self) -> list[AuditRow]:
-        """Return these records, and those of sums."""
+        """Return these records and the records of sums."""
         self._take(self.audit.on_time(Now(0.0, self.at)))
         return self.take()
 

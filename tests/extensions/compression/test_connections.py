@@ -65,7 +65,7 @@ SLOW_CLIENT = f"""
 import os, sys
 from scaler import Client
 with Client(sys.argv[1], insecure_no_auth=True) as client:
-    # Random bytes come first: what the kernel has seen of a link until then may have fitted into its first burst.
+    # Random bytes come first, because smaller transfers may have fitted into the link's first burst.
     for value in (os.urandom({STORED}), str(list(range({STORED} // 7)))):
         before = open("/proc/net/dev").read()
         assert client.submit(type(value), client.send_object(value)).result(30) == value

@@ -1,4 +1,4 @@
-"""Which frames the packer of a connection compresses, and what the other side rejects."""
+"""Frames that a connection's packer compresses, and frames that the other side rejects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def packer(
 
 
 def came(envelope: Envelope) -> tuple[Input, int]:
-    """Return what becomes of an envelope on the other side, and the growth."""
+    """Return an envelope as received by the other side, and its growth."""
     return expanded(checked(received(envelope)))
 
 

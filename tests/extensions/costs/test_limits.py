@@ -87,7 +87,7 @@ def test_tasks_with_unreported_costs_count_against_the_limit() -> None:
     assert len(paid) == 3
     cluster.finish("w", *paid)
     cluster.wait(2.0, alive)
-    assert cluster.on("w") == [], "each has cost a minute, of which no heartbeat has told"
+    assert cluster.on("w") == [], "each has cost a minute that no heartbeat has reported"
     cluster.say("w", WorkerHeartbeat(*QUIET, paid_seconds=180.0))
     cluster.wait(2.0, alive)
     assert cluster.ledger.run == 3.0

@@ -60,7 +60,7 @@ class Cluster:
         return self.network[0].start(*command, stdout=subprocess.PIPE, text=True)
 
     def run(self, program: str) -> tuple[str, dict[str, Traffic]]:
-        """Run a program of `client` on the first host; return its output and the traffic of each link meanwhile."""
+        """Run a program of `client` on the first host. Returns its output and the traffic on each link."""
         before = self.network.traffic()
         process = self.start(program)
         printed, _ = process.communicate(timeout=40)

@@ -1,4 +1,4 @@
-"""Results with a second copy survive their host's store; for others, the error suggests a remedy."""
+"""Results with a second copy survive their host's store. For other results, the error suggests a remedy."""
 
 from __future__ import annotations
 

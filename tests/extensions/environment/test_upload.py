@@ -125,7 +125,7 @@ def test_task_running_as_a_job_imports_uploaded_modules(
         result = unpack_result(run_call(packed_call))
         assert result.outcome is Outcome.SUCCESS
         assert load_value(result.parts).number == 6
-        # The next one has none.
+        # The next call has no files.
         assert unpack_result(run_call(Call(call.task, 2, to_payload(dump_function(len)), call.arguments))).outcome
         assert "forecasts" not in sys.modules
     finally:

@@ -62,7 +62,7 @@ def ask(cluster: Cluster, client: str, task: bytes) -> FailedTask:
 
 
 def forgotten(cluster: Cluster) -> list[bytes]:
-    """Return the objects that the storage was told to release."""
+    """Return the objects that the scheduler released in the storage."""
     told = [command.message for command in cluster.commands if isinstance(command, SendToStorage)]
     return [identifier for each in told if isinstance(each, ForgetObjects) for identifier in each.ids]
 

@@ -57,7 +57,7 @@ class GangCluster(Cluster):
         return name
 
     def preempted(self, worker: str) -> list[bytes]:
-        """Tasks that a worker was asked to stop for others."""
+        """Tasks that a worker was asked to stop for other tasks."""
         recalls = [message for name, message in self.said if name == worker and isinstance(message, Recall)]
         return [task for message in recalls if message.preempt for task in message.ids]
 

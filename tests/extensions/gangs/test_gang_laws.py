@@ -79,7 +79,7 @@ class World:
                     cluster.finish(worker, task.id)
 
     def hear(self) -> None:
-        """Stop what was recalled, check gangs, and submit a gang again after it ended, as clients do."""
+        """Stop recalled tasks, check gangs, and resubmit gangs that have ended."""
         cluster = self.cluster
         new, cluster.said, cluster.commands = cluster.said, [], []
         for name, message in new:

@@ -104,7 +104,7 @@ def test_slow_calls_without_a_chunk_size_are_separate_tasks(client: Client, monk
     graph, keys = levels(slowly, 15, 10)
     assert client.get(graph, keys) == values_of(graph, keys)
     assert not chunks_of(client, "slowly")
-    assert len(client.tasks(name="slowly")) == 150, "those that were measured ran once"
+    assert len(client.tasks(name="slowly")) == 150, "measured nodes ran once"
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3])
@@ -156,7 +156,7 @@ def test_chunk_size_without_effect_is_refused(client: Client, options: dict[str,
         client.get({"a": (add, 1)}, ["a"], chunk_size=2, **options)
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- measurements ------------------------------------------------------------------------------------------------------
 
 
 class OnlyOnWorkers:

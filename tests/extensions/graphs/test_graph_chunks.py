@@ -93,7 +93,7 @@ def test_chain_nodes_are_sent_together_except_the_wanted_one() -> None:
     assert values == [[None, None, 2], [None, None, 5]], "no other value is needed"
 
 
-# -- what they give ----------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -197,7 +197,7 @@ def failure(graph: Graph, keys: list[Any]) -> tuple[BaseException, Any]:
     error = arrived.raised()
     number = take_origin(error)
     assert number is not None
-    assert take_origin(error) is None, "it is told once"
+    assert take_origin(error) is None, "the origin is reported once"
     return error, chunks_of(cut)[0][number]
 
 

@@ -140,7 +140,7 @@ def test_nothing_of_a_rejected_graph_is_sent(graph: dict[str, Any], keys: list[s
         with pytest.raises((UsageError, TypeError), match=text):
             client.get(graph, keys)
         future = client.submit(abs, -1)
-        assert set(scheduler.next_tasks(1)) == {future.task_id}, "the first task that comes is none of the graph"
+        assert set(scheduler.next_tasks(1)) == {future.task_id}, "the rejected graph has sent a task"
 
 
 def test_long_chain_runs_and_a_longer_one_is_sent_whole(client: Client) -> None:

@@ -59,7 +59,7 @@ def test_distant_worker_latency_is_measured_in_round_trips() -> None:
     assert found.lag == 67
     assert found.text == "a round trip takes 200 ms, but 2 ms on other workers"
     assert health(far, *[far] * 5).lag == 0, "all are far"
-    assert health(far).lag == 0, "it has no others, and 0.2 s is a distance"
+    assert health(far).lag == 0, "without other workers, 0.2 s counts as distance"
     assert health(WorkerFigures({}, round_trips=[9.0] * 5)).lag == 100
     assert health(WorkerFigures({}, round_trips=[9.0] * 2)).lag is None, "the first one may be that of its start"
 

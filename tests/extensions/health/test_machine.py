@@ -57,7 +57,7 @@ def test_quota_of_any_parent_cgroup_limits_the_cpu(machine: Machine, line: str, 
     machine.quota(folder, 110, 94)
     assert meter.measure().cpu_granted_percent == pytest.approx(60.0)
     machine.quota(folder, 112, 96)
-    assert meter.measure().cpu_granted_percent == pytest.approx(60.0), "too few periods to say something new"
+    assert meter.measure().cpu_granted_percent == pytest.approx(60.0), "too few periods for a new value"
     machine.quota(folder, 130, 96)
     assert meter.measure().cpu_granted_percent == pytest.approx(90.0)
 

@@ -17,7 +17,7 @@ def printed(task: bytes, text: bytes, *, is_stderr: bool) -> Note:
 
 
 def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
-    """Send output to an agent's print buffer, and return what it forwarded by itself."""
+    """Send output to an agent's print buffer, and return the lines that it forwarded without a request."""
     said: list[Printed] = []
     waiting: list[Callable[[Sequence[bytes]], object]] = []
 
@@ -26,7 +26,7 @@ def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
 
         def say(message: Printed) -> None:
             said.append(message)
-            asyncio.get_running_loop().call_soon(is_sent.set)  # after others of the same moment
+            asyncio.get_running_loop().call_soon(is_sent.set)  # after callbacks scheduled earlier
 
         prints = PrintBuffer(asyncio.get_running_loop(), say, waiting)
         story(prints)

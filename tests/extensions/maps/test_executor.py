@@ -203,7 +203,7 @@ from scaler import ScalerExecutor
 
 def write(path):
     import time
-    time.sleep(0.3)  # the program ends meanwhile, unless it waits
+    time.sleep(0.3)  # a program that does not wait would end now
     open(path, "w").close()
 
 executor = ScalerExecutor(address=sys.argv[1])

@@ -64,7 +64,7 @@ def wait_for_first_file(directory: Path) -> None:
 
 
 def note_and_hang(directory: Path, item: int) -> int:
-    """Return the first item at once; block in the others."""
+    """Return the first item at once, and block on all other items."""
     if item:
         (directory / str(item)).touch()
         signal.pause()

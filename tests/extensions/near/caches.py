@@ -1,4 +1,4 @@
-"""A simulated cluster whose processors keep a cache per name, so that the first task of a name takes longer."""
+"""A simulated cluster whose processors have a cache per name: a name's first task takes longer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Caches(Bed):
         self.guest("a")
 
     def send(self, name: str, count: int = 1, client: str = "a", *, again: bool = False, **options: Any) -> list[bytes]:
-        """Submit tasks near a name. again: each is followed by another one when it ends."""
+        """Submit tasks near a name. again: submit another task when one ends."""
         ids = [self.task_id(client) for _ in range(count)]
         self.names.update(dict.fromkeys(ids, name))
         self.submitted.update(dict.fromkeys(ids, self.now))

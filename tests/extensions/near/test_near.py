@@ -225,7 +225,7 @@ def test_worker_that_joins_shares_the_tasks_of_a_busy_name() -> None:
     assert len(cluster.ended) - before > 1.9 * 2.0 / (LATER + 2 * WAY_SECONDS) * 0.9
 
 
-# -- with others
+# -- with other tasks
 
 
 def test_clients_near_different_names_get_equal_shares() -> None:

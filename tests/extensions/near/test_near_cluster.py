@@ -1,4 +1,4 @@
-"""Tasks near names on a real cluster: most find what an earlier task has left in the memory of its process."""
+"""Tasks near names on a real cluster: most find an earlier task's data in their process's memory."""
 
 from __future__ import annotations
 

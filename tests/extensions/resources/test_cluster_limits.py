@@ -359,7 +359,7 @@ def test_prefetched_tasks_of_others_do_not_keep_a_limit_idle(plain: float, limit
     bed.run(3.0)
     shares = bed.shares(5.0)
     assert shares["limited"] > 0.9 * 2 * 5.0, "it gets as many slots as its limit allows"
-    assert shares["plain"] > 0.9 * 2 * 5.0, "others use the rest"
+    assert shares["plain"] > 0.9 * 2 * 5.0, "other tasks use the rest"
 
 
 def test_tasks_of_one_client_do_not_keep_its_limit_idle() -> None:
@@ -411,7 +411,7 @@ def test_demand_never_exceeds_the_limits() -> None:
     assert demanded((100, ())) == 100
     assert demanded((100, DB)) == 3
     assert demanded((100, DB), (100, DB)) == 3, "two functions share the limit"
-    assert demanded((100, DB), workers=2) == 3, "what runs counts"
+    assert demanded((100, DB), workers=2) == 3, "running tasks count"
     assert demanded((2, DB), workers=4) == 2
     assert demanded((100, (("limit:db", 2.0),))) == 1
 

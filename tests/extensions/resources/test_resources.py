@@ -67,7 +67,7 @@ def test_workers_of_one_host_share_its_memory_exclusively(cluster: Cluster, clie
     busy, idle = (next(name for name in "abc" if len(cluster.on(name)) == count) for count in (1, 0))
     cluster.leave(busy)
     cluster.submit(client, 2, needs=memory(8))
-    assert len(cluster.on(idle)) == 1, "what a worker that has left took is free again"
+    assert len(cluster.on(idle)) == 1, "a departed worker's share is free again"
 
 
 def test_shared_memory_stays_accounted_until_the_last_worker_leaves() -> None:
@@ -89,7 +89,7 @@ def test_task_of_four_cpus_fills_a_worker_of_four_slots(cluster: Cluster) -> Non
     cluster.finish(worker, *first)
     assert cluster.on(worker) == [wide]
     later = cluster.submit(client, 5)
-    assert cluster.on(worker) == [wide], "nothing runs beside it, and nothing waits behind it"
+    assert cluster.on(worker) == [wide], "the worker runs and queues nothing else"
     cluster.finish(worker, wide)
     assert cluster.on(worker) == later
 
@@ -137,7 +137,7 @@ def test_large_task_does_not_starve_behind_small_ones(needs: Pairs, cluster: Clu
     assert large in cluster.on(worker)
     assert cluster.now < 100.0 + 2 * RESERVE_AFTER_SECONDS + 1.0
     cluster.finish(worker, *cluster.on(worker))
-    assert cluster.on(worker), "the others go on"
+    assert cluster.on(worker), "other tasks continue"
 
 
 def test_space_reserved_too_long_is_lent_to_others_equally_long(cluster: Cluster) -> None:

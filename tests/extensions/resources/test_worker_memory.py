@@ -61,7 +61,7 @@ def hold_and_say(path: Path, began: Path, size_bytes: int) -> int:
 
 
 def test_largest_task_of_a_worker_is_killed_first_and_retried(tmp_path: Path) -> None:
-    # A worker of its own process: what a rig forks has the memory of this one, which is large after many tests.
+    # A separate worker process, because forks of a rig would include the memory of this process, which many tests use.
     # While the second task takes the worker beyond its limit, it is the larger of the two, and below the limit itself.
     go, began = tmp_path / "go", tmp_path / "began"
     with (

@@ -324,7 +324,7 @@ def test_does_not_name_the_unit_of_a_draining_worker() -> None:
     cluster.say(worker, Drain("3 processors in a row could not start"))
     assert drained(cluster) == [worker]
     cluster.wait(0.5, alive=[manager, worker])
-    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", draining=1), "its unit ends by itself"
+    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", draining=1), "its unit ends without a stop"
 
 
 def test_message_names_a_bounded_number_of_drained_units(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,7 +554,7 @@ def test_backlog_units_stay_queued_although_fewer_are_wanted() -> None:
         cluster, manager, pending("a", 9.0), *(waiting(name, age) for name, age in (("b", 5.0), ("c", 7.0), ("d", 3.0)))
     )
     cluster.wait(1.0, alive=[manager])
-    assert desired(cluster)[-1].drained == ["unit-a", "unit-d"], "those that have waited longest stay"
+    assert desired(cluster)[-1].drained == ["unit-a", "unit-d"], "units that have waited longest stay"
 
 
 def with_an_end(cluster: Cluster, manager: str, name: str, remaining_seconds: float) -> None:
@@ -574,7 +574,7 @@ def test_worker_is_drained_earlier_for_long_tasks_within_its_second_half() -> No
     assert drained(cluster) == [worker]
     other = cluster.worker("x", manager_id="m")
     with_an_end(cluster, manager, other, 300.0)
-    # One task has run as long as the worker has been connected, so the next tasks may as well.
+    # One task has run for as long as the worker has been connected, so the next tasks may take equally long.
     cluster.wait(145.0, alive=[client, manager, worker, other])
     assert drained(cluster) == [worker]
     cluster.wait(10.0, alive=[client, manager, worker, other])

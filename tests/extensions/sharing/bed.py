@@ -1,4 +1,4 @@
-"""A simulated cluster: the scheduler's core, and workers that run tasks for as long as their clients say."""
+"""A simulated cluster: the scheduler's core, and workers that run tasks for durations chosen by their clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAY_SECONDS = 0.0005
 @dataclass
 class Flood:
     """A client with more tasks than slots at any time. nested: number and seconds of tasks that each task waits for.
-    fails_every: number of attempts of which the last one raises an exception; 0: none does."""
+    fails_every: every N-th attempt raises an exception, or none if 0."""
 
     seconds: Callable[[int], float]
     options: dict[str, Any] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Bed(Cluster):
         self.flooding = {task for task in self.flooding if not task.startswith(self.peer(name))}
 
     def lose(self, worker: str) -> None:
-        """End a worker with all its tasks, and add another one."""
+        """Replace a worker, which ends all its tasks."""
         del self.running[worker], self.queues[worker]
         self.leave(worker)
         self._add_worker(f"{worker}+")
@@ -181,7 +181,7 @@ class Bed(Cluster):
         self._settle()
 
     def _settle(self) -> None:
-        """Count what running tasks have used so far."""
+        """Count the time that running tasks have used so far."""
         for running in self.running.values():
             for each in running.values():
                 if not each.is_blocked:

@@ -21,7 +21,7 @@ SOON = 0.3
 
 
 def bed_of(workers: int = 1, slots: int = 2, **settings: Any) -> Bed:
-    """Return a cluster whose peers need not say anything."""
+    """Return a cluster whose peers need not send heartbeats."""
     return Bed(workers, slots, client_timeout_seconds=1e6, worker_timeout_seconds=1e6, **settings)
 
 
@@ -183,7 +183,7 @@ def test_short_urgent_task_waits_where_it_can_start_and_not_behind_a_long_one() 
     bed.guest("alice", "alice")
     bed.guest("bob", "bob")
     submit(bed, "bob", 0.01, 20)
-    bed.run(1.0)  # so that bob's tasks count as short
+    bed.run(1.0)  # makes bob's tasks count as short
     submit(bed, "alice", 60.0, 2, **PREEMPTIBLE)
     bed.run(5.0)
     start = bed.now

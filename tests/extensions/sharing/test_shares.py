@@ -1,4 +1,4 @@
-"""Slots go to the client that used least of them lately, whatever the lengths of its tasks."""
+"""Slots go to the client with the least recent use, for any task durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector: serves OTLP over HTTP, and keeps what it receives."""
+"""A collector that receives OTLP over HTTP and stores it."""
 
 from __future__ import annotations
 

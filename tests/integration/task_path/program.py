@@ -28,7 +28,7 @@ def main() -> None:
             assert client.submit(double, window).result() == 2 * window
             flag[0] = 0
         flag[0] = DONE
-        assert client.submit(double, 1).result() == 2  # wakes every process, so that it writes its record
+        assert client.submit(double, 1).result() == 2  # wakes every process, which then writes its record
 
 
 if __name__ == "__main__":

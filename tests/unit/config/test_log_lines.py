@@ -27,7 +27,7 @@ def restored() -> Iterator[None]:
 
 def test_lines_go_to_every_path_from_their_level_on(tmp_path: Path) -> None:
     paths = (str(tmp_path / "a.log"), str(tmp_path / "b.log"))
-    # Excludes pytest's own handlers: set_up replaces those of the root logger, and would close them.
+    # Excludes pytest's own handlers, because set_up replaces and closes the root logger's handlers.
     logging.getLogger().handlers[:] = []
     logs.set_up("scheduler", LoggingConfig(logging_level="WARNING", logging_paths=paths))
     logging.getLogger("x").info("quiet")

@@ -189,7 +189,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 def test_damage_in_the_last_confirmed_record_is_not_an_interrupted_write(
     damage: str, is_killed: bool, tmp_path: Path
 ) -> None:
-    """A killed process, or one that closed its journal, has left nothing after the record."""
+    """A process that was killed or closed its journal leaves nothing after the record."""
 
     async def test(journal: Journal) -> None:
         for body in (b"one" * 20, b"two" * 20):

@@ -64,7 +64,7 @@ class Run:
     states: int = 31
     interval: float = 1.0
     odd_state: dict[str, Any] = field(default_factory=dict)
-    """Parts of one state in the middle that differ from all others."""
+    """Parts of one state in the middle that differ from all other states."""
 
     @property
     def slots(self) -> int:
@@ -149,7 +149,7 @@ class Run:
         }  # fmt: skip
 
     def _health(self, worker: int) -> dict[str, Any]:
-        """Return the scheduler's data about a worker, compared with three others."""
+        """Return the scheduler's data about a worker, compared with three other workers."""
         if worker != self.bad_worker or self.workers < 4:
             return {}
         load = min((each for each in self.loads if each.per_second), key=lambda each: each.failed_share, default=None)

@@ -26,7 +26,7 @@ READ = ["/", "/api/status", "/metrics", "/events", "/app.js", "/schema.js", "/ap
 async def browser(
     *, is_same_user: bool = False, base: str = "http://10.0.0.1:50001", **settings: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client with cookies, at a public server unless the settings say otherwise."""
+    """Yield a client with cookies, at a server that is public by default."""
     app = WebApp(PreparedMonitor(Model()), web_config(web_host="0.0.0.0", allowed_hosts=("10.0.0.1",)), TOKEN)
     transport = httpx.ASGITransport(of_connection(app, is_same_user=is_same_user), client=("10.9.8.7", 4))
     async with httpx.AsyncClient(transport=transport, base_url=base) as client:

@@ -1,4 +1,4 @@
-"""Who may access the web server, how, and what its answers forbid."""
+"""Access to the web server, and the security headers in its answers."""
 
 from __future__ import annotations
 

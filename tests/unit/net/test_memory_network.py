@@ -55,8 +55,8 @@ def test_session_whose_opening_the_peer_missed_is_opened_again() -> None:
     while pair.client.current_wire is None:
         network.now += 0.01
         network.step()
-    # The Hello says that two messages were received: of the old server, which the new one cannot know, and all that it
-    # answers is lost.
+    # The Hello acknowledges two messages from the old server, which the new server cannot know. All its answers are
+    # lost.
     pair.client.current_wire.lossy = True
     pair.client.current_wire.at_connector.inbox.clear()
     network.advance(10.0)

@@ -52,7 +52,7 @@ RESULT = result_id(MADE.task(), 1)
 
 
 class HostStory(Story):
-    """The store of a host: there are others."""
+    """The store of one host among several."""
 
     def __init__(self, limit_bytes: int = 1000, *, is_durable: bool = False, spill_limit_bytes: int = 0) -> None:
         super().__init__(limit_bytes, is_durable=is_durable, spill_limit_bytes=spill_limit_bytes)

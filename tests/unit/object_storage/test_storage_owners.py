@@ -1,4 +1,4 @@
-"""Ownership of objects: peers with keys read, name, and delete their own, and find no others."""
+"""Ownership of objects: peers with keys can read, name, and delete only their own."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SOURCE = 7
 
 
 class PlayedSource:
-    """Another store, which answers nothing by itself."""
+    """Another store, which answers only on request."""
 
     def __init__(self, is_slow: bool) -> None:
         self.connected = True

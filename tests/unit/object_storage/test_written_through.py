@@ -40,7 +40,7 @@ class BackendStory(Story):
         self.core.step = note  # type: ignore[method-assign,assignment]
 
     def written(self) -> list[bytes]:
-        """Return the ids of objects that the shell was told to write."""
+        """Return the ids of objects that the core asked the shell to write."""
         return [each.id for each in self.told if isinstance(each, WriteToBackend)]
 
 

@@ -373,7 +373,7 @@ class Cluster(SchedulerPart):
         tasks = self.state.workers[self.peer(worker)].tasks
         self.say(worker, Returned(list(ids), [tasks[task].attempt for task in ids], [started] * len(ids)))
 
-    # -- what was said
+    # -- sent messages
 
     def on(self, worker: str) -> list[bytes]:
         """Tasks that the core believes this worker has, in dispatch order."""
@@ -385,7 +385,7 @@ class Cluster(SchedulerPart):
         for name, message in self.said:
             if name == client and isinstance(message, Finished):
                 for task, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
-                    assert task not in found, "an outcome was told twice"
+                    assert task not in found, "an outcome was sent twice"
                     found[task] = (Outcome(outcome), payload)
         return found
 

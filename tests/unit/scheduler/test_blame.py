@@ -72,7 +72,7 @@ def test_standalone_program_error_explains_that_it_has_no_other_parts(cluster: C
     for _ in range(20):
         for name in (worker, other):
             on = cluster.on(name)
-            assert len(on) == 1 or not set(on) & set(tasks), "a suspect has nothing beside it"
+            assert len(on) == 1 or not set(on) & set(tasks), "a suspect runs alone"
             cluster.finish(name, *on[:1])
         cluster.wait(0.25, alive=[client, worker, other])
     assert {cluster.outcome(client, task) for task in tasks + later} == {Outcome.SUCCESS}

@@ -23,7 +23,7 @@ def test_functions_clients_and_totals_count_the_calls_of_chunks(cluster: Cluster
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second, _ = cluster.submit(client, 3, calls=(40, 40, 20))
     assert counts(cluster) == counts(cluster, "clients") == (99, 1, 0, 0, 0)
-    assert document(cluster)["waiting"][0]["tasks"] == 67  # two of three chunks, one of which is smaller
+    assert document(cluster)["waiting"][0]["tasks"] == 67  # two of three chunks, including a smaller one
     cluster.finish(worker, first, calls=(40, 0), seconds=0.04)
     cluster.finish(worker, second, outcome=Outcome.EXCEPTION, payload=b"no", calls=(40, 3), seconds=0.04)
     assert counts(cluster) == counts(cluster, "clients") == (19, 1, 80, 3, 0)

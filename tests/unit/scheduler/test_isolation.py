@@ -211,7 +211,7 @@ def test_worker_gives_a_client_only_its_running_tasks(cluster: Cluster) -> None:
     cluster.say("w", Heartbeat(1.0))
 
 
-# -- what peers do wrong ----------------------------------------------------------------------------------------------
+# -- protocol errors ---------------------------------------------------------------------------------------------------
 
 
 def test_peer_violations_are_reported_at_once_then_counted(cluster: Cluster) -> None:

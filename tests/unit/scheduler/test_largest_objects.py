@@ -55,7 +55,7 @@ def test_without_host_stores_large_results_and_uploads_use_the_object_storage(cl
     [small] = asked(cluster, client, second)
     assert (small[1], small[5]) == (40_000, ["object storage"]), "a small one has no entry, and is found by its task"
     cluster.step(StorageConnected())
-    assert asked(cluster, client) == [], "a storage that comes back names what it has"
+    assert asked(cluster, client) == [], "a reconnected storage reports its objects"
 
 
 def test_released_or_never_stored_objects_are_not_found() -> None:
@@ -119,4 +119,4 @@ def test_restarted_scheduler_assumes_no_result_in_the_object_storage() -> None:
     cluster.finish(worker, task, payload=stored_reference(result, 40_000))
     assert [row[5] for row in asked(cluster, client, result)] == [["object storage"]]
     cluster.silent("returns")
-    assert asked(cluster, client, result) == [], "stores of hosts may not have come back yet"
+    assert asked(cluster, client, result) == [], "stores on hosts may not have reconnected yet"

@@ -175,7 +175,7 @@ class Port:
         return self.told(peer)
 
     def report(self, seconds: float = STATUS_SECONDS) -> None:
-        """Let the time between two reports pass, or another one."""
+        """Let time pass, by default the interval between two reports."""
         self.cluster.wait(seconds, alive=[self.client, self.worker])
         self.drain()
         self.loop.ring()

@@ -1,4 +1,4 @@
-"""Results that should outlive their hosts: when the object storage is told to fetch a copy or another one."""
+"""Results that should outlive their hosts: when the object storage must fetch a first or further copy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.unit.scheduler.test_stores import SIZE, Hosts
 
 
 class Copied(Hosts):
-    """A cluster of hosts that records which stores were told to copy objects."""
+    """A cluster of hosts that records copy requests to stores."""
 
     def asked(self) -> list[str]:
-        """Return the stores that were told to copy objects since the last call."""
+        """Return the stores with new copy requests since the last call."""
         found = [name for name, message in self.said if isinstance(message, CopyObjects)]
         self.said.clear()
         return found

@@ -1,4 +1,4 @@
-"""A task stopped for another one runs again, and no limit is charged."""
+"""A preempted task runs again, and no limit is charged."""
 
 from __future__ import annotations
 

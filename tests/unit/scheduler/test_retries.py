@@ -84,7 +84,7 @@ def test_waiting_task_reports_delay_next_attempt_and_reason() -> None:
         "it waits 4.0 s before attempt 2 of 4 (retries: 1 of 3, losses: 0 of 3), "
         "after attempt 1 on manager-1 (host, pid 1): it raised ValueError: no luck"
     )
-    assert trial.cluster.on(trial.watched.worker) == [], "it takes no slot meanwhile"
+    assert trial.cluster.on(trial.watched.worker) == [], "the waiting task occupies no slot"
     trial.wait(4.5)
     assert trial.cluster.on(trial.watched.worker) == [trial.task]
     trial.dies()

@@ -133,7 +133,7 @@ def test_store_report_is_answered_and_extends_its_lease() -> None:
     assert cluster.peer("s1") in cluster.state.rooms.stores.records
 
 
-# -- who has what
+# -- locations
 
 
 def test_last_holder_learns_that_it_has_the_only_copy() -> None:
@@ -283,7 +283,7 @@ def test_restarted_object_storage_learns_the_stores_and_holds_nothing() -> None:
     assert [each.ids for each in cluster.told("s1", SoleCopies)] == [[result]]
 
 
-# -- what a task waits for
+# -- reasons for waiting
 
 
 def task_with_input(size_bytes: int) -> tuple[Hosts, bytes, bytes]:

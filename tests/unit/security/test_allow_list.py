@@ -110,7 +110,7 @@ def test_malformed_line_is_logged_once_and_affects_no_other_key(
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
         before = keys.listed()
         keys.add("carol", "client")
-        assert keys.listed()[: len(before)] == before, "a command leaves what is broken as it is"
+        assert keys.listed()[: len(before)] == before, "a command does not change broken lines"
         keys.peers.write_bytes(text)
         listed.refresh()
         assert listed.entries().get(alice.keys.public) == Entry("alice", "client", "")

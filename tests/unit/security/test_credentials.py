@@ -47,7 +47,7 @@ def test_units_have_their_own_worker_credential(tmp_path: Path) -> None:
     manager = replace(credential("manager"), **new_key_pair()._asdict())
     units = manager.for_units()
     assert (units.name, units.role) == ("alice.units", "worker")
-    assert manager.for_units() == units, "its keys follow from those of the manager"
+    assert manager.for_units() == units, "its keys derive from the manager's keys"
     assert not {units.keys.public, units.keys.secret} & {manager.keys.public, manager.keys.secret}
     assert zmq.curve_public(units.keys.secret.encode()).decode() == units.keys.public
     assert units.keys != replace(manager, **new_key_pair()._asdict()).for_units().keys

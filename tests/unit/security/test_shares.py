@@ -1,4 +1,4 @@
-"""Shares of keys and groups: flags, files, and what servers read."""
+"""Shares of keys and groups: flags, files, and the servers' view."""
 
 from __future__ import annotations
 

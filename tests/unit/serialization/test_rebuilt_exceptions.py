@@ -1,4 +1,4 @@
-"""Exceptions, including nested ones, arrive unchanged whatever their `__init__` accepts."""
+"""Exceptions, including nested ones, arrive unchanged for any signature of `__init__`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def local() -> BaseException:
 def caught(call: Callable[[], object]) -> BaseException:
     try:
         call()
-    except BaseException as error:  # noqa: BLE001 (SystemExit, too)
+    except BaseException as error:  # noqa: BLE001 (also SystemExit)
         error.__traceback__ = None
         return error
     raise AssertionError(call)

@@ -21,7 +21,7 @@ def task_id(number: int) -> bytes:
 
 
 class Story(CoreRig):
-    """A core, its fake processors, and its sent messages. Time moves when a test says so."""
+    """A core, its fake processors, and its sent messages. Time moves only on a test's request."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class Story(CoreRig):
         self.recall(kill=True)
 
     def restarted(self, incarnation: int = 2, elsewhere: Sequence[int] = ()) -> list[m.Message]:
-        """The scheduler comes back without its memory. Returns what the agent sends to it.
+        """Reconnect a scheduler that has lost its state. Returns the agent's messages.
 
-        elsewhere: tasks that it has given to others, as it answers.
+        elsewhere: tasks that the scheduler has given to other workers, according to its answer.
         """
         self.sent.clear()
         self.happened(Welcomed(m.Welcome(False, incarnation, LEASE, 2.0)))

@@ -216,7 +216,7 @@ def test_new_processor_starts_with_the_first_queued_task_once_ready(story: Story
     assert story.fed(2) == [4, 5]
     story.wait_in(2)
     story.signal(3, Event.READY)
-    assert story.fed(3) == [5, 3], "what was taken back keeps its place"
+    assert story.fed(3) == [5, 3], "reclaimed tasks keep their place"
     story.work(3, 2)
     assert story.fed(3) == [6, 2]
 
@@ -435,7 +435,7 @@ def test_worker_whose_processors_cannot_start_returns_its_tasks_and_exits() -> N
         m.Drain(f"3 processors in a row could not start: {text}"),
         m.Returned(tasks, [1, 1], [False, False]),
     ]
-    assert rig.ending is None, "what the scheduler sends before it has read the Drain is given back, too"
+    assert rig.ending is None, "tasks sent before the scheduler reads the Drain are returned"
     late = m.RunGroup(m.Spec(FUNCTION), [task_id(3)], [1], [b"x"])
     rig.step(Received(b"schedulr", m.Run([], [late])), Received(b"schedulr", m.Drain("drained")))
     assert rig.sent[-1] == m.Returned([task_id(3)], [1], [False])

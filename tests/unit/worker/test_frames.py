@@ -174,6 +174,6 @@ def test_results_read_from_the_page_are_ignored_when_sent() -> None:
 def test_rejects_a_large_datagram_without_its_file() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        ours.send(LARGE)  # what arrives if the receiver has no free descriptor
+        ours.send(LARGE)  # arrives like this if the receiver has no free descriptor
         with pytest.raises(ProtocolError, match="no descriptor is free"):
             receive(theirs)

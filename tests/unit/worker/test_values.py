@@ -77,7 +77,7 @@ def test_result_waits_for_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[str] = []
     assert objects(storage, waits).put(IDENTIFIER, [b"unaltered"]) == REFERENCE
     assert not storage.refusals
-    assert waits == ["its result waits for up to 300 s: no space", ""], "told once, and when it is over"
+    assert waits == ["its result waits for up to 300 s: no space", ""], "reported once, and at the end"
 
 
 def test_result_wait_is_bounded_and_ignores_size_limits(monkeypatch: pytest.MonkeyPatch) -> None:

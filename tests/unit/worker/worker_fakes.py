@@ -65,7 +65,7 @@ class FakeProcessor:
         self.page.append((task, attempt, outcome, 0, duration_us, 0, 0, round(self.begun_at * 1e9), 0, 0, 0, 0, 1))
 
     def flush(self) -> Results:
-        """Send what is in the page."""
+        """Send the page's results."""
         results = self.results()
         self.page = []
         self.batch += 1
@@ -146,7 +146,7 @@ def worker_config(slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, 
 
 
 class CoreRig:
-    """A core behind `step`: performs commands like the shell, and steps their answers, too."""
+    """A core behind `step`: performs commands like the shell, and processes their answers."""
 
     executor: type[ExecutorBase] = ProcessorPool
 

@@ -121,7 +121,7 @@ def test_foreign_fields_of_a_definition_are_kept() -> None:
     assert request["overrides"]["containerOverrides"][0]["name"] == "theirs"
 
 
-# -- what a start adds
+# -- additions by a start
 
 
 def test_worker_is_configured_by_one_document() -> None:
@@ -176,7 +176,7 @@ def test_request_names_network_provider_and_owner() -> None:
     assert "securityGroups" not in bare["networkConfiguration"]["awsvpcConfiguration"], "an empty list is refused"
 
 
-# -- what a description says
+# -- descriptions
 
 
 def task(last: str = "RUNNING", desired: str = "RUNNING", **more: Any) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_job_names_are_valid_for_batch_and_identify_their_owner() -> None:
 def test_same_file_on_two_machines_creates_two_managers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = config(scheduler_address=address)
     name, keys = job_name(mine, "0a1b2c3d", 1), keys_of(mine, "5e55")
-    assert owns(config(scheduler_address=address), name), "the next one on this machine finds what this one has left"
+    assert owns(config(scheduler_address=address), name), "a later manager on this machine finds these jobs"
     monkeypatch.setattr(platform, "node", lambda: "another")
     assert not owns(mine, name)
     assert not keys.startswith(keys_of(mine, "5e55"))

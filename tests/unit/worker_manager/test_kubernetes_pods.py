@@ -43,7 +43,7 @@ def worker(found: Fields) -> Fields:
     return dict(container)
 
 
-# -- what the settings make of a pod
+# -- pods from settings
 
 
 def test_pod_matches_the_settings() -> None:
@@ -162,7 +162,7 @@ def test_rejects_a_value_that_kubernetes_does_not_accept(key: str, value: object
         config(**{key: value})
 
 
-# -- what a described pod says
+# -- states from descriptions
 
 
 def described(

@@ -16,7 +16,7 @@ from scaler.worker_manager.offload.service import FetchedObjects
 
 
 class MemoryStorage:
-    """Answers when a test says so."""
+    """Answers on a test's request."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []

@@ -99,7 +99,7 @@ def test_ended_unit_is_shown_for_a_while_with_its_reason(service: Service) -> No
     service.now = 300.0
     [unit] = service.list()
     assert (unit.state, unit.reason, unit.age_seconds) == (FAILED, "killed", 10.0)
-    assert service.at(311.0, a=SeenUnit(RUNNING, 311.0)) == {}, "what is shown later does not bring it back"
+    assert service.at(311.0, a=SeenUnit(RUNNING, 311.0)) == {}, "a failed unit stays failed"
     service.stop(["a"])
     assert service.stops == []
 
@@ -145,7 +145,7 @@ def test_unit_with_a_time_limit_reports_its_remaining_time(monkeypatch: pytest.M
     assert 0 < left < 0.01, "0 would mean that it has no limit"
 
 
-# -- the scheduler says which workers are connected
+# -- reports of connected workers
 
 
 def test_unit_with_a_connected_worker_exists_whatever_the_service_reports(service: Service) -> None:
