@@ -21,14 +21,14 @@ from scaler.monitor.web.metrics import Metrics
 from tests.extensions.telemetry.collector import Collector, serve
 from tests.unit.monitor.test_web_metrics import samples_of
 from tests.unit.monitor.web_rig import PreparedMonitor, filled_model
+from tests.waiting import soon
 
 
 async def send_while(metrics: Metrics, collector: Collector, count: int) -> None:
     """Send metrics until the collector has received some requests."""
     sending = asyncio.create_task(send(metrics, collector.address))
-    while len(collector.metrics) < count:
-        assert not sending.done()
-        await asyncio.sleep(0.01)
+    await soon(lambda: sending.done() or len(collector.metrics) >= count)
+    assert not sending.done()
     sending.cancel()
     with suppress(asyncio.CancelledError):
         await sending
