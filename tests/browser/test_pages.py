@@ -165,7 +165,7 @@ def test_data_page_shows_stores_transfers_and_hosts_without_a_route(told: Told, 
 
 
 def test_worker_logs_are_below_the_table_and_on_each_page(server: WebServer, windows: Windows) -> None:
-    windows.expected = ("404",)  # of the task of a record, which is over
+    windows.expected = ("404",)  # the record's task has ended
     cluster = FakeCluster(workers=3, tasks_per_second=4, at=time.time() - 1)
     server.step(cluster)
     page = windows.open(f"{server.url}/#/workers")

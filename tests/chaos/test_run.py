@@ -12,7 +12,7 @@ from tests.chaos.conductor import LEFT_OUT, run, summary
 from tests.chaos.faults import kinds_without
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "30"))
-EVERY_SECONDS = 1.2  # as many faults as in 75 seconds of `make chaos`
+EVERY_SECONDS = 1.2  # the same number of faults as in 75 seconds of `make chaos`
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 

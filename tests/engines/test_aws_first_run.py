@@ -154,7 +154,7 @@ def test_units_without_an_image_run_the_installed_version_from_the_bucket(
             assert everything.stop() == 0
             ports.release()
         for operation, _ in KINDS.values():
-            assert aws.faults.calls()[operation] == 1, "each came up at its first start"
+            assert aws.faults.calls()[operation] == 1, "every kind started at the first attempt"
         assert within(WAIT_SECONDS, lambda: not aws.containers.running())
         for kind in KINDS:
             provision(kind, file, "teardown")

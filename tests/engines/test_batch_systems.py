@@ -57,7 +57,7 @@ def test_work_scales_jobs_from_zero_and_back(system: str, tmp_path: Path, queue:
             until(lambda: "ended after" in batch.output(), WAIT_SECONDS)
     jobs = jobs_in(queue)
     assert 1 <= len(jobs) <= 2
-    # Each finds its own id, by which the manager identifies it.
+    # Each unit finds its own id, by which the manager identifies it.
     logs = "".join(path.read_text() for path in tmp_path.iterdir() if path.suffix in (".OU", ".out"))
     assert all(f"unit={unit_id} " in logs for unit_id in jobs)
 

@@ -60,7 +60,7 @@ def test_work_too_slow_for_the_laptop_runs_in_the_cloud(tmp_path: Path, aws: Aws
         everything.addresses()
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             assert client.submit(where, 0.0).result(WAIT_SECONDS) == "laptop"
-            assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
+            assert not aws.batch.alive(), "one small task does not need the cloud"
             # A job is expected to start after 45 s. Once a task is measured, the laptop alone would take 92 s.
             futures = [client.submit(where, 4.0) for _ in range(24)]
             aws.batch.wait_until(lambda: bool(aws.batch.alive()), WAIT_SECONDS)

@@ -293,6 +293,6 @@ def test_spot_notice_drains_the_worker_which_finishes_its_task(tmp_path: Path, a
         aws.ec2.notices[instance] = "2026-01-01T00:00:00Z"
         assert within(WAIT_SECONDS, lambda: "the worker drains" in output())
         goes_on.touch()
-        assert future.result(WAIT_SECONDS) == 1, "it ran once"
-        assert within(WAIT_SECONDS, lambda: instance not in aws.ec2.alive()), "it ends itself"
+        assert future.result(WAIT_SECONDS) == 1, "the task ran once"
+        assert within(WAIT_SECONDS, lambda: instance not in aws.ec2.alive()), "the instance terminates itself"
         assert client.submit(len, "ab").result(WAIT_SECONDS) == 2

@@ -113,7 +113,7 @@ def test_two_thousand_tasks_scale_ecs_tasks_from_zero_and_back(tmp_path: Path, a
 def test_spot_notices_to_half_the_fleet_lose_and_charge_no_task(tmp_path: Path, aws: AwsEmulator) -> None:
     spot = ("--ecs-capacity-provider", "FARGATE_SPOT")
     with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 4, *spot), Client(address) as client:
-        # All run once, so the effect of a notice shows at once.
+        # All tasks run once, so the effect of a notice shows at once.
         futures = [client.submit_verbose(nap, (number, 0.2), retries=0) for number in range(60)]
         running(aws, 4)
         assert futures[0].result(WAIT_SECONDS) == 0

@@ -122,7 +122,7 @@ def test_answers_have_the_same_shape_as_moto_answers() -> None:
         client.close()
     with mock_aws(config={"batch": {"use_docker": False}}):
         client_of("iam").create_role(RoleName="r", AssumeRolePolicyDocument="{}")
-        theirs = walk(client_of("batch"), {"type": "UNMANAGED"})  # its EC2 takes seconds to load
+        theirs = walk(client_of("batch"), {"type": "UNMANAGED"})  # loading its EC2 takes seconds
     lines = missing_keys(theirs, ours, "")
     assert {line.partition(".jobs[0]")[2] for line in lines} == MOTO_IS_WRONG, lines
 

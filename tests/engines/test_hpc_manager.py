@@ -104,7 +104,7 @@ def test_two_thousand_tasks_scale_jobs_from_zero_and_back(tmp_path: Path, aws: A
             assert client.map(nap, range(2000), [0.0001] * 2000, chunk_size=1000) == list(range(2000))
             assert jobs(aws)
             assert client.submit(len, b"x" * 1_000_000).result(WAIT_SECONDS) == 1_000_000
-            assert within(WAIT_SECONDS, lambda: not unfinished(aws)), "none is left when there is no work"
+            assert within(WAIT_SECONDS, lambda: not unfinished(aws)), "no job remains without work"
             assert client.submit(nap, 7).result(WAIT_SECONDS) == 7
         assert everything.stop() == 0
         ports.release()
@@ -127,7 +127,7 @@ def test_every_task_has_one_result_whatever_the_api_does(tmp_path: Path, aws: Aw
         futures = [client.submit(nap, number) for number in range(3)]
         assert values(futures) == list(range(3))
         children = [int((job.get("arrayProperties") or {}).get("size", 1)) for job in jobs(aws)]
-        assert sum(children) == 3, "none was submitted twice"
+        assert sum(children) == 3, "no task was submitted twice"
         assert "throttled by AWS Batch SubmitJob (TooManyRequestsException)" in burst.output()
 
 

@@ -239,7 +239,7 @@ def test_instances_have_a_role_and_cost_nothing_without_work(cloud: HpcCloud, mo
     trust = cloud.call("iam", "GetRole", RoleName=HOSTS)["Role"]["AssumeRolePolicyDocument"]
     [statement] = trust["Statement"]
     service = {"Service": "ec2.amazonaws.com"}
-    assert statement == {"Effect": "Allow", "Principal": service, "Action": "sts:AssumeRole"}, "it names no account"
+    assert statement == {"Effect": "Allow", "Principal": service, "Action": "sts:AssumeRole"}, "names no account"
     assert words(cloud.do("setup", "--batch-capacity", "SPOT")) == ["exists"] * 9
     assert set(words(cloud.do("teardown"))) == {"removed"}
     assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []

@@ -289,7 +289,7 @@ def test_failed_pod_is_kept_for_its_log_while_its_unit_is_shown(
         backend.start(1)
         until(standin, backend, lambda units: states(units) == ["failed", "failed"])
         eventually(lambda: backend.list() and len(emulator.pods()) == 1)
-    assert emulator.pods() == [], "none stays behind the manager"
+    assert emulator.pods() == [], "no pod outlives the manager"
 
 
 def test_template_deadline_sets_the_remaining_time_of_the_unit(standin: StandInSite, tmp_path: Path) -> None:

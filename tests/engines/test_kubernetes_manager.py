@@ -79,7 +79,7 @@ def test_restarted_manager_adopts_pods_and_removes_their_hidden_key(
         second = cluster.manager("pods", *flags)
         try:
             seen = client.submit(seen_by_a_task).result(WAIT_SECONDS)
-            assert emulator.pods() == [pod], "it has started no other"
+            assert emulator.pods() == [pod], "the manager starts no other pod"
             secret = cluster.units_secret("pods")
             assert secret not in seen
             assert secret not in repr(emulator.objects("pods"))

@@ -206,7 +206,7 @@ def test_tasks_of_a_lost_node_run_on_the_other_one(
         assert values(futures) == [0, 1, 2]
         assert within(WAIT_SECONDS, lambda: f"unit {unit_id} ended" in batch.output())
         assert "its node failed (n1)" in batch.output()
-        assert slurm.jobs("NODE_FAIL")[unit_id] == "NODE_FAIL", "it is not queued again by Slurm"
+        assert slurm.jobs("NODE_FAIL")[unit_id] == "NODE_FAIL", "Slurm does not requeue the job"
 
 
 # -- gangs
@@ -276,7 +276,7 @@ def test_units_of_one_job_are_adopted_and_cancelled_with_the_last_of_them(slurm:
         f"{job}.0": UnitState.STOPPING,
         f"{job}.1": UnitState.RUNNING,
     }
-    assert slurm.running() == [job], "its second unit may have work"
+    assert slurm.running() == [job], "the job's second unit may have work"
     second.stop(units[1:])
     eventually(lambda: not slurm.jobs())
     for backend in (first, second):

@@ -89,7 +89,7 @@ def test_file_runs_tasks_through_tunnels_and_leaves_nothing_behind(
             assert again.submit(*WHERE).result(WAIT_SECONDS) in places
         assert remote(hosts) >= before
 
-        # It starts another manager, which starts other units.
+        # The launcher starts another manager, which starts other units.
         component(launcher, "worker-manager").send_signal(signal.SIGKILL)
         assert until(lambda: not remote(hosts) & before, WAIT_SECONDS)
         with Client(address) as again:

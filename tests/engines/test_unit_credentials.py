@@ -122,7 +122,7 @@ def test_local_units_authenticate_with_a_hidden_key_that_ends_with_them(cluster:
                     WAIT_SECONDS
                 )
 
-            assert on("a", len, b"x" * 2_000_000) == 2_000_000, "its processor fetches from the storage"
+            assert on("a", len, b"x" * 2_000_000) == 2_000_000, "the processor fetches from the storage"
             agents = {name: on(name, os.getpid) for name in managers}
             shown = "\n".join([str(on("a", seen_by_a_task)), shown_of(*(each.pid for each in managers.values()))])
             assert "SCALER_WORKER_CONFIG" in shown

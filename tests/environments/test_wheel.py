@@ -86,5 +86,5 @@ def test_build_metadata_left_in_the_checkout_is_ignored(tmp_path: Path, monkeypa
     left.mkdir(parents=True)
     (left / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: scaler-compute\nVersion: 0.0.1\n")
     monkeypatch.syspath_prepend(left.parent)
-    assert version(DISTRIBUTION) == "0.0.1", "it is found first"
+    assert version(DISTRIBUTION) == "0.0.1", "the leftover metadata is found first"
     assert build_wheel(tmp_path).read_bytes() == expected

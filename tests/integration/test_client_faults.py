@@ -134,7 +134,7 @@ def test_lost_stored_result_is_recomputed_by_a_new_task(storage: EmbeddedStorage
         one, two = client.submit(abs, 1), client.submit(abs, 2)
         needs = client.submit(pow, one, two)
         scheduler.next_tasks(3)
-        scheduler.finish({one.task_id: -1})  # its value arrived in time; the scheduler may have dropped it
+        scheduler.finish({one.task_id: -1})  # the value arrived in time, and the scheduler may have dropped it
         lost = result_id(needs.task_id, 1)
         scheduler.finish({needs.task_id: stored_reference(lost, 100_000)})
         again, group = scheduler.next_tasks(1).popitem()
@@ -172,7 +172,7 @@ def test_lost_objects_are_restored_once_a_full_disk_has_room(
         monkeypatch.setattr(StorageClient, "put", put_late)
         scheduler.finish({needs.task_id: stored_reference(result_id(needs.task_id, 1), 100_000)})
         again, group = scheduler.next_tasks(1).popitem()
-        assert not is_task(group.references[0][0]), "it names the value of the first task, which is put again"
+        assert not is_task(group.references[0][0]), "the new task names the first task's uploaded value"
         assert refusals == 3
         scheduler.finish({again: 5})
         assert needs.result(20) == 5
@@ -217,7 +217,7 @@ def test_rerun_ends_when_the_lost_result_has_been_found(
         again = first(scheduler.next_tasks(1))
         found = client._loop.transfers.put_again(lost, dump_value(5, None))  # noqa: SLF001 (as its host does)
         client._futures.run(found, client._loop._loop)  # noqa: SLF001
-        scheduler.say(ObjectsMissing([lost]))  # as a scheduler does that has lost its state
+        scheduler.say(ObjectsMissing([lost]))  # like a scheduler that has lost its state
         assert scheduler.next(ObjectsRestored).ids == [lost]
         assert scheduler.next(Cancel).ids == [again]
         assert not user.done()

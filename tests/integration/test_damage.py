@@ -53,4 +53,4 @@ def test_every_task_ends_with_its_own_value_despite_damaged_bytes(proxies: tuple
             texts = [os.urandom(TEXT_BYTES) for _ in range(10)]
             futures = [client.submit(bytes.swapcase, text) for text in texts]
             assert [future.result(SECONDS) for future in futures] == [text.swapcase() for text in texts]
-        assert not proxy.damages_left, "all of the damage was done while tasks ran"
+        assert not proxy.damages_left, "all damage happened while tasks ran"

@@ -271,7 +271,7 @@ async def test_unreachable_server_is_retried_with_a_known_reason() -> None:
         address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
     client = Asker(address)
     await until(lambda: client.connector.last_error.startswith("connection refused"))
-    # It has not given up.
+    # The client has not given up.
     Servant(address)
     await client.ask(1)
     client.connector.close()

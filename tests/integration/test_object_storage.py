@@ -172,7 +172,7 @@ def test_objects_beyond_memory_are_on_disk_and_read_from_there(tmp_path: Path) -
             peer.put(identifier, [content])
         for identifier, content in contents.items():
             assert b"".join(peer.get(identifier, 0.0)) == content
-        assert list(tmp_path.iterdir()) == []  # its files have no names, so a crash leaves nothing behind
+        assert list(tmp_path.iterdir()) == []  # the storage's files have no names, so a crash leaves none
         assert str(tmp_path) in Path(f"/proc/{storage.process.pid}/maps").read_text()
 
 

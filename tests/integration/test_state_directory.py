@@ -48,7 +48,7 @@ def test_cluster_resumes_after_a_kill_with_its_launcher(file: Path, tmp_path: Pa
         until(running.running)
         queued = [client.submit(touch, traces, number) for number in range(3, 6)]
         once = [client.submit_verbose(touch, (traces, number), retries=0) for number in range(6, 9)]
-        large = client.submit(bytes.upper, b"a" * 3_000_000)  # its argument is in the object storage
+        large = client.submit(bytes.upper, b"a" * 3_000_000)  # the argument is in the object storage
         # The scheduler answers once its journal has all earlier messages.
         until(lambda: "in the client" not in client.explain(large))
         kill(first)

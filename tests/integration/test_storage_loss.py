@@ -133,7 +133,7 @@ def test_without_a_storage_small_tasks_run_and_large_values_fail(cluster: Cluste
     with Client(cluster.address, timeout_seconds=2.0) as client:
         go = occupy(client, tmp_path)
         arguments = [client.submit(len, bytes([i]) * SIZE) for i in range(8)]
-        results = [client.submit(bytes, SIZE) for _ in range(4)]  # they wait for the storage and lend their slots
+        results = [client.submit(bytes, SIZE) for _ in range(4)]  # the tasks wait for the storage and lend their slots
         small = [client.submit(abs, -i) for i in range(100)]
         cluster.storage.kill()
         go.touch()

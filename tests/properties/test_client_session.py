@@ -59,15 +59,15 @@ class Scheduler:
                 for task in entangled:
                     for reference in self.alive[task]:
                         if is_task(reference):
-                            assert reference in self.alive or reference in self.retained, "its result is not retained"
+                            assert reference in self.alive or reference in self.retained, "a result is not retained"
                         else:
-                            assert reference in stored, "it names an object that is not in the storage"
-                            assert reference not in self.released, "it names a released object"
+                            assert reference in stored, "the object is not in the storage"
+                            assert reference not in self.released, "the object was released"
                 self.see(seen)
             case m.AcknowledgeResults(seen):
                 self.see(seen)
             case m.Cancel(ids):
-                assert set(ids) <= self.earlier | set(self.received), "it cancels an unknown task"
+                assert set(ids) <= self.earlier | set(self.received), "the task is unknown"
                 self.cancelled.update(ids)
             case m.Release(ids):
                 self.released.update(ids)
@@ -78,10 +78,10 @@ class Scheduler:
                 raise AssertionError(f"a client does not send {message}")
 
     def _take_group(self, group: m.TaskGroup) -> list[bytes]:
-        assert group.spec.function in self.functions, "its function was never announced"
+        assert group.spec.function in self.functions, "the function was never announced"
         references = group.references or [()] * len(group.ids)
         for identifier, needed in zip(group.ids, references, strict=True):
-            assert identifier not in self.received, "it was submitted twice"
+            assert identifier not in self.received, "a task was submitted twice"
             self.received.append(identifier)
             self.alive[identifier] = needed
         return group.ids
@@ -134,7 +134,7 @@ class ClientMachine(RuleBasedStateMachine):
         for command in self.session.step((ReferencesReleased(released), *inbox, *inputs), self.now):
             if isinstance(command, DropTasks):
                 for task in command.tasks:
-                    assert task.task_id in self.ended or task.task_id not in self.scheduler.alive, "it may still run"
+                    assert task.task_id in self.ended or task.task_id not in self.scheduler.alive, "may still run"
                     self.ended.add(task.task_id)
             else:
                 self.scheduler.take(command, self.stored)

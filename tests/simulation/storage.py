@@ -166,7 +166,7 @@ class SimulatedStorage:
 
     def on_disk(self) -> list[bytes]:
         """Return the objects that the next process would find. Requires a disk."""
-        assert self._machine is not None, "it has no disk"
+        assert self._machine is not None, "the storage has no disk"
         return [found.id for found, _ in self._open(self._machine).recover()]
 
     def restart(self) -> None:

@@ -53,7 +53,7 @@ def run(seed: int) -> None:
         for identifier in wanted:
             assert holders(identifier), f"{identifier.hex()} is lost after {deaths} deaths"
         alive = [number for number, host in world.hosts.items() if host.alive]
-        victim = random.choice(alive) if turn > 20 else 0  # at first, the object storage, whose copies are on hosts
+        victim = random.choice(alive) if turn > 20 else 0  # first the object storage, while hosts have copies
         if len(alive) > 4 and all(holders(identifier) != {victim} for identifier in wanted):
             world.die(victim)
             deaths += 1

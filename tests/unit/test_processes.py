@@ -17,7 +17,7 @@ from scaler.processes import SIGNS_OF_NO_PIDFDS, LoadMeter, end_of, is_readable,
 
 
 def test_busy_process_is_detected_and_a_waiting_one_is_not() -> None:
-    # Its name contains the field separators of the kernel's file.
+    # The name contains the field separators of the kernel's file.
     waits = subprocess.Popen(
         [sys.executable, "-c", "open('/proc/self/comm', 'w').write(') S 1 ('); print(flush=True); input()"],
         stdin=subprocess.PIPE,

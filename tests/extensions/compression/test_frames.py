@@ -32,13 +32,13 @@ NOISE = _random.randbytes(500_000)
 def packer(
     link_bytes_per_second: float, seconds: float = 0.001, load: PackingLoad | None = None, rest_seconds: float = 60.0
 ) -> Packer:
-    """seconds: that compressing a frame takes. rest_seconds: that the thread does something else in between."""
+    """seconds: time to compress a frame. rest_seconds: time that the thread spends elsewhere in between."""
     looks, now = count(), count()
     made = Packer(
         lambda: link_bytes_per_second,
         load or PackingLoad(),
         lambda: next(now) * rest_seconds / 2,  # two looks for each frame
-        lambda: next(looks) * seconds,  # one before and one after it is compressed
+        lambda: next(looks) * seconds,  # one look before compression, and one after
     )
     made.begin()
     return made

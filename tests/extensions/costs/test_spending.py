@@ -81,7 +81,7 @@ def test_each_crossing_is_reported_once_per_crossing() -> None:
     ]
     assert books.check(START + 3660 + 900) == [], "three quarters are still spent"
     books.charge_unit("cloud", "w", 900.0, START + 3660 + 900, price=1.2)
-    assert books.check(START + 3660 + 900) == [], "it is no news"
+    assert books.check(START + 3660 + 900) == [], "a repeated warning is not reported"
     assert books.check(START + 4 * 3660) == []
     assert not books.reached
     books.charge_unit("cloud", "v", 3600.0, START + 4 * 3660, price=0.8)

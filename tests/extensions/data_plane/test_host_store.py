@@ -139,4 +139,4 @@ def test_sole_results_in_a_full_store_are_spilled_and_read_back(tmp_path: Path) 
         assert store_row(combo).bytes <= store_row(combo).limit_bytes == LIMIT
         assert client.submit(total, *arrays).result() == 15.0 * SIZE
         assert [each.result()[-1] for each in arrays] == [float(seed) for seed in range(6)]
-        assert list(tmp_path.iterdir()) == [], "its files have no names: nothing is left after a crash"
+        assert list(tmp_path.iterdir()) == [], "the store's files have no names, so a crash leaves none"

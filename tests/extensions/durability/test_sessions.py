@@ -110,7 +110,7 @@ def test_session_has_one_client_at_a_time() -> None:
     assert cluster.tries_again("s", ALICE, session=NAME) == in_use, "as far as is known yet"
     cluster.wait(2.0, alive=["s", "w"])
     assert cluster.refusal("s", ALICE, session=NAME) == in_use
-    assert not cluster.refusal("s", ALICE, session=NAME, own=True), "its last connection is not seen to have ended"
+    assert not cluster.refusal("s", ALICE, session=NAME, own=True), "the program's last connection may still exist"
     cluster.break_connection("s")
     assert not cluster.refusal("s", ALICE, session=NAME)
 
@@ -243,7 +243,7 @@ def test_requested_results_are_sent_as_fast_as_they_are_acknowledged(
         cluster.said.clear()
         cluster.say("s", AcknowledgeResults(portion[0].number))
         if len(portion) > 1:
-            assert not told(cluster, "s", Finished), "it has not acknowledged all of it"
+            assert not told(cluster, "s", Finished), "the client has not acknowledged everything"
         cluster.say("s", AcknowledgeResults(portion[-1].number))
     assert sent == count
 

@@ -253,7 +253,7 @@ def test_functions_with_calls_cheaper_than_a_task_are_small(
         measured.add(fail, float("inf"), 0)
     assert measured.is_small(add) is is_small
     assert not measured.is_small(fail)
-    assert not measured.is_small(other), "it was not measured"
+    assert not measured.is_small(other), "an unmeasured function is not small"
 
 
 def test_chunks_of_a_chain_have_longer_nodes_and_more_of_them() -> None:

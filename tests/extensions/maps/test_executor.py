@@ -119,7 +119,7 @@ def test_map_submits_at_once_and_yields_results_as_they_arrive(executor: ScalerE
             yield str(path)
 
     results = executor.map(wait_for_file, paths())
-    assert taken == [tmp_path, gate], "all are submitted before the first result is asked for"
+    assert taken == [tmp_path, gate], "all are submitted before the first result is requested"
     assert next(results) == str(tmp_path), "the first does not wait for the second"
     gate.touch()
     assert list(results) == [str(gate)]

@@ -129,7 +129,7 @@ def test_initializer_runs_once_per_process_before_its_first_call(client: Client,
     pids = path.read_text().split()
     assert len(pids) == len(set(pids))
     with Pool(None, load, [path, {"a": 3}], client=client) as other:
-        assert other.apply(look_up, ("a",)) == 3, "each pool has its own"
+        assert other.apply(look_up, ("a",)) == 3, "each pool has its own initializer"
 
 
 def test_failing_initializer_fails_the_calls(client: Client) -> None:
@@ -198,7 +198,7 @@ def test_processes_argument_starts_a_cluster_owned_by_the_pool() -> None:
     with Pool(1, maxtasksperchild=1) as pool:
         pids = pool.map(pid, range(3), chunksize=1)
         assert os.getpid() not in pids
-        assert len(set(pids)) == 3, "each task has a process of its own"
+        assert len(set(pids)) == 3, "each task has its own process"
         pool.close()
         pool.join()
         assert "disconnected" in repr(pool)

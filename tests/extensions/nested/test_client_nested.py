@@ -213,4 +213,4 @@ def test_nesting_beyond_max_suspended_tasks_fails_at_once_with_the_reason(soak: 
             client.submit(depth, client, levels).result(500)
         assert client.submit(depth, client, 5).result(SECONDS) == 5
         futures = [client.submit(depth, client, 1) for _ in range(20)]
-        assert [each.result(SECONDS) for each in futures] == [1] * 20, "they wait for their own, a few at a time"
+        assert [each.result(SECONDS) for each in futures] == [1] * 20, "tasks wait for their children"

@@ -95,7 +95,7 @@ def test_task_with_a_limit_is_not_queued_behind_others(cluster: Limited, client:
     assert cluster.on(worker) == plain
     more = cluster.submit(client, 1)
     cluster.finish(worker, plain[0])
-    assert limited in cluster.on(worker), "it gets the next slot"
+    assert limited in cluster.on(worker), "the limited task gets the next slot"
     cluster.finish(worker, plain[1])
     assert set(cluster.on(worker)) == {limited, *more}
 
@@ -152,7 +152,7 @@ def test_cancelled_task_keeps_its_limit_until_the_worker_has_stopped_it(cluster:
     worker = cluster.worker("w", slots=3)
     tasks = cluster.submit(client, 3, needs=DB)
     cluster.cancel(client, tasks[0])
-    assert tasks[2] not in cluster.on(worker), "it may still run"
+    assert tasks[2] not in cluster.on(worker), "the cancelled task may still run"
     cluster.say(worker, Returned([tasks[0]], [1], [False]))
     assert cluster.on(worker) == tasks[1:]
 
@@ -358,7 +358,7 @@ def test_prefetched_tasks_of_others_do_not_keep_a_limit_idle(plain: float, limit
     bed.flood("limited", limited, needs=DB)
     bed.run(3.0)
     shares = bed.shares(5.0)
-    assert shares["limited"] > 0.9 * 2 * 5.0, "it gets as many slots as its limit allows"
+    assert shares["limited"] > 0.9 * 2 * 5.0, "limited tasks use their whole limit"
     assert shares["plain"] > 0.9 * 2 * 5.0, "other tasks use the rest"
 
 

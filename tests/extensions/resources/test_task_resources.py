@@ -55,7 +55,7 @@ def test_gpus_are_in_the_environment_and_memory_is_reserved_once(monkeypatch: py
             for chunk_size in (1, 2):
                 found = [gpu for gpu, _, _ in executor.map(visible_gpus, ["none"] * 2, [0.2] * 2, chunksize=chunk_size)]
                 assert sorted(set(found)) == ["GPU-a", "GPU-b"][: 3 - chunk_size]
-            assert client.submit(call_again, executor).result() == "GPU-a", "its copy in a task takes the same"
+            assert client.submit(call_again, executor).result() == "GPU-a", "a copy in a task uses the same gpus"
         with pytest.raises(UsageError, match="cpus is 0"):
             ScalerExecutor(client, cpus=0)
 

@@ -29,7 +29,7 @@ def test_task_outliving_short_ones_is_expected_to_take_as_long_as_long_ones() ->
     fresh, old, oldest = remaining_seconds(mixed, [0.0, 1.0, 500.0])
     assert fresh == pytest.approx(mixed.seconds, rel=0.5)
     assert 30 < old < 90
-    assert oldest == 500.0, "none took longer: it is half done"
+    assert oldest == 500.0, "no task took longer, so this one counts as half done"
 
 
 @pytest.mark.parametrize(("elapsed", "left"), [(0.0, 4.0), (1.0, 3.0), (3.0, 1.0), (3.9, 0.1)])

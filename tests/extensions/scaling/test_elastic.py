@@ -247,7 +247,7 @@ def test_units_reported_as_leaving_are_not_counted() -> None:
     report(cluster, manager, units[0], UnitStatus("unit-b", UnitState.STOPPING, 1, 9.0, "SpotInterruption"))
     cluster.say("b", Drain("the worker was told to end"))
     cluster.wait(1.0, alive=[manager, client, "a", "b"])
-    assert [message.units for message in desired(cluster)] == [2], "one more takes its place, and not two"
+    assert [message.units for message in desired(cluster)] == [2], "one unit replaces it, not two"
 
 
 def test_view_counts_busy_slots_of_workers_that_stay() -> None:
@@ -413,7 +413,7 @@ def test_policy_sees_tasks_between_two_views_by_their_needs() -> None:
     assert plain.task_seconds == pytest.approx(0.002)
     assert plain.busy_slots == pytest.approx(0.4)
     assert plain.ended_per_second == pytest.approx(200)
-    assert gpu.busy_slots == 2, "each kept one slot busy, however long it ran before"
+    assert gpu.busy_slots == 2, "each task kept one slot busy"
     cluster.wait(0.5, alive=[manager, worker])
     assert policy.views[-1].demand == ()
 
@@ -586,7 +586,7 @@ def test_idle_worker_exits_if_its_manager_does_not_reconnect() -> None:
     client, worker = cluster.client(), cluster.worker("w", manager_id="m", death_timeout_seconds=60.0)
     (task,) = cluster.submit(client)
     cluster.wait(100.0, alive=[client, worker])
-    assert drained(cluster) == [], "it has work"
+    assert drained(cluster) == [], "the worker has work"
     cluster.finish(worker, task)
     cluster.wait(58.0, alive=[client, worker])
     assert drained(cluster) == []

@@ -267,7 +267,7 @@ class Bed(Cluster):
     def _stop(self, worker: str, task: bytes, attempt: int) -> None:
         running = self.running[worker].get(task)
         if running is None or running.attempt != attempt:
-            return  # it has ended in its grace period
+            return  # the task has ended in its grace period
         del self.running[worker][task]
         duration = self.now - self.began[task]
         self.floods[running.client].used += self.now - running.began_at
@@ -279,7 +279,7 @@ class Bed(Cluster):
     def _end(self, worker: str, task: bytes, attempt: int) -> None:
         running = self.running.get(worker, {}).get(task)
         if running is None or running.attempt != attempt:
-            return  # it was stopped, or lost with its worker
+            return  # the task was stopped, or lost with its worker
         ended = self.running[worker].pop(task)
         flood = self.floods[ended.client]
         flood.used += self.now - ended.began_at

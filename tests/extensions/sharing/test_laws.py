@@ -110,7 +110,7 @@ def test_key_never_uses_more_than_its_maximum(kind: str, seconds: float) -> None
         assert used["a"] * width + used["b"] <= most
         if step in (60, 120):
             bed.lose(next(iter(bed.queues)))
-    # Of 20. A short wide task waits for slots that become free one after another, each time anew.
+    # Of 20 slots. A short wide task waits each time until enough slots are free.
     least = 15.0 if width == 1 else 12.0 if seconds > 0.1 else 6.0
     assert bed.floods["a"].used * width >= least
 

@@ -72,7 +72,7 @@ def test_scheduler_goes_on_without_its_standby_which_then_needs_force(tmp_path: 
         kill(pair.b)
         began = time.monotonic()
         assert client.submit(noted, pair.notes, "alone").result(30) == "alone"
-        assert 2 < time.monotonic() - began < 10  # it waited for the standby first
+        assert 2 < time.monotonic() - began < 10  # the scheduler waited for the standby first
         until_said(pair.a, "out of step")
         kill(pair.a)
         pair.b = pair.scheduler(pair.second, "--standby-of", pair.first)

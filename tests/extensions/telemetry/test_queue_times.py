@@ -34,7 +34,7 @@ def test_times_are_converted_from_the_workers_clock() -> None:
         (IDS[1], 1_000.0, 1_002.5),
     ]
     assert (rows[0].name, rows[0].worker, rows[0].outcome, rows[0].attempts) == ("price", "w1", "success", 1)
-    assert not queued(times, ended(IDS), Now(120.0, 1_020.0)), "each is reported once"
+    assert not queued(times, ended(IDS), Now(120.0, 1_020.0)), "each task is reported once"
 
 
 def test_a_task_that_never_ran_was_queued_until_its_end() -> None:

@@ -81,7 +81,7 @@ def test_unreachable_collector_costs_one_warning_and_the_oldest_spans(
     exporter.may_end.clear()
     make(provider, "sent")
     until(lambda: exporter.tries == 4)
-    assert not provider.force_flush(60_000), "it does not wait for the collector"
+    assert not provider.force_flush(60_000), "a flush does not wait for the collector"
     exporter.is_broken = False
     make(provider, *range(MAX_QUEUED + 10))
     exporter.may_end.set()

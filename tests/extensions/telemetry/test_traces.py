@@ -205,7 +205,7 @@ def test_exceptions_are_in_the_spans_of_call_and_run(
     found = remote_traceback(raised.value)
     assert found is not None
     assert "in divide" in found.text
-    assert not any(name in found.text for name in ("calling.py", "running.py")), "it has the user's frames only"
+    assert not any(name in found.text for name in ("calling.py", "running.py")), "only the user's frames"
     (call,) = ended(made, "divide")
     assert call.status.description == "ZeroDivisionError: division by zero"
     assert [event.name for event in call.events] == ["exception"]

@@ -145,7 +145,7 @@ def test_results_are_acknowledged_once_earlier_additions_are_sent() -> None:
     client.finish(first)
     client.task(f)
     before, after = client.submits()
-    assert before.acknowledged == 0, "it has a task that names a future that was resolved later"
+    assert before.acknowledged == 0, "a task names a future that was resolved later"
     assert after.acknowledged == 1
 
 

@@ -98,7 +98,7 @@ def test_restarted_scheduler_learns_held_wanted_and_partial_objects(exchange: Ex
         ObjectsHeld([OTHER], [7], in_backend=True),
     ]
     assert not exchange.is_active(late), "this scheduler has not named it"
-    assert assign(exchange, (0, 1)) == [], "it has named no store yet"
+    assert assign(exchange, (0, 1)) == [], "the scheduler has not named a store yet"
     assert told(exchange) == [FetchesFailed([OBJECT], [0], [3], [False])]
 
 

@@ -37,7 +37,7 @@ def got(story: Story, peer: bytes, object_id: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("deadline_seconds", [0.0, 5.0])
 def test_objects_of_another_key_are_not_found_whether_or_not_they_exist(story: Story, deadline_seconds: float) -> None:
-    story.says(SCHEDULER, m.ForgetObjects([RESULT]))  # it existed
+    story.says(SCHEDULER, m.ForgetObjects([RESULT]))  # the object existed
     answers = [messages(story.says(MALLORY, GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)]
     assert answers[0] == answers[1] == answers[2]
     assert [(str(answer.result), answer.text) for answer in answers[0]] == [("missing", "there is no such object")]

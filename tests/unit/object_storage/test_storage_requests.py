@@ -116,7 +116,7 @@ def test_storage_without_the_session_gets_all_unfinished_calls_again(
         ("PutObject", 7),
     ]
     assert (messages[0].deadline_seconds, messages[0].offset, messages[1].offset) == (5.0, 4, 0)
-    late = [reply(3), content(1, b"late", parts=[], offset=4)]  # of the old session: does not count
+    late = [reply(3), content(1, b"late", parts=[], offset=4)]  # from the old session, so it does not count
     assert ended(requests.step(late, 4.0)) == []
     answers = [content(5, b"full", parts=[8], offset=4), reply(6), reply(7)]
     outcomes = ended(requests.step(answers, 5.0)) + ended(requests.step([reply(8)], 5.0))

@@ -153,7 +153,7 @@ def test_slow_policy_is_reported_stalls_nothing_and_still_counts() -> None:
     story.cluster.policy = None
     story.cluster.commands.clear()
     said = story.pass_time(SLOW_POLICY_SECONDS + 10)
-    assert sum(isinstance(command, AskPolicy) for command in story.cluster.commands) == 1, "it is asked once at a time"
+    assert sum(isinstance(command, AskPolicy) for command in story.cluster.commands) == 1, "one request at a time"
     assert said == ["the scaling policy has not answered for 1.0 s; its last valid answer remains in effect"]
     assert story.told() == [3]
     story.cluster.step(PolicyAnswered({"m": Wanted(5, "thought over")}, ""))

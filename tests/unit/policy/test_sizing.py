@@ -77,7 +77,7 @@ def test_units_with_an_unprofitable_minimum_charge_leave_work_to_others(task_sec
     assert units(SimplePolicy(""), 0, demand, LAPTOP, CLOUD)[1] > 0
     assert units(SimplePolicy(""), 0, demand, LAPTOP, A_MINUTE) == [4, 0]
     starting = replace(LAPTOP, units_running=0)
-    assert units(SimplePolicy(""), 0, demand, starting, A_MINUTE) == [4, 0], "it may start its own for nothing"
+    assert units(SimplePolicy(""), 0, demand, starting, A_MINUTE) == [4, 0], "the laptop may start its units for free"
 
 
 def test_pending_units_count_before_more_are_started() -> None:

@@ -35,7 +35,7 @@ def test_among_tasks_lost_together_only_repeat_offenders_are_poison() -> None:
     assert b"with 4 tasks that may have been running\nattempt 2" in text
     assert b"attempt 3, alone: worker manager-3 (host, pid 1) was killed" in text
     others = [cluster.outcome(client, task) for task in tasks if task != culprit]
-    assert others == [Outcome.SUCCESS] * 3, "its neighbours were not charged, with one retry each"
+    assert others == [Outcome.SUCCESS] * 3, "the neighbors, with one retry each, were not charged"
 
 
 def test_worker_that_accounts_for_its_tasks_charges_no_unstarted_task() -> None:
@@ -87,7 +87,7 @@ def test_waiting_parent_is_not_charged_for_a_worker_lost_to_its_child(cluster: C
     cluster.leave(worker, "was killed")
     task = cluster.state.living_task(parent)
     assert task is not None
-    assert (task.number, task.max_number) == (2, 3), "it runs again, and has its retry left"
+    assert (task.number, task.max_number) == (2, 3), "the task runs again, and keeps its retry"
 
 
 # -- attempts that the cluster ends

@@ -22,7 +22,7 @@ def test_every_store_including_the_object_storage_has_a_row() -> None:
     assert [each["host"] for each in told["stores"]] == ["object storage", "host-of-s2", "host-of-s1"]
     second = row(told["stores"], "2")
     assert [second[name] for name in ("objects", "bytes", "spilled_bytes", "hits", "misses")] == [3, 4096, 512, 7, 2]
-    assert second["limit_bytes"] == 0, "it has no limit"
+    assert second["limit_bytes"] == 0, "the second store has no limit"
 
 
 def test_bytes_are_counted_per_store_source_and_pair() -> None:

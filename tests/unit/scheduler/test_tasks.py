@@ -75,7 +75,7 @@ def test_late_result_releases_only_its_own_object(cluster: Cluster) -> None:
     stored = cluster.object_id(client)
     for task, claimed in [(unknown, stored), (unknown, result_id(running[0], 1)), (stored, stored)]:
         cluster.say(one, Done([task], [1], [Outcome.SUCCESS], [stored_reference(claimed, 1)], [1]))
-    for worker in (one, other):  # of a task that the other also runs
+    for worker in (one, other):  # each reports the task that the other worker runs
         for task in set(running) - set(cluster.on(worker)):
             cluster.say(worker, Done([task], [1], [Outcome.SUCCESS], [stored_reference(result_id(task, 1), 1)], [1]))
     assert forgotten(cluster) == []

@@ -198,7 +198,7 @@ def test_long_running_task_is_reported_as_started_once(story: Story) -> None:
     story.start(1, 2)
     story.tick(0.02)
     assert not [message for message in story.sent if isinstance(message, m.Started)]
-    assert story.core.wake_at <= story.now + 0.035, "it is looked at in time"
+    assert story.core.wake_at <= story.now + 0.035, "the core wakes up in time"
     story.tick(0.04)
     story.tick(1.0)
     assert len([message for message in story.sent if isinstance(message, m.Started)]) == 1
@@ -208,7 +208,7 @@ def test_new_processor_starts_with_the_first_queued_task_once_ready(story: Story
     story.births_take_time = True
     story.run(1, 2)
     story.wait_in(1)
-    assert story.fed(2) == [], "it is not ready"
+    assert story.fed(2) == [], "the second processor is not ready"
     story.run(3, parent=task_id(1))
     story.run(4, 5, parent=task_id(3))
     story.run(6, parent=task_id(99))
@@ -407,7 +407,7 @@ def test_hanging_preload_is_shown_and_killed_at_its_limit() -> None:
     text = "the preload models:load has run for more than 30 s"
     assert rig.hands.degraded_reason == rig.pool.degraded_reason == rig.pool.obstacle() == text
     rig.step(ProcessorReported(1, Event.READY))
-    assert rig.hands.degraded_reason == rig.pool.obstacle() == "", "it has returned"
+    assert rig.hands.degraded_reason == rig.pool.obstacle() == "", "the processor is ready again"
     rig.step(ProcessorReported(1, Event.EXITED, "killed"))
     for number in (2, 3, 4):
         assert rig.ending is None

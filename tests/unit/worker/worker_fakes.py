@@ -85,7 +85,7 @@ class FakeProcessor:
         self.unread = []
         place = self.reads_while_taken
         if place is not None and place < len(taken) and self.running is None and not self.killed:
-            # It reads one during the reclaim.
+            # The processor reads one task during the reclaim.
             self.reads_while_taken = None
             self.unread = [pack(ToProcessor.TASK, 1, 0, taken.pop(place), b"", ())]
             self.begin(self.begun_at)

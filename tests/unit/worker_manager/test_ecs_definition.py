@@ -75,7 +75,7 @@ def test_definition_targets_fargate_with_the_requested_size() -> None:
         "registry.example/worker:1",
         120,
     )
-    assert container["command"] == ["python", "-P", "-m", "scaler.worker"], "it installs nothing"
+    assert container["command"] == ["python", "-P", "-m", "scaler.worker"], "the container installs nothing"
     assert container["linuxParameters"] == {"initProcessEnabled": True}
     assert (wanted["executionRoleArn"], wanted["taskRoleArn"]) == ("arn:e", "arn:t")
     assert container["logConfiguration"] == {"logDriver": "awslogs"}

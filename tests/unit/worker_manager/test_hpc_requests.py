@@ -83,7 +83,7 @@ def test_request_names_the_object_that_has_the_calls(size: int) -> None:
     made, key = call_request(config(), DEFINITION, "5e55", 7, size)
     variables = {each["name"]: each["value"] for each in made["containerOverrides"]["environment"]}
     assert JobSpec.from_environment(variables).call_key == key
-    assert "parameters" not in made, "all who may call DescribeJobs read them"
+    assert "parameters" not in made, "anyone with DescribeJobs could read them"
 
 
 # -- batches

@@ -88,9 +88,9 @@ def test_calls_of_a_missing_job_may_be_resubmitted() -> None:
     made = submitted(tracking, 1, 10, 11)
     tracking.unanswered(made, 1.0)
     assert tracking.without_id() == [made]
-    assert tracking.not_listed(made, 20.0) == [], "it may be listed late"
+    assert tracking.not_listed(made, 20.0) == [], "the job may be listed late"
     assert tracking.not_listed(made, 22.0) == keys(10, 11)
-    assert tracking.is_search_due(22.0), "it may appear nevertheless"
+    assert tracking.is_search_due(22.0), "the job may still appear"
     assert tracking.listed({"a": "job-1", "b": "job-2"}, own, 22.0) == 1
     assert terminated(tracking) == ["a"]
     assert not tracking.is_search_due(1e9)
@@ -106,7 +106,7 @@ def test_jobs_of_earlier_sessions_are_searched_until_surely_listed() -> None:
     assert not tracking.is_search_due(1.0)
     assert not tracking.is_idle()
     assert tracking.is_search_due(6.0)
-    assert tracking.listed({"a": "old-1", "b": "old-2"}, own, 6.0) == 1, "one is listed late"
+    assert tracking.listed({"a": "old-1", "b": "old-2"}, own, 6.0) == 1, "one job is listed late"
     assert terminated(tracking) == ["a", "b"]
     assert tracking.listed({}, own, 61.0) == 0
     assert not tracking.is_search_due(1e9)

@@ -193,7 +193,7 @@ def test_tasks_after_a_refusal_do_not_wait_out_its_long_pause() -> None:
     assert stage.pass_time(NEW_TASKS_SECONDS) == []
     assert stage.run(3) == ["start 1", "start 2", "start 3"]
     stage.refuse(1, 2, 3, text="it is down")
-    assert stage.run(4) == [], "it is asked no more often than that"
+    assert stage.run(4) == [], "the executor gets no more requests"
     assert stage.pass_time(NEW_TASKS_SECONDS) == ["start 1", "start 2", "start 3", "start 4"]
 
 

@@ -115,7 +115,7 @@ def test_stop_outranks_later_answers_of_the_service(service: Service) -> None:
 
 def test_unit_not_found_for_a_minute_has_ended(service: Service) -> None:
     service.start(2)
-    assert service.at(10.0) == {"a": PENDING, "b": PENDING}, "one listing is no proof"
+    assert service.at(10.0) == {"a": PENDING, "b": PENDING}, "one listing proves nothing"
     service.at(40.0, b=SeenUnit(RUNNING, 40.0))
     assert service.at(70.0) == {"a": PENDING, "b": RUNNING}
     assert service.at(71.0) == {"a": FAILED, "b": RUNNING}
@@ -157,7 +157,7 @@ def test_unit_with_a_connected_worker_exists_whatever_the_service_reports(servic
     assert service.at(300.0) == both, "left out for minutes"
     assert service.at(301.0, a=SeenUnit(FAILED, 1.0, "killed"), b=SeenUnit(WAITING, 1.0, "queued")) == both, "stale"
     service.stop(["a"])
-    assert service.stops == ["a"], "it can be stopped"
+    assert service.stops == ["a"], "the unit can be stopped"
 
 
 # -- starts that are refused

@@ -154,7 +154,7 @@ def test_refused_start_is_retried_with_one_unit_and_when_a_unit_ends() -> None:
     ended = [unit("a", UnitState.STOPPED), unit("b")]
     assert reconciler.step(UnitsWanted(6), ended, now).start == 1
     reconciler.failed("job submit limit", now)
-    assert reconciler.step(UnitsWanted(6), ended, now).start == 0, "it has ended once"
+    assert reconciler.step(UnitsWanted(6), ended, now).start == 0, "the unit has already ended once"
     reconciler.started(now)
     assert reconciler.step(UnitsWanted(6), [*ended, unit("c")], now).start == 4
 

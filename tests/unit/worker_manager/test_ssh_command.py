@@ -129,6 +129,6 @@ def test_problem_is_one_clean_line_with_a_remedy() -> None:
         "a: remote port forwarding failed for listen port 0: allow AllowTcpForwarding in its sshd_config, "
         "or set tunnel = false"
     )
-    # Of a file, not of the login.
+    # The error concerns a file, not the login.
     line = "sh: 1: /p/bin/python: Permission denied"
     assert problem_text(Host("a"), [line], "exit code 126") == f"a: {line}"
