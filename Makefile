@@ -1,28 +1,28 @@
-# make demo   starts the platform and runs an example on it
+# make demo   starts a cluster and runs an example on it
 # make quick  types, unit tests, and the properties of the scheduler core, in a minute
-# make test   runs the tests; make check adds the emulated clouds, the browser, and the examples of the pages
-# make lint   checks format, style, types, import rules, the rules of the source, and the ratchets
+# make test   runs the tests; make check adds the emulated clouds, the browser, and the code blocks in the documentation
+# make lint   checks format, style, types, import rules, the project's own rules (tests/lint), and the ratchets
 # make check  lint, documentation, and tests: what CI runs
-# make docs   builds the site of the documentation into build/site; a broken link or reference fails
-# make soak   SEEDS (10000) simulated worlds, and other long tests; `python -m tests.simulation.soak -h` has more
-# make fuzz   random bytes wherever a process reads another's, for FUZZ_SECONDS (an hour); keeps what reaches new code
-# make chaos  a cluster at work while processes are killed, connections break and disks fill, for CHAOS_SECONDS (1800)
-# make endure  a cluster at work for SOAK_SECONDS (an hour); fails when the memory of a process grows
-# make mutants  changes single expressions of the pure cores, and prints the share that tests notice
-# make clean  removes what the others have made
+# make docs   builds the documentation site in build/site; fails on a broken link or reference
+# make soak   runs SEEDS (10000) simulated worlds, and other long tests; `python -m tests.simulation.soak -h` has more
+# make fuzz   feeds random bytes to every parser of untrusted bytes, for FUZZ_SECONDS (an hour); keeps inputs that reach new code
+# make chaos  kills processes, breaks connections, and fills disks in a busy cluster, for CHAOS_SECONDS (1800)
+# make endure  runs a busy cluster for SOAK_SECONDS (an hour); fails if a process's memory grows
+# make mutants  changes single expressions in the pure cores, and prints the share that tests detect
+# make clean  removes the files that the other targets create
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := scaler tests examples benchmarks docs/site
 
-# Libraries that are built on the client, tested as they are. Two of them are versions of one package, so each has a
-# directory of its own; what they need beyond the client is in the dev extras.
+# Unmodified libraries that use the client. Two of them contain the same package, so each is installed in its own
+# directory. The dev extra contains their other dependencies.
 LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 
-# Tests that run at once; see tests/run.py for second attempts.
+# Number of tests that run at once. tests/run.py retries failed ones.
 JOBS ?= 4
-# A path in site-packages; by default setuptools installs an import hook, which each process would load.
+# Adds a path to site-packages. By default, setuptools installs an import hook, which every process would load.
 EDITABLE = --config-settings editable_mode=compat --editable
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
@@ -69,7 +69,7 @@ soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m long --soak
 	$(BIN)/python -m pytest --soak -o timeout=3600 tests/properties tests/simulation
 
-# Coverage guides it where atheris can be installed.
+# Guided by coverage if atheris can be installed.
 FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS ?=
 fuzz: $(VENV)/.installed-dev
@@ -92,7 +92,7 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Some systems have pip, but not the ensurepip that venv copies it with.
+# Some systems have pip, but not ensurepip, which venv needs to install pip.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	    $(PYTHON) -m pip --python $@ install --quiet --disable-pip-version-check pip; }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from scaler.config.setting import LoggingConfig  # clients use this module without settings
 
-MAX_WAITING_RECORDS = 10_000  # records of a server that wait for the disk
+MAX_WAITING_RECORDS = 10_000  # maximum number of records waiting for the disk, in a server
 CLOSE_SECONDS = 1.0  # time limit for writing the log of a stopping server
 REPEAT_SECONDS = 60.0  # minimum interval between lines of a `RateLimitedLog`, which counts the events in between
 

@@ -125,8 +125,8 @@ class FutureTable:
         return threading.current_thread() is not self.thread
 
     def may_block(self) -> bool:
-        """Return whether submit may block this thread: neither the client's own thread nor the thread of an
-        AsyncClient's event loop."""
+        """Return whether submit may block this thread. It may not block the client's own thread, nor an AsyncClient's
+        event loop."""
         return self.may_wait() and (not self.event_loops or asyncio._get_running_loop() not in self.event_loops)
 
     def put(self, occurred: t.SessionInput) -> None:

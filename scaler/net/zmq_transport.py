@@ -350,7 +350,7 @@ class ZmqEnd:
     def _close(self, linger_seconds: float) -> None:
         """Close the socket. Returns once messages are delivered or linger is over, and the address is free."""
         self._socket.close(linger=round(linger_seconds * 1000))
-        # The socket's last event. Disconnecting earlier could block ZeroMQ's thread, which sends it.
+        # Wait for the socket's last event. ZeroMQ's thread sends it, and could block if the monitor closed earlier.
         while self._monitor.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):
             if any(kind == zmq.EVENT_MONITOR_STOPPED for kind, _ in self._take_events()):
                 break

@@ -141,7 +141,7 @@ def _pack(magic: bytes, values: Mapping[str, object], blocks: Sequence[Buffer]) 
 def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list[memoryview]]:
     view = memoryview(data)
     if len(view) < _HEAD.size or view[:8] != magic:
-        raise ProtocolError(f"what should be {what} does not begin with {magic.decode()} (size {len(view)})")
+        raise ProtocolError(f"invalid data: expected {what}, which begins with {magic.decode()} (size {len(view)})")
     _, form = _HEAD.unpack_from(view)
     if form != FORMAT:
         raise RefusedError(

@@ -1310,21 +1310,21 @@ struct Following {
   number @1 :UInt64;             # 1 + number of the last record on its disk; 0: the copy is not complete
   received @2 :UInt64;           # bytes of the stream
   at @3 :Float64;                # a reading of the sender's clock
-  leaves @4 :Bool;               # the standby cannot write at present: do not wait for it
+  leaves @4 :Bool;               # the standby cannot write now, so the scheduler should not wait for it
 }
 
 struct JournalBytes {
   # The next part of the stream of records; see `standby.core`.
   # scheduler -> scheduler.
   at @0 :Float64;                # of the last Following
-  seconds @1 :Float64;           # after `at`, in which the scheduler acknowledges nothing that the standby lacks
+  seconds @1 :Float64;           # period after `at` in which the scheduler acknowledges nothing that the standby lacks
   data @2 :Data;
 }
 
 struct Promote {
   # Makes a standby the scheduler. Answered by Promoted.
   # admin -> scheduler.
-  force @0 :Bool;                # even if acknowledged tasks may be lost
+  force @0 :Bool;                # promote even if acknowledged tasks may be lost
   number @1 :UInt64;
 }
 

@@ -35,7 +35,7 @@ class MemoryExecutor:
         """The keys of every `run`."""
         self.cancelled: list[CallKey] = []
         self.refusals: deque[ExecutorError] = deque()
-        """Errors of the next calls of `run`. Calls that an error lists as accepted are kept."""
+        """Errors of the next calls of `run`. The executor still runs the calls that an error lists as accepted."""
         self.start_error: BaseException | None = None
         self.gate = threading.Event()
         """`run` blocks unless this event is set."""

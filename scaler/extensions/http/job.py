@@ -1,4 +1,4 @@
-"""What workers run for the HTTP server: functions by name, whose results are encoded there, and scripts."""
+"""Runs calls for the HTTP server on workers: functions by name, with encoded results, and scripts."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class ExitCodeError(Exception):
 def invoke(
     function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], media: str
 ) -> tuple[str, bytes]:
-    """Call a function by name; return the media type and the encoded result. is_listed: the operator permits this very
-    name, and not only the functions that its module defines."""
+    """Call a function by name; return the media type and the encoded result. is_listed: the operator permits this exact
+    name, not just the functions that its module defines."""
     found = find_function(function)
     home = getattr(found, "__module__", None)
     if not is_listed and home != function.partition(":")[0]:
         raise UsageError(f"{function} is defined in {home}: to permit it, add this name to `allowed`")
     try:
         value = finish(found(*args, **kwargs))
-    except Exception as error:  # noqa: BLE001 (of the function)
+    except Exception as error:  # noqa: BLE001 (raised by the function)
         raise CallFailedError(dump_exception(error, user_traceback(error))) from None
     return media, encode(value, media)
 

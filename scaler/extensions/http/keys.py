@@ -31,9 +31,9 @@ CONNECT_SECONDS = 10.0
 MAX_SESSIONS = 100
 """Open durable sessions of a key."""
 MAX_OUTPUT = 1024 * 1024
-"""Kept characters of a job's output, the last ones."""
+"""Maximum characters of a job's output. The last ones are kept."""
 MAX_KEPT, MAX_KEPT_BYTES = 10_000, 256 * 1024 * 1024
-"""Ended calls of a key, and bytes of their results, that are kept here."""
+"""Maximum number of ended calls per key kept here, and bytes of their results."""
 TAG = "http"
 """Tag of this server's tasks in durable sessions."""
 
@@ -44,7 +44,7 @@ def token_of(credential: Credential) -> str:
 
 
 class HttpCall:
-    """A call, or a job with its output. value: media type and encoded result. changed: set and replaced at each
+    """A call, or a job with its output. value: media type and encoded result. changed: set and replaced on every
     change."""
 
     def __init__(
@@ -132,7 +132,7 @@ class ClientKey:
         self._config = config
         self._access = access._replace(uses_local=access.credential is None)  # otherwise all keys count as this user
         self._clients: dict[str, asyncio.Task[AsyncClient]] = {}
-        """By session; the one without a session has an empty name."""
+        """By session; an empty name means no session."""
         self._calls: dict[str, HttpCall] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(config.max_calls_per_key + 4, "scaler-http")

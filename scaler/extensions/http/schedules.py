@@ -1,5 +1,5 @@
-"""Runs schedules. Several servers may have the same ones: each run has a key in a durable session of its day, which
-one client at a time can use."""
+"""Runs schedules. Several servers may have the same schedules: each run has a key in a durable session for its day,
+which one client at a time can use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scaler.monitor.messages import UNFINISHED
 from scaler.monitor.rows import View
 
 LATE_SECONDS = 60.0
-"""Delay from which a run counts as missed."""
+"""Minimum delay after which a run counts as missed."""
 RETRY_SECONDS = 2.0
 MAX_PAUSE_SECONDS = 30.0
 """Maximum wait before the clock is read again, because it may be set."""

@@ -140,8 +140,8 @@ class User:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key of an owner among its key's owners, or of a key: groups first. A key without a group counts as a
-        separate group."""
+        """Sort key. Orders owners within their key, and keys by group first. A key without a group counts as a group of
+        its own."""
         if self.parent is None or self.is_owner:
             return self.standing, self.standing
         return self.parent.standing, self.standing
@@ -173,7 +173,7 @@ class User:
         return any(0 < user.share.max_slots <= user.taken for user in self.line())
 
     def count_slots(self) -> bool:
-        """Count the slots that its tasks occupy, without those that blocked tasks lend.
+        """Count the slots that its tasks occupy, except those lent by blocked tasks.
 
         Returns whether the user is no longer at its limit.
         """

@@ -1,4 +1,4 @@
-"""What a scheduler knows about its standby, and the reverse. Pure. Times are readings of the own clock.
+"""State that a scheduler and its standby keep about each other. Pure. Times are readings of the local clock.
 
 The stream has frames: number of the record, size, and body. First the present journal, with the number 0; then an empty
 frame with the number of its last record; then all later records.
@@ -23,9 +23,9 @@ from scaler.extensions.standby.messages import Following, JournalBytes, Promote,
 _HEAD = struct.Struct("<QI")
 CHUNK_BYTES = 1024 * 1024
 WINDOW_BYTES = 8 * CHUNK_BYTES
-"""Maximum bytes that the standby has not reported as received."""
+"""Maximum bytes sent to the standby but not yet reported as received."""
 MAX_WAITING_BYTES = 256 * CHUNK_BYTES
-"""A standby that is further behind starts over."""
+"""Maximum backlog. Beyond it, the standby starts over."""
 
 
 def framed(number: int, body: bytes) -> bytes:
@@ -64,7 +64,7 @@ class FollowedStream:
         return self.waits and not self._leaving and self._confirmed >= self._mark
 
     def follow(self, peer: bytes, message: Following, now: float) -> str:
-        """Begin with a new standby, or with one that has started over. Returns why not, or an empty text."""
+        """Start with a new standby, or one that starts over. Returns the reason for a refusal, or an empty string."""
         if self.waits and message.address != self.address and now < self._promised_until:
             return f"the scheduler has the standby {self.address}"
         self.waits = self._leaving = False
@@ -142,7 +142,7 @@ class FollowedStream:
                 return
 
     def is_due_to_leave(self, now: float) -> bool:
-        """Return whether the scheduler must go on without the standby: call `leave`."""
+        """Return whether the scheduler must continue without the standby, by calling `leave`."""
         if not self.waits:
             return False
         oldest = min(self._heard_at, self._times[0][1] if self._times else math.inf)
@@ -154,7 +154,7 @@ class FollowedStream:
         self._target = self.last
 
     def lost(self) -> None:
-        """Forget the standby's connection. Acknowledgements still wait for the time that the standby relies on."""
+        """Drop the standby's connection. Acknowledgements still wait as long as the standby relies on them."""
         self.peer = b""
 
 
@@ -169,7 +169,7 @@ class Follower:
         self._left_at = -math.inf
 
     def leave(self, now: float) -> None:
-        """Do not rely on the scheduler before it has heard that this standby cannot write."""
+        """Stop relying on the scheduler until it has received the report that this standby cannot write."""
         self.certain_until, self._left_at = 0.0, now
 
     def take(self, message: JournalBytes) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""The scheduler that is followed: its steps wait for the standby, too, while that is in step."""
+"""The scheduler that a standby follows. While the standby is in step, steps also wait for the standby's disk."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FollowedJournal(Journal):
         return super().waiting_seconds if self.on_disk.durable < self.written else 0.0
 
     def refresh(self) -> None:
-        """Note that the standby has confirmed records, or is not waited for any more."""
+        """Record that the standby confirmed records, or that steps no longer wait for the standby."""
         self._set(self.on_disk)
         self._on_change()
 
@@ -87,7 +87,7 @@ class FollowedSteps(DurableSteps):
         task.add_done_callback(self._tasks.discard)
 
     async def _depose(self) -> None:
-        """Compare epochs with the other scheduler, once it can be reached: the one with the earlier epoch stops."""
+        """Compare epochs with the other scheduler as soon as it is reachable. The one with the lower epoch stops."""
         while True:
             try:
                 access, epoch = self._frame.access.to_storage, self._term.epoch
@@ -98,7 +98,7 @@ class FollowedSteps(DurableSteps):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _renew(self, lease: Lease) -> None:
-        """Stop in time if the lease cannot be renewed. The standby waits longer, by its own clock."""
+        """Stop in time if the lease cannot be renewed. By its own clock, the standby waits longer."""
         seconds, loop = self._config.standby_lease_seconds, self._frame.loop
         while True:
             began = loop.time()
@@ -116,7 +116,7 @@ class FollowedSteps(DurableSteps):
             await asyncio.sleep(max(0.0, min(seconds / 6, began + seconds / 6 - loop.time())))
 
     def step_down(self, why: str) -> None:
-        """Serve nobody from now on, and acknowledge nothing any more."""
+        """Stop serving peers and acknowledging tasks."""
         if self._frame.stop.is_set():
             return
         _log.error("this scheduler stops serving: %s", why)
@@ -161,7 +161,7 @@ class FollowedSteps(DurableSteps):
         self._note()
 
     async def _read_base(self, peer: bytes) -> None:
-        """Send the journal as it is on disk. Compaction may delete files meanwhile: then the standby starts over."""
+        """Send the journal from disk. If compaction deletes files meanwhile, the standby starts over."""
         loop, source = self._frame.loop, self._source
         written, why = self.journal.written, ""
         try:
@@ -211,7 +211,7 @@ class FollowedSteps(DurableSteps):
             self._tick_timer = self._frame.loop.call_later(source.timeout_seconds / 8, self._tick)
 
     async def _leave(self) -> None:
-        """Go on without the standby, once the lease says so."""
+        """Continue without the standby, once the lease records this."""
         while self._lease is not None and await self._lease.renew(self._term.epoch, "") is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         self._is_leaving = False

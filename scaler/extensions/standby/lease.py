@@ -18,7 +18,7 @@ _ABSENT = ("NoSuchKey", "404")
 
 
 class LeaseRecord(NamedTuple):
-    """epoch, holder: of the scheduler. standby: address of the standby that has everything it acknowledged, or empty.
+    """epoch, holder: of the scheduler. standby: address of a standby that has every acknowledged record, or empty.
     version: unique."""
 
     epoch: int
@@ -28,7 +28,7 @@ class LeaseRecord(NamedTuple):
 
 
 class Lease:
-    """tag: of the version that was last read or written; the next write replaces only this one."""
+    """tag: of the version last read or written, which the next write must replace."""
 
     def __init__(self, url: str, holder: str) -> None:
         bucket, _, key = url.removeprefix("s3://").partition("/")
@@ -57,7 +57,7 @@ class Lease:
         self._s3.close()
 
     async def _call(self, name: str, **arguments: Any) -> Any:
-        """Return the answer, or the code of an expected error. Raises OSError for all others."""
+        """Return the answer, or the code of an expected error. Raises OSError for other errors."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         def call() -> Any:
@@ -84,17 +84,17 @@ class Lease:
         return LeaseRecord(**json.loads(body))
 
     async def write(self, epoch: int, standby: str) -> bool:
-        """Replace the version with `tag`. Returns False if there is another one. Raises OSError."""
+        """Replace the version with `tag`. Returns False if the object has another version. Raises OSError."""
         record = LeaseRecord(epoch, self.holder, standby, os.urandom(8).hex())
         condition = {"IfMatch": self.tag} if self.tag else {"IfNoneMatch": "*"}
         answer = await self._call("put_object", Body=json.dumps(record._asdict()).encode(), **condition)
-        if isinstance(answer, str):  # perhaps a repetition of this write
+        if isinstance(answer, str):  # perhaps this write, repeated
             return await self.read() == record
         self.tag = answer["ETag"]
         return True
 
     async def renew(self, epoch: int, standby: str) -> str | None:
-        """Returns None, or why it failed; `is_lost`: for good."""
+        """Returns None, or the reason for a failure, which is permanent if `is_lost`."""
         try:
             async with self._lock:
                 if self.tag and await self.write(epoch, standby):

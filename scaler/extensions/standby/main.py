@@ -1,4 +1,4 @@
-"""The process of a scheduler with a state directory: it serves, or waits as a standby, in turn."""
+"""The process of a scheduler with a state directory, which serves or waits as a standby, in turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Turn:
-    """A Component for one period of serving. stop: ends it, and also the end of the process does."""
+    """A Component for one period of serving, which ends with `stop` or with the process."""
 
     def __init__(self, component: Component) -> None:
         self.ready = component.ready
@@ -58,7 +58,7 @@ async def main(config: Any, component: Component, serve: Callable[[Any, Any], Aw
 
 
 async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
-    """Return whether another scheduler took over while this one did not run, according to the lease or the standby."""
+    """Return whether, according to the lease or the standby, another scheduler took over while this one was down."""
     if (lease := Lease.of(config)) is not None:
         with contextlib.closing(lease):
             while (why := await lease.renew(term.epoch, "")) is not None and not component.stop.is_set():
@@ -79,7 +79,7 @@ async def _is_replaced(config: Any, term: Term, component: Component) -> bool:
 
 
 async def _promoted(config: Any, term: Term, component: Component) -> bool:
-    from scaler.extensions.standby.standby import Standby  # noqa: PLC0415 (schedulers without a journal do without)
+    from scaler.extensions.standby.standby import Standby  # noqa: PLC0415 (unused without a journal)
 
     standby = Standby(config, term)
     stop: asyncio.Future[Any] = asyncio.ensure_future(component.stop.wait())

@@ -14,7 +14,7 @@ class Following(Message):
     number: f.Count64  # 1 + number of the last record on its disk; 0: the copy is not complete
     received: f.Count64  # bytes of the stream
     at: f.Seconds  # a reading of the sender's clock
-    leaves: bool  # the standby cannot write at present: do not wait for it
+    leaves: bool  # the standby cannot write now, so the scheduler should not wait for it
 
 
 @message(113, from_scheduler=(Role.SCHEDULER,), batch=True)
@@ -22,7 +22,7 @@ class JournalBytes(Message):
     """The next part of the stream of records; see `standby.core`."""
 
     at: f.Seconds  # of the last Following
-    seconds: f.Seconds  # after `at`, in which the scheduler acknowledges nothing that the standby lacks
+    seconds: f.Seconds  # period after `at` in which the scheduler acknowledges nothing that the standby lacks
     data: bytes
 
 
@@ -31,7 +31,7 @@ class Promote(Inquiry):
     """Makes a standby the scheduler. Answered by Promoted."""
 
     extension: ClassVar[str] = "standby"
-    force: bool  # even if acknowledged tasks may be lost
+    force: bool  # promote even if acknowledged tasks may be lost
 
 
 @message(115, from_scheduler=(Role.ADMIN,))

@@ -1,4 +1,4 @@
-"""A scheduler that does not serve: it follows another one, and refuses all peers."""
+"""A scheduler that follows another one, and refuses all peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Standby:
-    """promoted: completes with the new term, with None at the end of the process, or with an error."""
+    """promoted: completes with the new term, with None when the process ends, or with an error."""
 
     def __init__(self, config: Any, term: Term) -> None:
         self.config = config
@@ -65,7 +65,7 @@ class Standby:
             self._lease.close()
         self.promoted.cancel()
         self._follower.leave(self._loop.time())
-        self._send()  # that this standby leaves
+        self._send()  # reports that this standby leaves
         if self._connector is not None:
             self._connector.close("the standby ends")
         if self._journal is not None:
@@ -76,7 +76,8 @@ class Standby:
     # -- following
 
     def _start_over(self) -> None:
-        """Follow from the beginning of the journal, into a new directory. The earlier copy stays until then."""
+        """Follow from the start of the journal, into a new directory. Keeps the earlier copy until the new one is
+        complete."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -87,7 +88,7 @@ class Standby:
         self._covered: int | None = None
         self._base = self._accepted = 0
         self._marks: deque[tuple[int, int]] = deque()
-        """Local numbers of records that are not on disk yet, each with the bytes received up to it."""
+        """Local numbers of records not yet on disk, each with the number of bytes received up to that record."""
         if not self.config.standby_of:
             return
         self._connector = SocketConnector(
@@ -157,7 +158,7 @@ class Standby:
             _log.info("in step with %s" if not was_certain else "out of step with %s", self._first)
 
     def _complete(self, covered: int) -> None:
-        """Replace the earlier copy by the new one."""
+        """Replace the earlier copy with the new one."""
         assert self._journal is not None, "opened by Welcomed"
         self._journal.close()
         if self._journal.durable < self._journal.written:
@@ -225,7 +226,7 @@ class Standby:
     # -- promotion
 
     async def promote(self, *, force: bool) -> str:
-        """Make the next term this scheduler's. Returns why not, or an empty text."""
+        """Start the next term as the scheduler. Returns the reason for a refusal, or an empty string."""
         found = None
         if self._lease is not None:
             try:

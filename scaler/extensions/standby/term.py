@@ -1,4 +1,4 @@
-"""Which of two schedulers serves: one file in the state directory."""
+"""A file in the state directory that records which of two schedulers serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaler.security.private_files import read_private, write_private
 
 
 class Term(NamedTuple):
-    """epoch: the latest known one. serves: whether this is its scheduler. partner: address of the other scheduler, or
+    """epoch: the highest known one. serves: whether this scheduler serves in it. partner: address of the other one, or
     empty. has_copy: the journal was complete once."""
 
     epoch: int = 1
@@ -44,8 +44,8 @@ def write_term(config: SchedulerConfig, term: Term) -> None:
 
 
 async def greeted(address: str, access: Access, epoch: int, seconds: float) -> int:
-    """Tell another scheduler the epoch, after which one of an earlier epoch stops. Returns its epoch, or 0 if it does
-    not serve. Raises TimeoutError if nothing answers."""
+    """Send the epoch to another scheduler, which stops if its own is lower. Returns the other epoch, or 0 if the other
+    scheduler does not serve. Raises TimeoutError if nothing answers."""
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def take(events: list[ConnectorEvent]) -> None:

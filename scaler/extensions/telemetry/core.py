@@ -11,7 +11,7 @@ from scaler.extensions.telemetry import TelemetrySettings
 from scaler.protocol.messages import Outcome
 
 MAX_TASKS = 100_000
-"""Traced tasks whose arrival is remembered."""
+"""Maximum number of traced tasks whose arrival times are kept."""
 
 
 class QueuedTask(NamedTuple):

@@ -1,4 +1,4 @@
-"""Sends the web server's metrics to a collector, with the names and labels of `/metrics`. Imported only for that."""
+"""Sends the web server's metrics to a collector, with the names and labels of `/metrics`. Imported on first use."""
 
 from __future__ import annotations
 

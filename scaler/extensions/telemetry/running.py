@@ -36,7 +36,7 @@ def start_spans() -> TaskSpans:
 
 @lru_cache(64)
 def _inherited(text: str) -> tuple[Any, Context]:
-    """Return the trace state and the baggage in the context of a task."""
+    """Return the trace state and the baggage in a task's context."""
     lines = load_context(text)
     span = trace.get_current_span(TraceContextTextMapPropagator().extract(lines, Context()))
     return span.get_span_context().trace_state, W3CBaggagePropagator().extract(lines, Context())

@@ -22,13 +22,13 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 MAX_QUEUED = 2_048
-"""Spans that wait for the collector. Further ones replace the oldest."""
+"""Maximum number of spans that wait for the collector. New ones replace the oldest."""
 MAX_BATCH = 512
 GATHER_SECONDS = 0.1
-"""Time for which a span waits for others, to share a request with them."""
+"""Time that a span waits so that several spans share a request."""
 FLUSH_SECONDS = 2.0
 MAX_SPANS_PER_SECOND = 1_000
-"""Per process. Further tasks get no spans, so tracing cannot slow a cluster down."""
+"""Maximum per process. Beyond it, tasks have no spans, so that tracing cannot slow the cluster down."""
 _log = logging.getLogger(__name__)
 _system = random.SystemRandom()
 _next = threading.local()
@@ -36,7 +36,7 @@ _next = threading.local()
 
 
 def suppress_instrumentation() -> None:
-    """Let libraries make no spans of the requests that this thread or coroutine sends to the collector."""
+    """Stop libraries from tracing the requests that this thread or coroutine sends to the collector."""
     attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
 
 
@@ -130,13 +130,13 @@ def make_provider(service: str, endpoint: str = "", *, is_flushed: bool = False)
 
 
 class TaskSpans:
-    """Makes spans of tasks, for which sampling is decided."""
+    """Makes spans of tasks that are already sampled."""
 
     def __init__(self, provider: Any) -> None:
         self.provider = provider
         self._tracer = provider.get_tracer("scaler")
         self.sets_ids = hasattr(self._tracer, "id_generator")
-        """Whether spans can have given ids. Other implementations than OpenTelemetry's make their own."""
+        """Whether spans can have given ids. Only OpenTelemetry's own implementation permits this."""
         if self.sets_ids:
             self._tracer.id_generator, self._tracer.sampler = Ids(), ALWAYS_ON
         self._second = self._count = 0
@@ -149,7 +149,7 @@ class TaskSpans:
         return self._count <= MAX_SPANS_PER_SECOND
 
     def start(self, name: str, parent: Any, *more: Any, ids: tuple[int, int] = (0, 0), **named: Any) -> Any:
-        """Start a span. ids: of trace and span, which replace random ones."""
+        """Start a span. ids: trace and span ids that replace random ones."""
         _next.trace_id, _next.span_id = ids
         try:
             return self._tracer.start_span(name, parent, *more, **named)

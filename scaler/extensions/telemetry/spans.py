@@ -1,4 +1,4 @@
-"""The spans of tasks in the queue of the scheduler."""
+"""Spans for the time that tasks spend in the scheduler's queue."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class Guard:
 
     def _is_ours(self, host: str, server: tuple[str, int | None] | None) -> bool:
         name, is_loopback = parsed_host(_host_of(host))
-        # An address cannot be redirected, so the address of this connection belongs to this server.
+        # Unlike a name, an address cannot be rebound by DNS, so the address of this connection belongs to this server.
         return is_loopback or name in self._names or (server is not None and name == parsed_host(server[0])[0])
 
 

@@ -23,7 +23,7 @@ class DurabilitySaid(NamedTuple):
 
 
 class PolicyAnswered(NamedTuple):
-    """Answer of the scaling policy to the last AskPolicy. complaint: an error of the policy, normally empty.
+    """The scaling policy's answer to the last AskPolicy. complaint: the policy's error, normally empty.
 
     wanted: a `scaler.policy.view.Wanted` for each manager.
     """

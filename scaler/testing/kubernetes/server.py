@@ -46,7 +46,7 @@ class KubernetesEmulator(SteppedService):
     """A cluster on loopback for real clients. A context manager. `close` ends everything that the emulator has started.
 
     `kubeconfig` writes the file that clients need. `faults` is the fault script of requests, by names such as
-    `create pods` and `watch pods`. The code of an `Error` is the reason of the answer. Containers are processes of
+    `create pods` and `watch pods`. An `Error`'s code becomes the response's reason. Containers are processes on
     this machine. `nodes`, `times`, `missing_images`, `service_accounts`, and `priority_classes` may be changed at
     any time, with immediate effect.
     """

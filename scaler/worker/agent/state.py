@@ -221,7 +221,7 @@ class PooledProcessor:
     progress_at: float = 0.0
     """Time at which the processor last read a task or had none to read."""
     batch: int = -1
-    """Batch of results read last; rows_taken: number of its rows processed."""
+    """Last batch of results read. rows_taken: number of its rows processed."""
     rows_taken: int = 0
 
     @property

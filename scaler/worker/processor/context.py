@@ -55,7 +55,7 @@ class ProcessState:
 
 
 class ProcessorContext:
-    """Singleton of a processor. Thread-safe."""
+    """Singleton in each processor. Thread-safe."""
 
     def __init__(self, control: socket.socket, flush_results: Callable[[], None], config: WorkerConfig) -> None:
         self.pid = os.getpid()
@@ -85,7 +85,7 @@ class ProcessorContext:
         self.on_task: list[Callable[[], object]] = []
         """Called once, when the next task begins. Must neither block nor raise."""
         self.wrappers: list[Wrap] = []
-        """Given a spec with a context and its function, return what is called in its place."""
+        """Given a spec with a context and its function, return the callable to use instead."""
         self.on_client: list[Callable[[Any], object]] = []
         """Called with the `FutureTable` of each new client inside a task."""
         self.on_end: list[Callable[[], object]] = []

@@ -183,7 +183,7 @@ class OrbBroker:
         except NoAnswerError:
             answer.cancel()
             raise _error(f"ORB {method}: no answer within {CALL_SECONDS:g} s") from None
-        except Exception as error:  # its errors have no common class
+        except Exception as error:  # ORB's errors share no base class
             text = steady(str(error)) or type(error).__name__
             raise _error(f"ORB {method} failed ({type(error).__name__}): {text}") from error
 

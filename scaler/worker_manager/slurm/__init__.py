@@ -69,7 +69,7 @@ class SlurmConfig(WorkerManagerConfig):
     def check(self) -> None:
         super().check()
         if self.slurm_qos and self.slurm_system != "slurm":
-            raise ValueError(f"slurm_qos is for slurm only: {self.slurm_system} takes it as an item of slurm_options")
+            raise ValueError(f"slurm_qos applies only to Slurm: for {self.slurm_system}, use slurm_options")
 
     @property
     def memory_mebibytes(self) -> int:
