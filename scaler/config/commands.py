@@ -43,7 +43,7 @@ _COMMANDS = {
     "costs": "print what the cluster costs, and its limits",
     "profile": "print where a function or task spends its time",
     "history": "print past figures, runs, decisions, and failures",
-    "submit": "run a script on a worker, print its output, and exit with its code",
+    "submit": "run a script on a worker, print its output, and exit with the script's code",
     "http": "serve calls, jobs, and schedules over HTTP",
 }
 _SECTIONS = """\

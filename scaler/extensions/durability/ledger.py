@@ -264,7 +264,7 @@ class Ledger:
         self._left: dict[bytes, None] = {}
 
     def read(self, bodies: Iterable[bytes]) -> None:
-        """Apply the changes of records. Raises JournalError for a malformed one."""
+        """Apply the changes in these records. Raises JournalError for a malformed record."""
         for body in bodies:
             for change in from_bytes(body):
                 self.apply(change)

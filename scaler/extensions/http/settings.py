@@ -116,7 +116,7 @@ def function_of(config: HttpConfig, name: str) -> tuple[str, bool] | None:
         if "*" not in entry and name == (alias or function):
             return function, True
     module, _, function = name.partition(":")
-    is_public = function.isidentifier() and not function.startswith("_")  # no attribute of an imported module
+    is_public = function.isidentifier() and not function.startswith("_")  # not an attribute of an imported module
     patterns = [entry.rpartition("=")[2].partition(":") for entry in config.allowed if "*" in entry]
     matches = (fnmatchcase(module, first) and fnmatchcase(function, last) for first, _, last in patterns)
     return (name, False) if is_public and any(matches) else None

@@ -31,7 +31,7 @@ NEGLIGIBLE_SECONDS = 0.01
 COST_SECONDS = 5.0
 """Interval between divisions of the units' costs among the clients that used slots."""
 GROUP = "group "
-"""Prefix of groups' names. Names of keys never begin with it."""
+"""Prefix of groups' names. No key's name begins with this prefix."""
 UNNAMED = (LOCAL.key, ANYONE.key)
 """Pseudo-keys for peers without keys."""
 FULL = (math.inf,)
@@ -243,7 +243,8 @@ class FairTurns(SchedulerPart, Turns):
         return True
 
     def may_reserve(self, group: Group, placed: int) -> bool:
-        """Do not, if a maximum is too small. An owner with a maximum gives its other tasks a turn in between."""
+        """Return whether to reserve slots for this group. False if a maximum is too small, or while an owner with a
+        maximum gives its other tasks a turn."""
         owner = self._owner_of(group)
         limits = [user.share.max_slots for user in owner.line() if user.share.max_slots]
         others = placed and limits and any(each.ready and each.needs != group.needs for each in owner.groups)

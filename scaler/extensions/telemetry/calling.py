@@ -26,7 +26,7 @@ def trace_tasks(context: ProcessorContext, _send: Callable[[Note], None]) -> Non
 
 
 class TaskTracing:
-    """Traces the tasks of one processor. Imports libraries for the first traced task, after the fork."""
+    """Traces the tasks of one processor. Imports libraries at the first traced task, after the fork."""
 
     def __init__(self, context: ProcessorContext) -> None:
         self._context = context

@@ -53,7 +53,7 @@ class CallTracer:
         return c.dump_context(lines)
 
     def submitting(self, futures: Sequence[TaskFuture]) -> None:
-        with suppress(Exception):  # of a user's span processor
+        with suppress(Exception):  # raised by a user's span processor
             for future in futures:
                 spec = None if future.template is None else future.template.spec
                 if spec is not None and spec.context and self._current().has_room():
@@ -99,7 +99,7 @@ class CallTracer:
 
 
 class NestedTracer(CallTracer):
-    """Observes the tasks that tasks submit, and traces those of traced tasks."""
+    """Observes tasks submitted by tasks, and traces those whose parents are traced."""
 
     def __init__(self, owner: bytes, provider: Any) -> None:
         super().__init__(owner)

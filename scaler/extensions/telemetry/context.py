@@ -29,7 +29,7 @@ def span_id_of(task: bytes) -> int:
 
 
 def dump_context(lines: Mapping[str, str]) -> str:
-    """Return the context of these headers. Drops long ones, such as much baggage."""
+    """Return these headers as a context, without long ones such as large baggage."""
     return "\n".join(f"{name}: {value}" for name, value in lines.items() if len(value) <= MAX_LINE_CHARACTERS)
 
 
@@ -38,7 +38,7 @@ def load_context(context: str) -> dict[str, str]:
 
 
 class Place(NamedTuple):
-    """The place of a task in a trace. parent_id: of the task's call, or else of its caller. caller_id: 0 if none."""
+    """A task's place in a trace. parent_id: span of the task's call, or else of its caller. caller_id: 0 if none."""
 
     trace_id: int
     parent_id: int
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 def place_of(lines: Mapping[str, str], task: bytes) -> Place | None:
-    """Return the place of a task with these headers; None if it is not traced. A peer may have sent anything."""
+    """Return the place of a task with these headers, or None if it is not traced. Headers may be malformed."""
     found = _TRACEPARENT.fullmatch(lines.get("traceparent", ""))
     if found is not None:
         trace_id, caller_id = int(found[1], 16), int(found[2], 16)

@@ -21,7 +21,7 @@ SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 
 
 def record(span: trace.Span, error: BaseException) -> None:
-    with suppress(Exception):  # such as one without a text
+    with suppress(Exception):  # for example, the exception has no text
         span.set_status(trace.StatusCode.ERROR, describe(error)[:MAX_STATUS_CHARACTERS])
         span.record_exception(error)
 
@@ -43,7 +43,7 @@ def _inherited(text: str) -> tuple[Any, Context]:
 
 
 def traced(spans: TaskSpans, name: str, text: str, place: Place, task: bytes, call: Callable[[], Any]) -> Any:
-    """Call inside a span, or beyond the rate, inside the context of the caller. text: the context of the task."""
+    """Call inside a span or, beyond the rate, in the caller's context. text: the task's context."""
     state, baggage = _inherited(text)
     parent = trace.SpanContext(place.trace_id, place.parent_id, True, SAMPLED, state)
     token = attach(trace.set_span_in_context(trace.NonRecordingSpan(parent), baggage))

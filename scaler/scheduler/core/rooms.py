@@ -46,7 +46,7 @@ class Remembered(Protocol):
         """Return the batch with the last end of this task, and the task's index in the batch."""
 
     def latest(self, limit: int) -> Iterable[tuple[TasksEnded, int]]:
-        """Return up to `limit` last ends, oldest first."""
+        """Return the last `limit` ends or fewer, oldest first."""
 
 
 class Explainer:
