@@ -306,7 +306,7 @@ class ReadyQueue:
         return {task.group.client.id for depths in self._by_owner() for task in islice(_all_of([depths]), 1)}
 
     def owners(self) -> Iterator[tuple[int, bytes]]:
-        """Return the owners of tasks, by priority. Some may have none any more."""
+        """Return the owners of tasks, by priority. Some may no longer have tasks."""
         for priority, lane in self._lanes.items():
             for owners in lane.values():
                 for owner in owners:

@@ -134,7 +134,7 @@ class ProcessorAgent(Agent):
             if command.tasks:
                 processor.tasks.send(command.tasks)
             return
-        assert isinstance(command, e.ActOnProcessor), "only ActOnProcessor names a processor"
+        assert isinstance(command, e.ActOnProcessor), "unexpected command for a processor"
         match command.verb:
             case e.ProcessorVerb.RECLAIM:
                 self.take_soon(*self._reclaimed(number))
