@@ -77,7 +77,7 @@ def test_every_page_warns_about_missing_authentication(server: WebServer, window
     status = cluster.status()
     server.tell({**status, "scheduler": {**status["scheduler"], "insecure_no_auth": True}})
     page = windows.open(f"{server.url}/#/workers")
-    page.locator("#banner").get_by_text("every process that can connect can run code").wait_for()
+    page.locator("#banner").get_by_text("any process that can connect can run code").wait_for()
     server.tell(cluster.status())
     page.locator("#banner").wait_for(state="hidden")
 
@@ -89,7 +89,7 @@ def test_every_page_shows_a_full_disk_and_how_to_free_it(server: WebServer, wind
     server.tell({**status, "scheduler": {**status["scheduler"], "disk_failure": text, "insecure_no_auth": True}})
     page = windows.open(f"{server.url}/#/workers")
     page.locator("#banner").get_by_text(text).wait_for()
-    page.locator("#banner").get_by_text("every process that can connect can run code").wait_for()
+    page.locator("#banner").get_by_text("any process that can connect can run code").wait_for()
     server.tell({**status, "storage": {**status["storage"], "disk_failure": text}})
     page.locator("#banner").get_by_text("every process").wait_for(state="hidden")
     page.locator("#banner").get_by_text(text).wait_for()

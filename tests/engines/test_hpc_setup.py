@@ -221,7 +221,7 @@ def test_other_settings_change_existing_resources(cloud: HpcCloud) -> None:
     sizes = {each["type"]: each["value"] for each in cloud.definition()["containerProperties"]["resourceRequirements"]}
     assert sizes["MEMORY"] == "4096"
     [kept] = [what for word, what in cloud.do("setup", "--batch-capacity", "FARGATE_SPOT") if word == "kept"]
-    assert "it is FARGATE: to have FARGATE_SPOT, run teardown first" in kept
+    assert "it is FARGATE: to get FARGATE_SPOT, run teardown first" in kept
 
 
 def test_instances_have_a_role_and_cost_nothing_without_work(cloud: HpcCloud, monkeypatch: pytest.MonkeyPatch) -> None:

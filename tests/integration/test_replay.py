@@ -143,7 +143,7 @@ def test_does_not_replay_a_task_that_did_not_fail(cluster: SchedulerClusterCombo
         blocked.exception()
         with pytest.raises(UsageError, match=r"it did not run because its input fail_behind \(\w+\) failed"):
             client.replay(blocked)
-        with pytest.raises(UsageError, match="'17' is no task id"):
+        with pytest.raises(UsageError, match="'17' is not a task id"):
             client.replay("17")
 
 

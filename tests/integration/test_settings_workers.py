@@ -149,10 +149,9 @@ def test_manager_and_workers_log_their_identity_to_the_configured_path(tmp_path:
             unit_price=0.35,
         )
         (worker,) = scheduler.workers
-        assert worker.unit_id.startswith("big-")
         assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers, *memory, 300.0)
 
-    flags = ("--mode", "fixed", "-n", "3", "-pwc", "linux,gpu=2", "-wtqs", "7", "--worker-type", "big")
+    flags = ("--mode", "fixed", "-n", "3", "-pwc", "linux,gpu=2", "-wtqs", "7")
     on_a_played_scheduler(tmp_path, story, *manager(*flags, "--unit-price", "0.35"))
 
 

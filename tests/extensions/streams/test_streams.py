@@ -314,7 +314,7 @@ def test_value_that_cannot_be_pickled_follows_the_values_before_it(client: Clien
 
 def test_stream_names_the_mistake_if_the_scheduler_lacks_streams() -> None:
     with (
-        SchedulerClusterCombo(n_workers=1, extensions=("-streams",)) as combo,
+        SchedulerClusterCombo(n_workers=1, extensions=("-http", "-streams")) as combo,
         Client(combo.get_address()) as client,
         pytest.raises(ClientClosedError, match="number 106 is unknown"),
     ):
