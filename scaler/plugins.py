@@ -251,10 +251,10 @@ def known_extensions() -> tuple[Extension, ...]:
     return tuple(found)
 
 
-def own_process(section: str) -> OwnProcess | None:
-    """Return the process of an extension by the section of a file that it has, or that is one of its arrays."""
-    processes = (each.process for each in known_extensions() if each.process is not None)
-    return next((each for each in processes if section in (each.section, *each.arrays)), None)
+def own_processes() -> dict[str, OwnProcess]:
+    """Return the processes of extensions, by their section of a file and by their arrays."""
+    found = [each.process for each in known_extensions() if each.process is not None]
+    return {section: each for each in found for section in (each.section, *each.arrays)}
 
 
 class ExtensionMethod:

@@ -22,11 +22,11 @@ COMPONENTS = {
 
 
 def component_from(environment: MutableMapping[str, str], kind: str) -> Callable[[], int]:
-    from scaler.plugins import load, own_process, worker_manager_type  # noqa: PLC0415 (see the module)
+    from scaler.plugins import load, own_processes, worker_manager_type  # noqa: PLC0415 (see the module)
     from scaler.processes import COMPONENT_VARIABLE  # noqa: PLC0415
 
     document = environment.pop(COMPONENT_VARIABLE)
-    process = None if kind in COMPONENTS else own_process(kind)
+    process = None if kind in COMPONENTS else own_processes()[kind]
     function, settings = COMPONENTS[kind] if process is None else (process.run, process.settings)
     model = load(settings or worker_manager_type(json.loads(document)["type"]).settings)
     config = cast("type[SettingsModel]", model).from_json(document)

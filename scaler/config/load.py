@@ -14,7 +14,7 @@ from scaler.config.compatibility import ADAPTERS, GUI, RETIRED, without_retired
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
 from scaler.errors import ConfigError, nearest
 from scaler.paths import local_path
-from scaler.plugins import OwnProcess, own_process
+from scaler.plugins import OwnProcess, own_processes
 
 WORKER_MANAGER = "worker_manager"
 WEBUI = "webui"
@@ -51,15 +51,17 @@ def read_file(path: str) -> ConfigFile:
         if name not in SECTIONS:
             if not isinstance(value, dict | list):
                 raise ConfigError(f"{path}: the key {name!r} is above the first section; move it below its [section]")
-            if (process := own_process(name)) is None:
-                raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, list(SECTIONS))}")
-            processes[process.section] = process
+            found = own_processes()
+            if name not in found:
+                raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, [*SECTIONS, *found])}")
+            processes[found[name].section] = found[name]
     known = (*SECTIONS, *processes)
     tables = {name: section for name in known if (section := _single(path, document, name)) is not None}
     for name, process in processes.items():
         if name not in tables:
             raise ConfigError(f"{path}: [[{process.arrays[0]}]] has no effect without [{name}]: add this section")
-        arrays = {key: document[key] for key in process.arrays if key in document}
+        given = {key: document[key] for key in process.arrays if key in document}
+        arrays = {key: [value] if isinstance(value, dict) else value for key, value in given.items()}
         tables[name] = Section(f"[{name}]", {**tables[name].values, **arrays})
     if GUI in tables:
         if WEBUI in tables:
