@@ -106,6 +106,20 @@ def test_connection_at_the_limit_replaces_one_without_a_request(monkeypatch: pyt
     run(scenario())
 
 
+def test_connection_at_the_limit_replaces_an_event_stream_if_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 2)
+
+    async def scenario() -> None:
+        async with served() as where:
+            streams = [await where.open(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(2)]
+            for reader, _ in streams:
+                await reader.readuntil(b"snapshot")
+            assert (await answer(where)).status_code == 200
+            assert await is_closed(streams[0][0])
+
+    run(scenario())
+
+
 # -- who is at the other end
 
 ASK = """

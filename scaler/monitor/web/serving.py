@@ -136,10 +136,9 @@ class _Server(uvicorn.Server):
 
     def add(self, connection: _Connection) -> None:
         """Note a new connection. At the limit, close the oldest without an admitted request, otherwise the oldest that
-        is not an event stream."""
+        is not an event stream, otherwise the oldest."""
         if len(self.open) >= self._most:
-            others = [each for each in self.open if not each.is_stream]
-            closed = next((each for each in others if each.waits), others[0])
+            closed = min(self.open, key=lambda each: (each.is_stream, not each.waits))  # the oldest of its kind
             del self.open[closed]
             closed.transport.abort()
         self.open[connection] = None
