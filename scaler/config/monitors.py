@@ -51,9 +51,6 @@ class WebServerConfig(LoggingConfig):
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
     """Additional host names for browsers, such as a proxy's name. Requests for unknown hosts are rejected."""
 
-    telemetry_endpoint: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """OTLP/HTTP address of a collector for the metrics, such as http://localhost:4318."""
-
     def check(self) -> None:
         super().check()
         if (self.web_certificate_file is None) != (self.web_key_file is None):
@@ -65,6 +62,9 @@ class WebUiConfig(WebServerConfig, MonitorConfig):
     """Web server."""
 
     section = "webui"
+
+    telemetry_endpoint: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
+    """OTLP/HTTP address of a collector for the metrics, such as http://localhost:4318."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from scaler.errors import UsageError
 from scaler.extensions.http.job import ExitCodeError, run_script
 from scaler.extensions.http.keys import token_of
 from scaler.extensions.http.server import run
-from scaler.extensions.http.settings import HttpConfig
+from scaler.extensions.http.settings import TOKEN_FILE, HttpConfig
 from scaler.monitor.web.page import load_token
 from scaler.registry import find_only
 from scaler.security import CREDENTIALS_VARIABLE
@@ -32,7 +32,7 @@ def http(program: str, arguments: Sequence[str], environment: Mapping[str, str])
         parser = bare_parser(f"{program} token", "Print the token of a client's credential, or of this user's server.")
         parser.add_argument("credential", metavar="FILE", nargs="?", help="a file from scaler keys add --role client")
         path = parser.parse_args(arguments[1:]).credential
-        sys.stdout.write(f"{token_of(load_credential(path)) if path else load_token(None)[0]}\n")
+        sys.stdout.write(f"{token_of(load_credential(path)) if path else load_token(None, own=TOKEN_FILE)[0]}\n")
         return 0
     return run(parse(HttpConfig, "Serve calls, jobs, and schedules over HTTP.", program, arguments, environment))
 

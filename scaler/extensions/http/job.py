@@ -42,16 +42,16 @@ def invoke(
     function: str, is_listed: bool, args: Sequence[Any], kwargs: Mapping[str, Any], media: str
 ) -> tuple[str, bytes]:
     """Call a function by name; return the media type and the encoded result. is_listed: the operator permits this exact
-    name, not just the functions that its module defines."""
+    name, not just the functions that its module defines. media: empty drops the result."""
     found = find_function(function)
     home = getattr(found, "__module__", None)
     if not is_listed and home != function.partition(":")[0]:
         raise UsageError(f"{function} is defined in {home}: to permit it, add this name to `allowed`")
     try:
         value = finish(found(*args, **kwargs))
-    except Exception as error:  # noqa: BLE001 (raised by the function)
+    except BaseException as error:  # noqa: BLE001 (raised by the function; SystemExit would end the server)
         raise CallFailedError(dump_exception(error, user_traceback(error))) from None
-    return media, encode(value, media)
+    return media, encode(value, media) if media else b""
 
 
 def encode(value: object, media: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import secrets
 import time
 from collections import deque
@@ -30,10 +31,14 @@ from scaler.texts import readable
 CONNECT_SECONDS = 10.0
 MAX_SESSIONS = 100
 """Open durable sessions of a key."""
-MAX_OUTPUT = 1024 * 1024
-"""Maximum characters of a job's output. The last ones are kept."""
+MAX_OUTPUT, MAX_PIECES = 1024 * 1024, 4096
+"""Maximum characters and pieces of a job's output. The last ones are kept."""
+MERGED = 4096
+"""Characters from which a piece is complete."""
 MAX_KEPT, MAX_KEPT_BYTES = 10_000, 256 * 1024 * 1024
-"""Maximum number of ended calls per key kept here, and bytes of their results."""
+"""Maximum number of ended calls per key kept here, and bytes of their results and output."""
+MAX_STREAMS = 50
+"""Open event streams of a key."""
 TAG = "http"
 """Tag of this server's tasks in durable sessions."""
 
@@ -55,20 +60,32 @@ class HttpCall:
         self.future = future
         self.value: tuple[str, bytes] | None = None
         self.output: deque[tuple[int, str, str]] = deque()
-        """Number, stream, and text of pieces."""
+        """Position, stream, and text of pieces."""
         self.changed, self.ended = asyncio.Event(), asyncio.Event()
         self.ended_at = 0.0
         self._printed = printed
         self._state = ""
         self._document: View = {"id": identifier, "function": function, "submitted_at": time.time()}
-        self._pieces = self._characters = self._cut = 0
+        self._printed_characters = 0
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
 
     @property
+    def state(self) -> str:
+        return self._state or ("running" if self.future.running() else "pending")
+
+    @property
     def document(self) -> View:
-        state = self._state or ("running" if self.future.running() else "pending")
         output = {"output": "".join(text for _, _, text in self.output), "cut_characters": self._cut}
-        return self._document | {"state": state} | ({} if self._printed is None else output)
+        return self._document | {"state": self.state} | ({} if self._printed is None else output)
+
+    @property
+    def size(self) -> int:
+        problem = self._document.get("problem", {"message": ""})
+        return len(self.value[1] if self.value else problem["message"]) + self._printed_characters - self._cut
+
+    @property
+    def _cut(self) -> int:
+        return self.output[0][0] if self.output else 0
 
     async def follow(self, threads: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
@@ -84,18 +101,19 @@ class HttpCall:
     def _read(self, loop: asyncio.AbstractEventLoop, printed: Iterable[tuple[bool, bytes]]) -> None:
         try:
             for is_stderr, data in printed:
-                loop.call_soon_threadsafe(self._add, is_stderr, data)
+                loop.call_soon_threadsafe(self.add, is_stderr, data)
         except BaseException:  # noqa: BLE001 (the future has the error)
             self.future.cancel()  # unless it has ended
 
-    def _add(self, is_stderr: bool, data: bytes) -> None:
-        text = self._decoders[is_stderr].decode(data)
-        self.output.append((self._pieces, "stderr" if is_stderr else "stdout", text))
-        self._pieces += 1
-        self._characters += len(text)
-        while self._characters - len(self.output[0][2]) >= MAX_OUTPUT:
-            left_out = len(self.output.popleft()[2])
-            self._characters, self._cut = self._characters - left_out, self._cut + left_out
+    def add(self, is_stderr: bool, data: bytes) -> None:
+        text, stream = self._decoders[is_stderr].decode(data), "stderr" if is_stderr else "stdout"
+        begin, before = self._printed_characters, ""
+        if self.output and self.output[-1][1] == stream and len(self.output[-1][2]) < MERGED:
+            begin, _, before = self.output.pop()
+        self.output.append((begin, stream, before + text))
+        self._printed_characters += len(text)
+        while len(self.output) > MAX_PIECES or self.size - len(self.output[0][2]) >= MAX_OUTPUT:
+            self.output.popleft()
         self._notify()
 
     def _notify(self) -> None:
@@ -115,7 +133,7 @@ def _outcome(future: ScalerFuture) -> tuple[str, tuple[str, bytes] | None, View]
         return "cancelled", None, {}
     except CallFailedError as error:
         kind, text, traceback, _ = unpack_exception(error.shown)
-    except Exception as error:  # noqa: BLE001 (of the task)
+    except BaseException as error:  # noqa: BLE001 (of the task; SystemExit would end the server)
         kind, text, found = (
             type(error).__name__,
             readable(str(error).encode("utf-8", "replace")),
@@ -131,9 +149,11 @@ class ClientKey:
         self.name, self.token = name, token
         self._config = config
         self._access = access._replace(uses_local=access.credential is None)  # otherwise all keys count as this user
-        self._clients: dict[str, asyncio.Task[AsyncClient]] = {}
+        self.clients: dict[str, asyncio.Task[AsyncClient]] = {}
         """By session; an empty name means no session."""
-        self._calls: dict[str, HttpCall] = {}
+        self._closing = asyncio.Lock()
+        self.streams = 0
+        self.calls: dict[str, HttpCall] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(config.max_calls_per_key + 4, "scaler-http")
 
@@ -145,7 +165,7 @@ class ClientKey:
         given = function, is_listed, body.get("args", ()), body.get("kwargs", {}), media
         labels = {"key": key, "tag": TAG} if session else {}
         future = client.submit_verbose(invoke, given, **{"name": function, **labels, **body.get("options", {})})
-        known = self._calls.get(identifier := f"{session}.{key}" if session else future.task_id.hex())
+        known = self.calls.get(identifier := f"{session}.{key}" if session else future.task_id.hex())
         return known if known and known.future is future else self._follow(HttpCall(identifier, function, future))
 
     async def run(self, name: str, source: bytes, arguments: list[str], options: Mapping[str, Any]) -> HttpCall:
@@ -155,27 +175,31 @@ class ClientKey:
 
     async def find(self, identifier: str) -> HttpCall | None:
         """Return a call of this key, including calls that earlier servers made in a durable session."""
+        with contextlib.suppress(UnreachableError):
+            await self.client("")  # raises RefusedError for a revoked key
         session, _, key = identifier.rpartition(".")
-        if identifier not in self._calls and ID.fullmatch(session) and ID.fullmatch(key):
+        is_durable = ID.fullmatch(session) and ID.fullmatch(key) and not session.startswith(SCHEDULES)
+        if is_durable and identifier not in self.calls:
             listed = await (await self.client("")).ask(sessions_of)
-            if session in (
-                row.name for row in listed if not session.startswith(SCHEDULES)
-            ):  # connecting would create it
+            if session in (row.name for row in listed):  # connecting would create it
                 for future in await (await self.client(session)).ask(Client.futures, key=key, tag=TAG):
                     self._follow(HttpCall(identifier, future._spec.name, future))
-        return self._calls.get(identifier)
+        return self.calls.get(identifier)
 
     def drop(self, call: HttpCall) -> None:
-        self._calls.pop(call.id, None)
+        self.calls.pop(call.id, None)
 
     async def client(self, session: str) -> AsyncClient:
         """Return the client with a durable session, or without one. Raises UnreachableError, RefusedError, and
         LimitError."""
-        known = self._clients.get(session)
+        if session:
+            async with self._closing:
+                pass  # otherwise the scheduler reports that the session is in use
+        known = self.clients.get(session)
         if known is None or (known.done() and (known.exception() or _is_closed(known.result()))):
-            if session and len(self._clients) > MAX_SESSIONS:
-                raise LimitError(f"the key {self.name} uses {MAX_SESSIONS} sessions (MAX_SESSIONS): try again later")
-            known = self._clients[session] = asyncio.create_task(self.open(session))
+            if session and len(self.clients) > MAX_SESSIONS:
+                raise LimitError(f"the key {self.name} uses {MAX_SESSIONS} sessions: send the request again later")
+            known = self.clients[session] = asyncio.create_task(self.open(session))
         return await asyncio.shield(known)
 
     async def open(self, session: str) -> AsyncClient:
@@ -184,18 +208,17 @@ class ClientKey:
         return await client.__aenter__()
 
     async def _connected(self, session: str) -> AsyncClient:
-        unfinished = sum(not call.ended.is_set() for call in self._calls.values())
-        if unfinished >= (most := self._config.max_calls_per_key):
-            raise LimitError(
-                f"the key {self.name} has {counted(unfinished, 'unfinished call')} (max_calls_per_key is {most})"
-            )
         client = await self.client(session)
+        unfinished = sum(not call.ended.is_set() for call in self.calls.values())
+        if unfinished >= (most := self._config.max_calls_per_key):
+            text = f"the key {self.name} has {counted(unfinished, 'unfinished call')}: wait, or cancel some"
+            raise LimitError(f"{text} (max_calls_per_key is {most})")
         if client._open._loop.state != "connected":
             raise UnreachableError("the scheduler does not answer: send the request again later")
         return client
 
     def _follow(self, call: HttpCall) -> HttpCall:
-        self._calls[call.id] = call
+        self.calls[call.id] = call
         following = asyncio.create_task(call.follow(self._threads))
         self._following.add(following)
         following.add_done_callback(self._following.discard)
@@ -204,17 +227,18 @@ class ClientKey:
     async def sweep(self) -> None:
         """Drop old results, and leave durable sessions without calls."""
         now, size = time.monotonic(), 0
-        ended = sorted((each for each in self._calls.values() if each.ended_at), key=lambda each: -each.ended_at)
+        ended = sorted((each for each in self.calls.values() if each.ended_at), key=lambda each: -each.ended_at)
         for count, call in enumerate(ended):
-            size += len(call.value[1]) if call.value else 0
+            size += call.size
             if now - call.ended_at > self._config.keep_seconds or size > MAX_KEPT_BYTES or count >= MAX_KEPT:
                 self.drop(call)
-        used = {"", *(each.rpartition(".")[0] for each in self._calls)}
-        for session in [each for each, opening in self._clients.items() if each not in used and opening.done()]:
-            await _close(self._clients.pop(session))
+        for session, opening in [*self.clients.items()]:
+            async with self._closing:
+                if session and opening.done() and not any(each.startswith(f"{session}.") for each in self.calls):
+                    await _close(self.clients.pop(session))
 
     async def close(self) -> None:
-        for opening in self._clients.values():
+        for opening in self.clients.values():
             await _close(opening)
         self._threads.shutdown(wait=False)
 

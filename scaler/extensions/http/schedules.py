@@ -13,7 +13,7 @@ from itertools import takewhile
 from scaler.client.client import Client
 from scaler.extensions.durability.client import SessionTask, session_tasks
 from scaler.extensions.http.cron import Cron
-from scaler.extensions.http.job import JSON, invoke
+from scaler.extensions.http.job import invoke
 from scaler.extensions.http.keys import TAG, ClientKey, sessions_of
 from scaler.extensions.http.settings import SCHEDULES, Schedule
 from scaler.logs import RateLimitedLog
@@ -86,7 +86,7 @@ class ScheduleRunner:
             if unfinished:
                 _log.warning("schedule %s: skipped the run of %s: %s still runs", schedule.name, due, unfinished[0])
                 return False
-            given = schedule.call, True, schedule.args, schedule.kwargs or {}, JSON
+            given = schedule.call, True, schedule.args, schedule.kwargs or {}, ""
             client.submit_verbose(invoke, given, key=key, tag=TAG, name=schedule.call)
             return True
         finally:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,16 +22,16 @@ from scaler.component import Component, run_component
 from scaler.config.addresses import is_open_to_others
 from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableError, UsageError, nearest
 from scaler.extensions.http.job import JSON, MSGPACK, encode
-from scaler.extensions.http.keys import ClientKey, HttpCall, token_of
+from scaler.extensions.http.keys import MAX_STREAMS, ClientKey, HttpCall, token_of
 from scaler.extensions.http.schedules import ScheduleRunner
-from scaler.extensions.http.settings import ID, SCHEDULES, HttpConfig, function_of, schedules_of
+from scaler.extensions.http.settings import ID, SCHEDULES, TOKEN_FILE, HttpConfig, function_of, schedules_of
 from scaler.extras import require
 from scaler.logs import RateLimitedLog
 from scaler.monitor.rows import View, object_schema, schema_of
-from scaler.monitor.tables import number, values_of
+from scaler.monitor.tables import Parameter, number, values_of
 from scaler.monitor.web.page import keep_token, listen, load_token, page_of, tls_of
 from scaler.monitor.web.routes import answer, dump, refusal
-from scaler.monitor.web.security import BEARER, LIMIT, Admission, Guard
+from scaler.monitor.web.security import BEARER, LIMIT, Admission, Guard, bearer_of, is_same
 from scaler.monitor.web.serving import serve
 from scaler.monitor.web.stream import EVENT_STREAM
 from scaler.net.access import Access
@@ -59,13 +59,14 @@ class Tokens(Admission):
         self._wrong = RateLimitedLog(_log, logging.WARNING, asyncio.get_running_loop())
 
     async def answer(self, request: Request, *, is_local: bool) -> Response | None:  # noqa: ARG002
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = token.strip().encode("utf-8", "replace") if scheme.lower() == "bearer" else b""
-        request.state.key = next((key for key in self._keys if hmac.compare_digest(given, key.token.encode())), None)
+        given = bearer_of(request) or ""
+        request.state.key = next((key for key in self._keys if is_same(given, key.token)), None)
         if request.state.key or request.url.path == OPENAPI:
             return None
         self._wrong.add(f"no valid token from {request.client.host if request.client else ''}")
-        return refusal(401, "send the header 'Authorization: Bearer TOKEN'; `scaler http token` prints it", BEARER)
+        return refusal(
+            401, "send the header 'Authorization: Bearer TOKEN'; `scaler http token [FILE]` prints it", BEARER
+        )
 
 
 class Api:
@@ -101,19 +102,21 @@ class Api:
         return await _posted(request, await request.state.key.run(name, script, arguments, body.get("options", {})))
 
     async def get_call(self, request: Request, _body: object) -> Response:
-        return _answer(await _waited(await _found(request), _wait_of(request)))
+        return _answer(await _waited(await _found(request), request.state.wait))
 
     async def delete_call(self, request: Request, _body: object) -> Response:
         call = await _found(request)
         if call.ended.is_set():
             request.state.key.drop(call)
         call.future.cancel()
-        return _answer(await _waited(call, 1.0))
+        return _answer(await _waited(call, request.state.wait or 1.0))
 
     async def get_call_events(self, request: Request, _body: object) -> Response:
         call, last = await _found(request), request.headers.get("last-event-id", "")
+        if request.state.key.streams >= MAX_STREAMS:
+            raise LimitError(f"the key {request.state.key.name} has {MAX_STREAMS} open event streams: close some")
         request.scope.get("state", {}).get(LIMIT, lambda _seconds: None)(None)
-        events = _events(call, int(last) + 1 if last.isascii() and last.isdigit() else 0)
+        events = _events(request.state.key, call, int(last) if re.fullmatch("[0-9]{1,18}", last) else 0)
         return StreamingResponse(events, headers={"X-Accel-Buffering": "no"}, media_type=EVENT_STREAM)
 
     async def get_schedules(self, _request: Request, _body: object) -> Response:
@@ -131,6 +134,10 @@ class Operation(NamedTuple):
     summary: str
     handle: Callable[[Api, Request, dict[str, Any]], Awaitable[Response]]
     fields: Mapping[str, type] = {}
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (WAIT,) if self.fields or self.path.endswith("{id}") else ()
 
 
 OPERATIONS = (
@@ -168,14 +175,19 @@ def openapi() -> View:
     paths: dict[str, View] = {}
     for each in OPERATIONS:
         name = each.handle.__name__.replace("call", "job" if "job" in each.path else "call")
-        parameters: list[View] = [{"name": "id", "in": "path", "required": True, "schema": text}] * (
-            "{id}" in each.path
+        parameters: list[View] = []
+        if "{id}" in each.path:
+            parameters.append({"name": "id", "in": "path", "required": True, "schema": text})
+        parameters += (
+            {"name": one.name, "in": "query", "description": one.text, "schema": dict(one.schema)}
+            for one in each.parameters
         )
-        parameters += [{"name": WAIT.name, "in": "query", "description": WAIT.text, "schema": dict(WAIT.schema)}]
-        answers: View = {
-            "default": {"description": "The error, and how to fix it", **_content(object_schema({"error": text}))}
-        }
-        answers |= {str(status): {"description": each.summary, **_content(call_schema)} for status in (200, 202)}
+        content = {EVENT_STREAM: {"schema": text}} if each.path.endswith("/events") else {JSON: {"schema": {}}}
+        answers: View = {"200": {"description": each.summary, "content": content}}
+        if each.parameters:
+            answers = {str(status): {"description": each.summary, **_content(call_schema)} for status in (200, 202)}
+        error = {"schema": object_schema({"error": text})}
+        answers["default"] = {"description": "The error, and how to fix it", "content": {JSON: error}}
         found: View = {"summary": each.summary, "operationId": name, "parameters": parameters, "responses": answers}
         if each.fields:
             body: View = {key: {"type": _TYPES[kind]} for key, kind in each.fields.items()}
@@ -195,7 +207,8 @@ def _content(schema: View) -> View:
 def _endpoint(api: Api, operation: Operation, max_body_bytes: int) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         try:
-            _wait_of(request)
+            given = {name: request.query_params.getlist(name) for name in request.query_params}
+            request.state.wait = values_of(operation.parameters, given).get("wait", 0.0)
             body = await _body(request, operation.fields, max_body_bytes) if operation.fields else {}
             return await operation.handle(api, request, body)
         except PermissionError as error:
@@ -238,28 +251,21 @@ async def _body(request: Request, fields: Mapping[str, type], most: int) -> dict
 
 
 def _decoded(data: bytes, media: str) -> object:
-    is_packed = media.partition(";")[0].strip().lower() == MSGPACK
-    if is_packed:
+    media = MSGPACK if media.partition(";")[0].strip().lower() == MSGPACK else JSON
+    if media == MSGPACK:
         require("msgpack", MSGPACK)
     try:
-        return _unpacked(data) if is_packed else json.loads(data, parse_constant=_refuse)
+        if media == JSON:
+            return json.loads(data, parse_constant=_refuse)
+        import msgpack  # noqa: PLC0415 (optional)
+
+        return msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"the request is not valid {MSGPACK if is_packed else JSON}: {error}") from None
-
-
-def _unpacked(data: bytes) -> object:
-    import msgpack  # noqa: PLC0415 (optional)
-
-    return msgpack.unpackb(data, strict_map_key=False)
+        raise UsageError(f"the request is not valid {media}: {error}") from None
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
-
-
-def _wait_of(request: Request) -> float:
-    given = {name: request.query_params.getlist(name) for name in request.query_params}
-    return float(values_of((WAIT,), given)["wait"])
 
 
 async def _found(request: Request) -> HttpCall:
@@ -277,45 +283,53 @@ async def _waited(call: HttpCall, seconds: float) -> HttpCall:
 
 
 async def _posted(request: Request, call: HttpCall) -> Response:
-    return _answer(await _waited(call, _wait_of(request)), {"Location": f"{request.url.path}/{call.id}"})
+    return _answer(await _waited(call, request.state.wait), {"Location": f"{request.url.path}/{call.id}"})
 
 
 def _answer(call: HttpCall, headers: Mapping[str, str] | None = None) -> Response:
     """Return the state of a call, with its result in the media type that the call was made with."""
     status = 200 if call.ended.is_set() else 202
+    if call.value and call.value[0] == MSGPACK:
+        packed = encode(call.document, MSGPACK)  # a map with a few keys, whose number is in the first byte
+        data = bytes([packed[0] + 1]) + packed[1:] + encode("result", MSGPACK) + call.value[1]
+        return Response(data, status, headers, MSGPACK)
+    return Response(_json_of(call), status, headers, JSON)
+
+
+def _json_of(call: HttpCall) -> bytes:
     media, value = call.value or ("", b"")
-    if media == MSGPACK:
-        return Response(encode(call.document | {"result": _unpacked(value)}, MSGPACK), status, headers, MSGPACK)
-    result = b',"result":' + value + b"}" if media else b"}"
-    return Response(dump(call.document)[:-1] + result, status, headers, JSON)
+    return dump(call.document)[:-1] + (b',"result":%s}' % value if media == JSON else b"}")
 
 
-async def _events(call: HttpCall, position: int) -> AsyncIterator[bytes]:
-    """Yield a `state` event for each state, `output` events, and at last an `end` event. position: first piece of the
-    output."""
+async def _events(key: ClientKey, call: HttpCall, position: int) -> AsyncIterator[bytes]:
+    """Yield a `state` event for each state, `output` events, and at last an `end` event. position: first character of
+    the output."""
     loop, state = asyncio.get_running_loop(), ""
     sent_at = loop.time()
-    while True:
-        changed, has_ended, found = call.changed, call.ended.is_set(), b""
-        for piece, stream, text in [each for each in call.output if each[0] >= position]:
-            position = piece + 1
-            found += b"id: %d\n%s" % (piece, _event("output", {"stream": stream, "text": text}))
-        if has_ended or call.document["state"] != state:
-            state = call.document["state"]
-            media, value = call.value or ("", b"")
-            result = {"result": json.loads(value)} if media == JSON else {}
-            found += _event("end" if has_ended else "state", call.document | result)
-        if found or loop.time() - sent_at > QUIET_SECONDS:
-            sent_at = loop.time()
-            yield found or b":\n\n"
-        if has_ended:
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), POLL_SECONDS)
+    key.streams += 1
+    try:
+        while True:
+            changed, has_ended, found = call.changed, call.ended.is_set(), b""
+            for begin, stream, text in call.output:
+                if new := text[max(0, position - begin) :]:
+                    position = begin + len(text)
+                    found += b"id: %d\n%s" % (position, _event("output", dump({"stream": stream, "text": new})))
+            if has_ended or call.state != state:
+                state = call.state
+                found += _event("end" if has_ended else "state", _json_of(call))
+            if found or loop.time() - sent_at > QUIET_SECONDS:
+                sent_at = loop.time()
+                yield found or b":\n\n"
+            if has_ended:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), POLL_SECONDS)
+    finally:
+        key.streams -= 1
 
 
-def _event(name: str, document: View) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), dump(document))
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -329,11 +343,11 @@ def run(config: HttpConfig) -> int:
 
 
 async def _serve(config: HttpConfig, component: Component) -> int:
-    loaded = [load_credential(path) for path in config.client_credentials]
     keys = [
-        ClientKey(each.name, token_of(each), config, Access(each, compression=config.compression)) for each in loaded
+        ClientKey(each.name, token_of(each), config, Access(each, compression=config.compression))
+        for each in map(load_credential, config.client_credentials)
     ]
-    own_token = "" if keys else load_token(config.web_token_file)[0]
+    own_token = "" if keys else load_token(config.web_token_file, own=TOKEN_FILE)[0]
     own = Access.of(config.credentials, config.insecure_no_auth, Role.CLIENT, "http", config.compression)
     keys = keys or [ClientKey("this server", own_token, config, own)]
     by_name = {"": keys[0], **{key.name: key for key in keys}}
@@ -353,7 +367,7 @@ async def _serve(config: HttpConfig, component: Component) -> int:
         component.ready({"http": page_of(listening, is_encrypted=tls is not None)})
         background = [asyncio.create_task(each) for each in (_sweep(keys), *(each.follow() for each in runners))]
         if own_token and config.web_token_file is None:
-            background.append(asyncio.create_task(keep_token(own_token)))
+            background.append(asyncio.create_task(keep_token(own_token, TOKEN_FILE)))
         try:
             await serve(guard, listening, component.stop, lambda: None, tls)
         finally:

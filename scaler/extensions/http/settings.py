@@ -14,6 +14,7 @@ from scaler.config.load import model_of
 from scaler.config.monitors import WebServerConfig
 from scaler.config.servers import SecurityConfig
 from scaler.config.setting import Setting, SettingsModel
+from scaler.errors import ConfigError
 from scaler.extensions.http.cron import Cron
 from scaler.registry import find, find_only, is_name
 
@@ -21,6 +22,8 @@ ID = re.compile("[A-Za-z0-9_-]{1,64}")
 """Names of sessions, calls, and schedules."""
 SCHEDULES = "schedules-"
 """Beginning of the names of the schedules' sessions, which requests cannot use, because that would delay runs."""
+TOKEN_FILE = "http-token"  # noqa: S105 (a file's name)
+"""This user's token. The web page's token only permits reading."""
 _FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 _CLUSTER = Setting(positional=True, default_text="this user's only running cluster", metavar="ADDRESS")
 
@@ -68,6 +71,8 @@ class HttpConfig(WebServerConfig, SecurityConfig):
 
     scheduler_address: Annotated[str, _CLUSTER] = ""
     """Name of one of this user's running clusters, or the scheduler's address."""
+    web_host: Annotated[v.Name, Setting(metavar="HOST")] = "127.0.0.1"
+    """Address to listen on."""
     web_port: Annotated[int, v.Range(ge=0, le=MAX_PORT), Setting(metavar="PORT")] = 50002
     """Port of the HTTP server. 0: any free port."""
     allowed: Annotated[v.Names, Setting(default_text="none", metavar="NAME")] = ()
@@ -97,7 +102,7 @@ class HttpConfig(WebServerConfig, SecurityConfig):
         super().check()
         check_server_address(self.scheduler_address)
         for entry in self.allowed:
-            if not re.fullmatch(rf"([\w.-]+=)?{_FUNCTION}", entry.replace("*", "x")):
+            if not re.fullmatch(rf"([\w.-]+=)?{_FUNCTION}", entry if "=" in entry else entry.replace("*", "x")):
                 raise ValueError(f"allowed: {entry!r} must be module:function, module:*, or name=module:function")
         names = [each.name for each in schedules_of(self)]
         if len(names) != len({*names}):
@@ -105,7 +110,13 @@ class HttpConfig(WebServerConfig, SecurityConfig):
 
 
 def schedules_of(config: HttpConfig) -> list[Schedule]:
-    return [model_of(Schedule, table) for table in config.schedule]
+    found = []
+    for table in config.schedule:
+        try:
+            found.append(model_of(Schedule, table))
+        except ConfigError as error:
+            raise ConfigError(f"schedule {table.get('name', len(found) + 1)}: {error}") from None
+    return found
 
 
 def function_of(config: HttpConfig, name: str) -> tuple[str, bool] | None:
@@ -116,7 +127,8 @@ def function_of(config: HttpConfig, name: str) -> tuple[str, bool] | None:
         if "*" not in entry and name == (alias or function):
             return function, True
     module, _, function = name.partition(":")
-    is_public = function.isidentifier() and not function.startswith("_")  # not an attribute of an imported module
+    # Not an attribute of an imported module.
+    is_public = re.fullmatch(_FUNCTION, name) and function.isidentifier() and not function.startswith("_")
     patterns = [entry.rpartition("=")[2].partition(":") for entry in config.allowed if "*" in entry]
     matches = (fnmatchcase(module, first) and fnmatchcase(function, last) for first, _, last in patterns)
     return (name, False) if is_public and any(matches) else None

@@ -86,11 +86,11 @@ KEEP_SECONDS = 1.0
 """Interval at which a web server checks for its token file."""
 
 
-def load_token(path: str | None, token: str = "") -> tuple[str, Path]:
+def load_token(path: str | None, token: str = "", own: str = TOKEN_FILE) -> tuple[str, Path]:
     """Return the token and its file: the given file, or this user's own file, which is created if missing. token: for
-    a new file; default: a random one. Raises UsageError if the file cannot be read or created, if other users can read
-    it, or if the token is too short."""
-    file = private_path(TOKEN_FILE) if path is None else local_path(path)
+    a new file; default: a random one. own: name of this user's file. Raises UsageError if the file cannot be read or
+    created, if other users can read it, or if the token is too short."""
+    file = private_path(own) if path is None else local_path(path)
     if path is None and not file.exists():
         token = token or secrets.token_urlsafe()
         try:
@@ -105,12 +105,12 @@ def load_token(path: str | None, token: str = "") -> tuple[str, Path]:
     return token, file
 
 
-async def keep_token(token: str) -> None:
+async def keep_token(token: str, own: str = TOKEN_FILE) -> None:
     """Recreate this user's own token file whenever a cleaner has removed it. Runs until cancelled."""
     while True:
         await asyncio.sleep(KEEP_SECONDS)
         with contextlib.suppress(UsageError, OSError):  # the next call retries
-            await asyncio.to_thread(load_token, None, token)
+            await asyncio.to_thread(load_token, None, token, own)
 
 
 def link_to_show(config: WebUiConfig, page: str) -> str:

@@ -70,9 +70,8 @@ class Login(Admission):
             return self._log_in(request, await _token_of_form(request) if link is None else link)
         if self._has_session(request):
             return None
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return None if self._is_right(request, bearer.strip()) else refusal(401, _WRONG, BEARER)
+        if (bearer := bearer_of(request)) is not None:
+            return None if self._is_right(request, bearer) else refusal(401, _WRONG, BEARER)
         if path in PUBLIC or (self._trusts_user and is_local and request.scope.get("state", {}).get(SAME_USER, bool)()):
             return None
         if path == "/":
@@ -92,13 +91,13 @@ class Login(Admission):
 
     def _has_session(self, request: Request) -> bool:
         expires, _, signature = request.cookies.get(_cookie_of(request), "").partition("-")
-        return _is_same(signature, self._signature(expires)) and int(expires) > time.time()
+        return is_same(signature, self._signature(expires)) and int(expires) > time.time()
 
     def _signature(self, text: str) -> str:
         return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
 
     def _is_right(self, request: Request, token: str) -> bool:
-        if _is_same(token, self._token.decode()):
+        if is_same(token, self._token.decode()):
             return True
         self._on_wrong(request.client.host if request.client else "")
         return False
@@ -121,7 +120,12 @@ def _as_in_table(address: str, port: int) -> str:
     return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
 
 
-def _is_same(one: str, other: str) -> bool:
+def bearer_of(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def is_same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
 
 

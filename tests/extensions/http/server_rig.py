@@ -23,7 +23,7 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[3]
 SECONDS = 20
 FUNCTIONS = '''
-import datetime, os
+import asyncio, datetime, os, sys
 from math import sqrt
 
 from tests.waiting import wait_for_file
@@ -53,6 +53,15 @@ def wait_for(path, notes=None):
 
 def die():
     os._exit(1)
+
+def leave():
+    sys.exit(3)
+
+def give_up():
+    raise asyncio.CancelledError("given up")
+
+def pairs():
+    return {(1, 2): b"3"}
 
 def _private():
     return 1

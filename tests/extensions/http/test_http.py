@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from scaler import Client
 from scaler.extensions.http.keys import sessions_of
+from scaler.extensions.http.server import OPTIONS
 from tests.extensions.http.server_rig import SECONDS, Server, events_of
 from tests.waiting import until, within
 
@@ -62,6 +64,15 @@ def test_exception_becomes_a_problem_with_its_traceback(server: Server) -> None:
     assert "scaler" not in found["problem"]["traceback"]
 
 
+@pytest.mark.parametrize(
+    ("function", "kind"), [("leave", "SystemExit"), ("give_up", "asyncio.exceptions.CancelledError")]
+)
+def test_exit_and_cancellation_by_a_function_are_problems(server: Server, function: str, kind: str) -> None:
+    found = server.call(function, wait=5)
+    assert (found["state"], found.get("problem", {}).get("type")) == ("failed", kind)
+    assert server.call("double", 1)["result"] == 2
+
+
 def test_lost_process_becomes_a_problem(server: Server) -> None:
     found = server.call("die", options={"retries": 0})
     assert (found["state"], found["problem"]["type"]) == ("failed", "ProcessorDiedError")
@@ -80,6 +91,14 @@ def test_messagepack_carries_bytes_both_ways(server: Server) -> None:
     assert msgpack.unpackb(answer.content)["result"] == b"\xff\xff"
     again = server.alice.get(f"/calls/{msgpack.unpackb(answer.content)['id']}")
     assert msgpack.unpackb(again.content)["result"] == b"\xff\xff"
+
+
+def test_messagepack_result_has_keys_of_any_type(server: Server) -> None:
+    body = msgpack.packb({"function": "http_functions:pairs"})
+    answer = server.alice.post("/calls?wait=20", content=body, headers=PACKED)
+    assert answer.status_code == 200, answer.text
+    found = msgpack.unpackb(answer.content, strict_map_key=False, use_list=False)
+    assert (found["state"], found["result"]) == ("done", {(1, 2): b"3"})
 
 
 def test_calls_count_for_the_key_of_the_token(server: Server) -> None:
@@ -111,7 +130,23 @@ def test_events_end_with_the_result(server: Server, tmp_path: Path) -> None:
     assert (name, document["state"], document["result"]) == ("end", "done", "released")
 
 
+def test_event_id_that_is_no_position_starts_at_the_beginning(server: Server) -> None:
+    call = server.call("double", 1)
+    for last in ("9" * 5000, "-1", "x"):
+        assert list(events_of(server.alice, f"/calls/{call['id']}", **{"Last-Event-ID": last}))[-1][0] == "end"
+
+
 # -- refused
+
+
+@pytest.mark.parametrize("wrong", [[], {}, "\ud800", -1, 10**30, 1.5, [[]], {"a": {}}, {"\ud800": 1}, ["\ud800"]])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_option_with_any_value_is_taken_or_malformed(server: Server, option: str, wrong: object) -> None:
+    body = {"function": "half", "args": [1, 2], "options": {option: wrong}}
+    answer = server.bob.post("/calls", content=json.dumps(body))
+    assert answer.status_code in (202, 400), answer.text
+    if answer.status_code == 202:
+        server.bob.delete(f"/calls/{answer.json()['id']}")
 
 
 @pytest.mark.parametrize(
@@ -194,8 +229,9 @@ def test_large_request_gives_413(server: Server) -> None:
 
 
 def test_unknown_parameter_or_wait_gives_400(server: Server) -> None:
-    for query in ("wait=-1", "wait=61", "wait=x", "wat=1"):
+    for query in ("wait=-1", "wait=61", "wait=x", "wait=nan", "wat=1"):
         assert server.alice.get(f"/calls/x?{query}").status_code == 400
+    assert server.alice.get("/schedules?wait=1").status_code == 400
 
 
 def test_calls_above_the_limit_of_a_key_give_429_and_other_keys_continue(server: Server, tmp_path: Path) -> None:
@@ -266,7 +302,11 @@ def test_events_of_a_job_continue_after_the_last_one_received(server: Server) ->
     whole = [document["text"] for name, document in events_of(server.alice, path) if name == "output"]
     assert "".join(whole) == "1\n1\n"
     assert len(whole) > 1
-    rest = [each["text"] for name, each in events_of(server.alice, path, **{"Last-Event-ID": "0"}) if name == "output"]
+    rest = [
+        each["text"]
+        for name, each in events_of(server.alice, path, **{"Last-Event-ID": str(len(whole[0]))})
+        if name == "output"
+    ]
     assert rest == whole[1:]
 
 
@@ -295,6 +335,8 @@ def test_openapi_lists_each_route_and_needs_no_token(server: Server) -> None:
     assert {("post", "/v1/calls"), ("get", "/v1/calls/{id}"), ("delete", "/v1/jobs/{id}")} < listed
     names = [each["operationId"] for path in document["paths"].values() for each in path.values()]
     assert len(names) == len({*names})
+    assert document["paths"]["/v1/schedules"]["get"]["parameters"] == []
+    assert [*document["paths"]["/v1/calls"]["post"]["responses"]] == ["200", "202", "default"]
     for method, path in listed:
         if path != "/v1/openapi.json":
             with server.client() as client:
@@ -374,7 +416,8 @@ def test_calls_survive_a_restart_of_the_scheduler_and_new_ones_get_503_meanwhile
 
 
 def test_revoked_key_gives_403(server: Server) -> None:
-    assert server.bob.post("/calls?wait=20", json={"function": "half", "args": [1, 2]}).json()["result"] == 0.5
+    call = server.bob.post("/calls?wait=20", json={"function": "half", "args": [1, 2]}).json()
+    assert call["result"] == 0.5
     server.keys.revoke("bob")
     answers: list[str] = []
 
@@ -384,6 +427,8 @@ def test_revoked_key_gives_403(server: Server) -> None:
         return answer.status_code == 403
 
     assert within(SECONDS, is_refused), {*answers}
+    assert server.bob.get(f"/calls/{call['id']}").status_code == 403  # stored results too
+    assert server.bob.get(f"/calls/{call['id']}/events").status_code == 403
 
 
 def test_port_in_use_ends_the_server_with_the_reason() -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from scaler import SchedulerClusterCombo
-from scaler.config.load import model_of
+from scaler.config.load import model_of, read_file
 from scaler.errors import ConfigError, RefusedError, UnreachableError
 from scaler.extensions.asynchronous.client import AsyncClient
 from scaler.extensions.http.keys import ClientKey
@@ -22,6 +22,7 @@ from scaler.extensions.http.schedules import ScheduleRunner, _runs
 from scaler.extensions.http.settings import HttpConfig, Schedule
 from scaler.monitor.messages import UNFINISHED
 from scaler.net.access import Access
+from scaler.protocol.messages import Outcome
 from tests.waiting import soon
 
 pytestmark = pytest.mark.timeout(60)
@@ -59,6 +60,7 @@ class Rig:
         self.config = HttpConfig(scheduler_address=address)
         name = f"s{uuid4().hex[:8]}"
         given = {"name": name, "cron": "0 3 * * *", "call": f"{FUNCTIONS}:noted", **settings}
+        self.given = given
         self.schedule = model_of(Schedule, given)
         self.keys: list[ClientKey] = []
 
@@ -130,6 +132,35 @@ def test_one_run_starts_although_several_servers_have_the_schedule(
             await asyncio.gather(*(soon(partial(takes_turn, each), SECONDS) for each in servers))
             assert await rig.ended() == [("20261130T0300Z", True)]
             assert (tmp_path / "notes").read_text() == "0\n"
+
+    run(main)
+
+
+def test_schedules_of_one_server_start_at_the_same_time(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, args=[f"{tmp_path}/notes"]) as rig:
+            first = rig.server()
+            named = [model_of(Schedule, {**rig.given, "name": f"{rig.schedule.name}{number}"}) for number in range(8)]
+            servers = [first, *(ScheduleRunner(each, rig.keys[0], rig.clock) for each in named)]
+            for each in servers:
+                await each.step()
+            rig.clock.now += timedelta(minutes=1)
+            await asyncio.gather(*(each.step() for each in servers))
+            assert len(await rig.ended()) == len(servers)
+
+    run(main)
+
+
+def test_run_succeeds_with_a_result_that_json_lacks(cluster: SchedulerClusterCombo) -> None:
+    async def main() -> None:
+        async with rig_of(cluster, call="datetime:datetime.now") as rig:
+            server = rig.server()
+            await server.step()
+            rig.clock.now += timedelta(minutes=1)
+            await server.step()
+            await rig.ended()
+            rows = await (await rig.keys[0].client("")).ask(_runs)
+            assert [row.outcome for row in rows if row.key.startswith(rig.schedule.name)] == [Outcome.SUCCESS]
 
     run(main)
 
@@ -243,7 +274,7 @@ def test_server_waits_for_the_scheduler_and_then_continues(
 )
 def test_wrong_schedule_names_the_key(wrong: dict[str, Any], reason: str) -> None:
     table = {"name": "nightly", "cron": "0 3 * * *", "call": "jobs:nightly", **wrong}
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=f"schedule {table['name']}: .*{reason}"):
         HttpConfig(scheduler_address="tcp://h:1", schedule=(table,))
 
 
@@ -251,3 +282,16 @@ def test_same_name_twice_is_an_error() -> None:
     table = {"name": "nightly", "cron": "@daily", "call": "jobs:nightly"}
     with pytest.raises(ValueError, match="two schedules have the same name"):
         HttpConfig(scheduler_address="tcp://h:1", schedule=(table, table))
+
+
+def test_schedule_in_single_brackets_is_one_schedule(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text('[http]\nallowed = ["math:*"]\n[schedule]\nname = "nightly"\n')
+    assert read_file(str(file)).tables["http"].values["schedule"] == [{"name": "nightly"}]
+
+
+def test_unknown_section_is_compared_with_those_of_processes(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text("[shedule]\n")
+    with pytest.raises(ConfigError, match=r"unknown section \[shedule\]; did you mean 'schedule'"):
+        read_file(str(file))
