@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from scaler.config.setting import Setting, SettingsModel
 from scaler.errors import UsageError
@@ -22,6 +23,8 @@ def require_library(what: str) -> None:
 
 def check_endpoint(endpoint: str) -> None:
     """Raise UsageError if the address is invalid, or the packages are missing."""
+    if "@" in urlsplit(endpoint).netloc:  # visible in logs, settings, and the list of processes
+        raise UsageError("telemetry_endpoint contains a password: set the variable OTEL_EXPORTER_OTLP_HEADERS instead")
     if not endpoint.startswith(("http://", "https://")):
         raise UsageError(f"telemetry_endpoint is {endpoint!r}, but must be an address such as http://localhost:4318")
     require_library("telemetry_endpoint")

@@ -44,7 +44,7 @@ class TaskTracing:
             return loaded
         return TracedFunction(self, spec, loaded)
 
-    def run(self, name: str, text: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run(self, name: str, text: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         from scaler.extensions.telemetry.running import start_spans, traced  # noqa: PLC0415 (20 MB)
 
         task = self._context.task_id

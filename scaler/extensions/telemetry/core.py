@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class QueueTimes(SchedulerPart):
     changes = (TasksArrived, TasksEnded)
 
     def __init__(self) -> None:
-        self._arrived: dict[bytes, float] = {}
+        self._arrived: OrderedDict[bytes, float] = OrderedDict()
         """Unix seconds, by task."""
 
     def on_changes(self, changes: Sequence[TasksArrived | TasksEnded], now: Now) -> Iterable[Command]:
@@ -44,8 +45,8 @@ class QueueTimes(SchedulerPart):
             else:
                 for task in change.ids:
                     self._arrived.setdefault(task, now.unix)
-                for task in list(self._arrived)[:-MAX_TASKS]:  # such as rejected ones
-                    del self._arrived[task]
+                while len(self._arrived) > MAX_TASKS:
+                    self._arrived.popitem(last=False)  # such as a rejected task
         return [Perform("telemetry", ended)] if ended else ()
 
     def _ended(self, ended: TasksEnded, now: Now) -> Iterable[QueuedTask]:

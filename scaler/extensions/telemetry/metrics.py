@@ -50,7 +50,10 @@ async def send(metrics: Any, endpoint: str) -> None:
     while True:
         await metrics.refresh()
         data = converted(metrics.collect(), resource, since_ns, time.time_ns())
-        has_failed = await asyncio.to_thread(exporter.export, data) is not m.MetricExportResult.SUCCESS
+        try:
+            has_failed = await asyncio.to_thread(exporter.export, data) is not m.MetricExportResult.SUCCESS
+        except Exception:  # noqa: BLE001 (such as a timeout: not all versions catch it)
+            has_failed = True
         if has_failed and not is_failing:
             _log.warning("the collector at %s does not accept metrics", endpoint)
         is_failing = has_failed

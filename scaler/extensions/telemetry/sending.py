@@ -21,6 +21,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from scaler.serialization import describe
+
 MAX_QUEUED = 2_048
 """Maximum number of spans that wait for the collector. New ones replace the oldest."""
 MAX_BATCH = 512
@@ -82,19 +84,21 @@ class SpanQueue(SpanProcessor):
 
     def _run(self) -> None:
         suppress_instrumentation()
-        exporter = self._make_exporter()
+        exporter: SpanExporter | None = None
         while self._due.wait():
             self._is_sending = True  # before taking spans, for `force_flush`
             self._due.clear()
             time.sleep(GATHER_SECONDS)
             while self._queue:
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
-                has_failed = True
-                with suppress(Exception):  # must not end the thread
-                    has_failed = exporter.export(batch) is not SpanExportResult.SUCCESS
-                if has_failed and not self._is_failing:
-                    _log.warning("spans are dropped until the collector accepts them again")
-                self._is_failing = has_failed
+                try:
+                    exporter = exporter or self._make_exporter()  # which checks the OTEL_* variables
+                    failure = "" if exporter.export(batch) is SpanExportResult.SUCCESS else "it did not accept them"
+                except Exception as error:  # noqa: BLE001 (must not end the thread)
+                    failure = describe(error)
+                if failure and not self._is_failing:
+                    _log.warning("spans are dropped until the collector accepts them again: %s", failure)
+                self._is_failing = bool(failure)
             self._is_sending = False
 
 

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import MetricsData
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
@@ -57,6 +59,21 @@ def test_refused_metrics_are_logged_once(caplog: pytest.LogCaptureFixture, monke
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
         f"the collector at {collector.address} does not accept metrics"
     ]
+
+
+def test_exceptions_of_the_exporter_do_not_end_the_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
+    export, failures = OTLPMetricExporter.export, [TimeoutError, ConnectionError]
+
+    def fail_first(self: OTLPMetricExporter, data: MetricsData) -> object:
+        if failures:
+            raise failures.pop()
+        return export(self, data)
+
+    monkeypatch.setattr(OTLPMetricExporter, "export", fail_first)
+    with serve() as collector:
+        asyncio.run(send_while(prepared(), collector, 1))
+    assert not failures
 
 
 def test_invalid_endpoint_is_refused() -> None:

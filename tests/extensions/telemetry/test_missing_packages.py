@@ -57,6 +57,12 @@ def test_contexts_of_other_extensions_need_no_packages() -> None:
     assert TaskTracing(processor).wrap(spec("other: value"), loaded) is loaded
 
 
+def test_endpoint_with_a_password_is_refused_and_the_password_not_repeated() -> None:
+    with pytest.raises(UsageError, match="OTEL_EXPORTER_OTLP_HEADERS") as raised:
+        TelemetrySettings(telemetry_endpoint="https://user:secret@collector:4318")
+    assert "secret" not in str(raised.value)
+
+
 def test_invalid_endpoint_is_refused() -> None:
     with pytest.raises(UsageError, match="telemetry_endpoint is 'localhost:4318', but must be an address such as"):
         TelemetrySettings(telemetry_endpoint="localhost:4318")

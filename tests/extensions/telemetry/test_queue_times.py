@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from scaler.extensions.changes import Now, Perform, TasksArrived, TasksEnded
 from scaler.extensions.telemetry import TelemetrySettings
@@ -56,6 +60,17 @@ def test_remembered_tasks_are_limited() -> None:
     times.on_changes([TasksArrived(many[:-1]), TasksArrived(many[-1:])], Now(100.0, 1_000.0))
     rows = queued(times, ended([many[0], many[1], many[-1]]), Now(110.0, 1_010.0))
     assert [row.task for row in rows] == [many[1], many[-1]]
+
+
+def test_submissions_do_not_read_the_ids_of_all_waiting_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreadable(OrderedDict[bytes, float]):
+        def __iter__(self) -> Iterator[bytes]:
+            raise AssertionError
+
+    monkeypatch.setattr("scaler.extensions.telemetry.core.OrderedDict", Unreadable)
+    times = QueueTimes()
+    times.on_changes([TasksArrived(IDS)], Now(100.0, 1_000.0))
+    assert len(queued(times, ended(IDS), Now(110.0, 1_010.0))) == 3
 
 
 def test_scheduler_without_an_endpoint_needs_no_changes() -> None:

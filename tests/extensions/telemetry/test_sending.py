@@ -89,6 +89,19 @@ def test_unreachable_collector_costs_one_warning_and_the_oldest_spans(
     assert exporter.names[:2] == ["sent", "10"]
 
 
+def test_invalid_variables_of_the_exporter_cost_one_warning_and_no_time(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> SpanExporter:
+        raise ValueError("OTEL_EXPORTER_OTLP_COMPRESSION is 'zip'")
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SpanQueue(fail))
+    make(provider, "lost")
+    until(lambda: caplog.records)
+    make(provider, "lost, too")
+    assert not provider.force_flush(60_000)
+    assert ["OTEL_EXPORTER_OTLP_COMPRESSION is 'zip'" in record.message for record in caplog.records] == [True]
+
+
 def test_forked_child_sends_its_own_spans_only(provider: TracerProvider, exporter: Exporter) -> None:
     exporter.may_end.clear()
     make(provider, "sending")

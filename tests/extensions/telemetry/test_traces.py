@@ -117,6 +117,10 @@ def refuse_text() -> None:
     raise SilentError
 
 
+def join(**options: str) -> str:
+    return " ".join(options[name] for name in sorted(options))
+
+
 def add(first: tuple[str, str], second: tuple[str, str]) -> list[str]:
     return [*first, *second]
 
@@ -255,6 +259,10 @@ def test_coroutines_run_inside_their_span(client: Client, collector: Collector) 
     found = client.submit(in_coroutine).result()
     (run,) = collector.of("scaler-worker", "in_coroutine")
     assert found == (run.trace_id, run.span_id)
+
+
+def test_arguments_may_have_any_name(client: Client) -> None:
+    assert client.submit(join, function="a", name="b", self="c", text="d").result() == "a b c d"
 
 
 def test_cancelled_task_ends_its_call(client: Client, made: InMemorySpanExporter, tmp_path: Path) -> None:
