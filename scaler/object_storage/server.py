@@ -231,7 +231,7 @@ class StorageServer:
         if refused is not None:
             return refused
         if hello.role is m.Role.SCHEDULER and hello.epoch != self._epoch:
-            replaced = m.Refused(m.RefusalReason.STANDBY, "another scheduler uses this object storage")
+            replaced = m.Refused(m.RefusalReason.STANDBY, "a scheduler with a later epoch uses this object storage")
             if hello.epoch < self._epoch:
                 return replaced
             self._epoch = hello.epoch

@@ -96,7 +96,7 @@ class SchedulerServer:
         self.vitals = Vitals(self.loop)
         self.stop = stop
         """Ends the scheduler."""
-        self.epoch = 0
+        self.epoch = 1
         """See `Welcome`. Set by the keeper."""
         self.greet: Callable[[bytes, m.Hello], m.Welcome | m.Refused] = lambda *_: m.Refused(
             m.RefusalReason.ROLE, ALONE
