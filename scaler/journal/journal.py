@@ -221,8 +221,8 @@ class Journal:
             except OSError as error:
                 _log.error("state_directory: cannot write to %s: %s", self._directory.path, error.strerror)
         self._set(self._state())
-        if self.durable < self.written:
-            count = counted(self.written - self.durable, "record")
+        if (lost := self.written - self._segments.durable) > 0:
+            count = counted(lost, "record")
             _log.error("state_directory: %s could not be written to disk; none of them was reported to a peer", count)
         if has_ended:
             self._directory.close()
